@@ -75,6 +75,16 @@ impl File {
         Ok(Self { identity, segments, functions, with_lines, lines: OnceCell::new() })
     }
 
+    /// Returns whether the file has more symbols, or bytes of their names, than are read: it is known as a whole then.
+    pub fn has_too_many_symbols(&self) -> bool {
+        self.functions.are_too_many()
+    }
+
+    /// Returns the bytes of memory that its symbols take.
+    pub fn bytes(&self) -> usize {
+        self.functions.bytes()
+    }
+
     /// Returns whether the file names any function.
     pub fn has_functions(&self) -> bool {
         !self.functions.is_empty()

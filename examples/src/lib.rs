@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod catalog;
+pub mod dump;
 pub mod elf;
 pub mod explanation;
 pub mod listing;

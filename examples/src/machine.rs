@@ -9,6 +9,8 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 
+use crate::untrusted::visible;
+
 /// A processor, and what Windows' rule makes of it.
 pub struct Machine {
     processor: String,
@@ -24,7 +26,7 @@ impl Machine {
     /// The machine whose boot processor answers CPUID through `reader`.
     pub fn new(reader: impl CpuIdReader) -> Self {
         let snapshot = Snapshot::capture(reader);
-        let processor = name_of(&snapshot);
+        let processor = visible(&name_of(&snapshot)).into_owned();
         let generation = Generation::of(&snapshot);
         let claimed: Result<Box<dyn Interface>, NoInterface> = match Emon::detect(&snapshot) {
             Ok(emon) => Ok(Box::new(emon)),

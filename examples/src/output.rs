@@ -2,6 +2,8 @@
 
 use std::io::{self, Write};
 
+use crate::untrusted::visible_lines;
+
 /// Writes to standard output. A reader that has seen enough, such as `head`, is no error.
 ///
 /// # Errors
@@ -12,6 +14,11 @@ pub fn print(text: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
     }
+}
+
+/// Writes a program's message to standard error; what other users put into it is made visible.
+pub fn complain(program: &str, message: &dyn core::fmt::Display) {
+    eprintln!("{program}: {}", visible_lines(&message.to_string()));
 }
 
 /// Returns the width of the terminal that standard output is, in characters; `None` if it is none.

@@ -2,6 +2,7 @@
 //! goes through the interrupt dispatch of `pmu-kprofile` into buckets.
 
 pub mod ahead;
+pub mod anonymous;
 mod arguments;
 pub mod attach;
 pub mod builtin;
@@ -11,7 +12,6 @@ pub mod call_walk;
 pub mod cli;
 pub mod command;
 pub mod counters;
-pub mod drawing;
 pub mod error;
 pub mod export;
 pub mod files;
@@ -20,7 +20,9 @@ pub mod histogram;
 pub mod kallsyms;
 pub mod kept;
 pub mod maps;
+pub mod new_file;
 pub mod no_samples;
+pub mod output_file;
 mod owner;
 pub mod perf;
 pub mod perf_data;

@@ -1,12 +1,37 @@
-//! Opening files that another user may have placed: map files of JIT compilers, separate files of symbols, programs
-//! that other users run.
+//! Text and files of other users: printing the one, opening the other.
 //!
-//! A name may lead to a FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any
-//! size. Each such file is opened here.
+//! Names of threads and functions, arguments, paths and strings of files are any text. Characters that would move a
+//! terminal's cursor, or change the direction of writing, are made visible.
+//!
+//! Other users may have placed map files of JIT compilers, separate files of symbols, and programs. A name may lead to a
+//! FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any size. Each such file is
+//! opened here.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+
+/// Returns a text with U+FFFD in place of each control character, and of each that changes the direction of writing.
+pub fn visible(text: &str) -> Cow<'_, str> {
+    match text.contains(is_control) {
+        true => text.replace(is_control, "\u{FFFD}").into(),
+        false => text.into(),
+    }
+}
+
+/// As [`visible`], of a text of several lines: they stay.
+pub fn visible_lines(text: &str) -> String {
+    text.split('\n').map(visible).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns whether a character is a control character (Unicode, general category Cc), ends a line, or is one of
+/// `Bidi_Control`.
+pub fn is_control(character: char) -> bool {
+    let is_direction = matches!(character, '\u{61C}' | '\u{200E}' | '\u{200F}')
+        || matches!(character, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
+    character.is_control() || is_direction
+}
 
 /// The users whose files are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::report::table;
 use crate::report::whole::Report;
 use crate::run::check::{CheckError, Options, at_most, check, configuration};
 use crate::run::consent;
-use crate::run::refusal::Refusal;
+use crate::run::refusal::{Refusal, check_counters, check_kernel};
 use crate::run::run_lock::{LockError, RunLock};
 
 /// Exit statuses.
@@ -95,6 +95,8 @@ pub fn run() -> ExitCode {
             ExitCode::from(REFUSED)
         }
         Err(Failure::Other(error)) => {
+            // A decoded file's text may be in it.
+            let error = error.replace(|c: char| c.is_control() && c != '\n', "\u{FFFD}");
             eprintln!("hwcheck: {error}");
             ExitCode::FAILURE
         }
@@ -206,6 +208,7 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     let folder = |folder: &Path| Software::open(folder).map_err(other("the software machine"));
     if let Some(path) = &arguments.machine {
         let machine = folder(path)?;
+        check_machine(arguments, &machine)?;
         agree(arguments, |leaf, subleaf| machine.cpuid(leaf, subleaf))?;
         return Ok(Box::new(machine));
     }
@@ -222,18 +225,43 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     }
     let what = format!("--cpu {}: not a processor of this machine, or not allowed", arguments.cpu);
     stay_on(arguments.cpu).map_err(other(&what))?;
-    // SAFETY: geteuid cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        return Err(by_sudo(arguments));
-    }
-    // Before the module is loaded.
-    agree(arguments, native_cpuid)?;
     let what = format!(
         "{}: {}",
         Host::msr_path(arguments.cpu).display(),
         "it needs root, CAP_SYS_RAWIO and the module msr (sudo modprobe msr; CONFIG_X86_MSR)"
     );
-    Ok(Box::new(Host::open(arguments.cpu, !arguments.read_only).map_err(other(&what))?))
+    // What can be known without the user's agreement is known before it.
+    at_most(native_cpuid)?;
+    if !arguments.read_only {
+        check_kernel(Path::new("/"))?;
+    }
+    if !Host::may_open(arguments.cpu) {
+        return Err(other(&what)(io::ErrorKind::NotFound.into()));
+    }
+    // SAFETY: geteuid cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Err(by_sudo(arguments));
+    }
+    let open = || Host::open(arguments.cpu, !arguments.read_only).map_err(other(&what));
+    if Host::msr_path(arguments.cpu).exists() {
+        let host = open()?;
+        check_machine(arguments, &host)?;
+        agree(arguments, native_cpuid)?;
+        return Ok(Box::new(host));
+    }
+    // Before the module is loaded.
+    agree(arguments, native_cpuid)?;
+    Ok(Box::new(open()?))
+}
+
+/// Checks that nothing forbids a run that writes, by the kernel's files and by reading registers, where the user is to
+/// be asked; the run itself checks it in any case.
+fn check_machine(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Failure> {
+    if !arguments.read_only && !arguments.yes {
+        check_kernel(machine.root())?;
+        check_counters(machine, &configuration(machine)?)?;
+    }
+    Ok(())
 }
 
 /// Asks, and runs the program again by sudo. Returns where that cannot be done.
@@ -242,6 +270,10 @@ fn by_sudo(arguments: &Arguments) -> Failure {
         Ok(configuration) => configuration,
         Err(refusal) => return refusal.into(),
     };
+    let path = env::var_os("PATH").unwrap_or_default();
+    if !env::split_paths(&path).any(|folder| folder.join("sudo").is_file()) {
+        return Failure::Other("it needs root, and there is no sudo: run it as root".to_owned());
+    }
     if arguments.read_only {
         println!("Reading registers needs root: hwcheck runs itself by sudo, and writes none.");
     } else {

@@ -134,7 +134,36 @@ fn without_consent_nothing_is_written() {
         assert!(text.contains("event selects: 0x186") && text.contains("taints the kernel"));
         assert!(String::from_utf8(output.stderr).unwrap().contains("you did not agree"));
         assert_eq!(machine.state().unwrap(), before);
-        assert_eq!(machine.accesses().unwrap(), 0);
+        assert!(machine.writes().is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_run_is_told_before_the_user_is_asked() {
+    for (file, text, told) in [
+        ("proc/sys/kernel/nmi_watchdog", "1\n", "NMI watchdog"),
+        ("sys/kernel/security/lockdown", "none [integrity]\n", "locked down"),
+        ("sys/module/msr/parameters/allow_writes", "off\n", "forbids writes"),
+        ("", "", "counters run"),
+    ] {
+        let folder = Folder::new();
+        let machine = folder.machine(Plan::new(intel()));
+        if file.is_empty() {
+            machine.set(0x38F, 1).unwrap();
+            machine.set(0x186, 0x43_003C).unwrap();
+        } else {
+            folder.set_file(file, text);
+        }
+        let mut command = machines::command(&folder.0, &[]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Nothing reads an answer; the pipe may be closed by then.
+        _ = child.stdin.take().unwrap().write_all(b"y\n");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains(told), "{told}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "it asked: {told}");
+        assert!(machine.writes().is_empty());
     }
 }
 

@@ -7,7 +7,7 @@ use clap::Parser;
 use pmu_core::CpuidDump;
 use pmu_events::Processor;
 use pmu_examples::catalog::Form;
-use pmu_examples::{catalog, output};
+use pmu_examples::{catalog, dump, output};
 
 /// Prints a core type's events: meanings, encodings, the counters that can count them, and what perf takes.
 ///
@@ -22,7 +22,8 @@ struct Arguments {
     #[arg(long, value_name = "P", conflicts_with = "cpuid")]
     processor: Option<String>,
 
-    /// The core type of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or InstLatx64 format).
+    /// The core type of the processor recorded in this CPUID dump (`cpuid -r`, AIDA64 or InstLatx64 format; `-` is
+    /// standard input).
     #[arg(long, value_name = "FILE")]
     cpuid: Option<PathBuf>,
 
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     match print(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("events: {message}");
+            output::complain("events", &message);
             ExitCode::from(2)
         }
     }
@@ -72,7 +73,7 @@ fn print(arguments: &Arguments) -> Result<(), String> {
 
 fn recorded(file: &Path) -> Result<Processor, String> {
     let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", file.display());
-    let bytes = std::fs::read(file).map_err(|error| at_fault(&error))?;
+    let bytes = dump::read(file).map_err(|error| at_fault(&error))?;
     let text = String::from_utf8_lossy(&bytes);
     let dump = CpuidDump::parse(&text).map_err(|error| at_fault(&error))?;
     catalog::detect(Some(&dump)).map_err(|error| at_fault(&error))

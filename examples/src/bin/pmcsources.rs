@@ -1,13 +1,12 @@
 //! Lists the profile sources of a processor, as Windows' own tools do.
 
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
 use pmu_core::CpuidDump;
 use pmu_examples::machine::Machine;
-use pmu_examples::{explanation, listing, output};
+use pmu_examples::{dump, explanation, listing, output};
 
 /// Lists the profile sources of this machine's processor, as `wpr -pmcsources` does.
 ///
@@ -65,7 +64,7 @@ fn main() -> ExitCode {
     match list(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("pmcsources: {message}");
+            output::complain("pmcsources", &message);
             ExitCode::from(2)
         }
     }
@@ -131,14 +130,7 @@ fn name(file: &Path) -> String {
 fn recorded(file: &Path) -> Result<Machine, String> {
     let at_fault = |error: &dyn core::fmt::Display| format!("{}: {error}", name(file));
     let formats = "the formats of `cpuid -r`, AIDA64 and InstLatx64 are read";
-    let bytes = match file == Path::new("-") {
-        true => {
-            let mut bytes = Vec::new();
-            io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-        }
-        false => std::fs::read(file),
-    };
-    let bytes = bytes.map_err(|error| at_fault(&error))?;
+    let bytes = dump::read(file).map_err(|error| at_fault(&error))?;
     let not_a_dump = |error: &dyn core::fmt::Display| format!("{}; {formats}", at_fault(error));
     let text = String::from_utf8(bytes)
         .map_err(|_| not_a_dump(&"not a CPUID dump: not a text in UTF-8"))?;

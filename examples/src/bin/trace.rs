@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match print(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("trace: {message}");
+            output::complain("trace", &message);
             ExitCode::from(2)
         }
     }

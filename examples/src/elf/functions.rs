@@ -12,9 +12,14 @@ use object::read::{ReadCache, SymbolIndex};
 
 use super::parts::Parts;
 
-/// The most symbols that are kept, and bytes of names: a file may declare any number in a few bytes each.
-const MOST_SYMBOLS: usize = 8 << 20;
+/// The most symbols that a file's tables may have, functions or not, and bytes of names: one that another user maps may
+/// have any number. A browser with all its symbols has a million.
+pub(super) const MOST_SYMBOLS: usize = 2 << 20;
 const MOST_NAMES: usize = 512 << 20;
+
+/// The longest name that is read, and the bytes by which names are compared.
+const LONGEST_NAME: usize = 64 << 10;
+const COMPARED: usize = 256;
 
 type Cache<'f> = &'f ReadCache<fs::File>;
 
@@ -25,6 +30,8 @@ pub(super) struct Functions {
     all: Vec<Symbol>,
     /// The names, each up to a zero.
     names: Vec<u8>,
+    /// Set once a table had more than the limits allow: then there is no function.
+    are_too_many: bool,
 }
 
 struct Symbol {
@@ -57,9 +64,14 @@ impl Functions {
         let (endian, sections) = (file.endian(), file.elf_section_table());
         let names = sections.section(table.string_section()).ok();
         let names = names.and_then(|section| section.data(endian, file.data()).ok());
-        let Some(names) = names.filter(|names| names.len() <= MOST_NAMES - self.names.len()) else {
+        let Some(names) = names else { return };
+        if self.are_too_many
+            || names.len() > MOST_NAMES - self.names.len()
+            || table.len() > MOST_SYMBOLS - self.all.len()
+        {
+            *self = Self { are_too_many: true, ..Self::default() };
             return;
-        };
+        }
         let begin = self.names.len();
         self.names.extend_from_slice(names);
         // So that the last name ends.
@@ -67,7 +79,7 @@ impl Functions {
         for (number, symbol) in table.symbols().iter().enumerate() {
             let section = table.symbol_section(endian, symbol, SymbolIndex(number));
             let Ok(Some(section)) = section else { continue };
-            if symbol.st_type() != elf::STT_FUNC || self.all.len() >= MOST_SYMBOLS {
+            if symbol.st_type() != elf::STT_FUNC {
                 continue;
             }
             let name = symbol.st_name(endian) as usize;
@@ -96,7 +108,8 @@ impl Functions {
 
     /// Adds a function.
     pub(super) fn add(&mut self, address: u64, size: u64, name: &str) {
-        if self.all.len() < MOST_SYMBOLS && name.len() < MOST_NAMES - self.names.len() {
+        let is_room = self.all.len() < MOST_SYMBOLS && name.len() < MOST_NAMES - self.names.len();
+        if is_room && !self.are_too_many {
             self.all.push(Symbol { address, size, name: self.names.len() });
             self.names.extend(name.bytes().chain([0]));
         }
@@ -104,13 +117,24 @@ impl Functions {
 
     /// Makes functions to be found: of those at one address the largest, and of these the first by name.
     pub(super) fn sort(&mut self) {
-        let Self { all, names } = self;
+        let Self { all, names, .. } = self;
         all.sort_by(|a, b| {
             let sizes = || (a.address, Reverse(a.size)).cmp(&(b.address, Reverse(b.size)));
-            sizes().then_with(|| bytes(names, a.name).cmp(bytes(names, b.name)))
+            let names = || bytes(names, a.name, COMPARED).cmp(bytes(names, b.name, COMPARED));
+            sizes().then_with(names)
         });
         all.dedup_by_key(|symbol| symbol.address);
         all.shrink_to_fit();
+    }
+
+    /// Returns whether a table had more than the limits allow.
+    pub(super) fn are_too_many(&self) -> bool {
+        self.are_too_many
+    }
+
+    /// Returns the bytes of memory that they take.
+    pub(super) fn bytes(&self) -> usize {
+        self.names.len() + self.all.len() * size_of::<Symbol>()
     }
 
     /// Returns whether there is any.
@@ -123,13 +147,15 @@ impl Functions {
         let next = self.all.partition_point(|symbol| symbol.address <= address);
         let symbol = self.all[..next].last()?;
         let extent = symbol.address..symbol.address.saturating_add(symbol.size);
-        let name = String::from_utf8_lossy(bytes(&self.names, symbol.name));
+        let name = String::from_utf8_lossy(bytes(&self.names, symbol.name, LONGEST_NAME));
         (address - symbol.address < symbol.size).then_some((extent, name))
     }
 }
 
-fn bytes(names: &[u8], begin: usize) -> &[u8] {
-    names[begin..].split(|byte| *byte == 0).next().unwrap_or_default()
+/// Returns a name, of which at most so many bytes are looked at.
+fn bytes(names: &[u8], begin: usize, most: usize) -> &[u8] {
+    let end = names.len().min(begin + most);
+    names[begin..end].split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
 #[cfg(test)]

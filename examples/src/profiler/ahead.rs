@@ -15,6 +15,9 @@ use crate::elf;
 /// The lowest priority of setpriority(2).
 const LOWEST: i32 = 19;
 
+/// The most bytes of symbols that are read ahead.
+const MOST_BYTES: usize = 512 << 20;
+
 /// The files with their symbols, by their paths; `None` of what is no ELF file.
 pub type Read = HashMap<PathBuf, Option<elf::File>>;
 
@@ -61,11 +64,13 @@ impl fmt::Debug for Ahead {
 fn read_each(files: &Receiver<(PathBuf, fs::File)>, read: &Mutex<Read>, end: &AtomicBool) {
     // SAFETY: no preconditions; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LOWEST) };
+    let mut bytes = 0;
     for (path, file) in files {
-        if end.load(Ordering::Relaxed) {
+        if bytes > MOST_BYTES || end.load(Ordering::Relaxed) {
             return;
         }
         let symbols = elf::File::read(file, &path).ok();
+        bytes += symbols.as_ref().map_or(0, elf::File::bytes);
         read.lock().unwrap_or_else(PoisonError::into_inner).insert(path, symbols);
     }
 }

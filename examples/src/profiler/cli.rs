@@ -5,13 +5,12 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::SystemTime;
 
-use clap::Parser;
 use indicatif::ProgressBar;
 use pmu_core::IntervalUnit;
 use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
-use super::arguments::{Arguments, words};
+use super::arguments::Arguments;
 use super::builtin::{self, Length};
 use super::call_graph::CallGraph;
 use super::counters::{Counters, is_counter};
@@ -24,17 +23,18 @@ use super::report::{Report, Run, machine};
 use super::sampling::outcome::Outcome;
 use super::symbols::Symbols;
 use super::workload::PARTS;
-use super::{attach, command, owner, replay, signals};
+use super::{anonymous, attach, command, owner, replay, signals};
 use crate::catalog::{self, NoEvent};
 use crate::machine::{FindError, Machine, Source};
+use crate::untrusted::visible;
 use crate::{listing, output};
 
 /// The program.
 pub fn main() -> ExitCode {
-    match profile(&Arguments::parse_from(words(std::env::args_os()))) {
+    match profile(&Arguments::parse()) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("profile: {error}");
+            output::complain("profile", &error);
             ExitCode::from(error.exit_status())
         }
     }
@@ -59,7 +59,7 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
     if arguments.output.is_some() && target.is_none() {
         return Err(Error::Options("a recording needs a COMMAND, --pid or --all".into()));
     }
-    if target.is_none() && !arguments.only.is_empty() {
+    if target.is_none() && !arguments.of_all.only.is_empty() {
         let advice = "--only selects processes and threads: it needs a COMMAND, --pid or --all";
         return Err(Error::Options(advice.into()));
     }
@@ -69,16 +69,16 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
         return output::print(&list).map_err(|error| written("standard output", error)).map(|()| 0);
     }
     // No program may program counters; the built-in workload has a software PMU for them.
-    let found = machine.find(&arguments.source);
+    let found = machine.find(&arguments.sampling.source);
     if target.is_none() && !found.as_ref().is_ok_and(|source| !is_counter(source)) {
         machine = machine.in_software();
-        if let (Ok(source), Err(_)) = (found, machine.find(&arguments.source)) {
+        if let (Ok(source), Err(_)) = (found, machine.find(&arguments.sampling.source)) {
             return Err(Error::NotFed(source.name));
         }
     }
     let (source, interval) = source_and_interval(arguments, &machine, target.is_some())?;
     // Before all else: a profile should not be lost for want of a place.
-    arguments.files.check()?;
+    arguments.check_places()?;
     signals::catch().map_err(Error::Signals)?;
     let profiled = match target {
         None => {
@@ -97,35 +97,37 @@ fn profile(arguments: &Arguments) -> Result<u8, Error> {
 fn tell(arguments: &Arguments, profiled: Profiled) -> Result<u8, Error> {
     let Profiled { mut report, status, if_empty, recorded } = profiled;
     report.width = output::terminal_width();
+    report.notes.iter_mut().for_each(|note| *note = visible(note).into_owned());
     if let Some((samples @ 1.., bytes)) = recorded {
         let file = arguments.output.as_deref().unwrap_or(Path::new("")).display();
-        eprintln!("profile: {samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);
-        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
+        let text = format!("{samples} samples, {:.1} MB in {file}", bytes as f64 / 1e6);
+        output::complain("profile", &text);
+        report.notes.iter().for_each(|note| output::complain("profile", note));
         return Ok(status);
     }
-    let text = if arguments.json {
+    let text = if arguments.shown.json {
         machine::json(&report).map_err(|error| written("standard output", error.into()))?
-    } else if arguments.csv {
+    } else if arguments.shown.csv {
         machine::csv(&report).map_err(|error| written("standard output", error.into()))?
     } else {
         report.to_string()
     };
     let empty = report.statistics.seen == 0;
-    if !empty || arguments.json || arguments.csv {
+    if !empty || arguments.shown.json || arguments.shown.csv {
         output::print(&text).map_err(|error| written("standard output", error))?;
     }
     if !empty {
-        arguments.files.write(&report)?;
+        arguments.shown.files.write(&report)?;
     }
     // The form of the profile has no place for these.
-    if empty || arguments.csv && arguments.target().is_some() {
-        eprintln!("profile: consumed {}", report.describe_consumed());
-        report.notes.iter().for_each(|note| eprintln!("profile: {note}"));
+    if empty || arguments.shown.csv && arguments.target().is_some() {
+        output::complain("profile", &format!("consumed {}", report.describe_consumed()));
+        report.notes.iter().for_each(|note| output::complain("profile", note));
     }
     match status {
         0 if empty => Err(Error::NoSamples(if_empty)),
         _ if empty => {
-            eprintln!("profile: {if_empty}");
+            output::complain("profile", &if_empty);
             Ok(status)
         }
         _ => Ok(status),
@@ -142,7 +144,7 @@ fn source_and_interval(
     machine: &Machine,
     has_events: bool,
 ) -> Result<(Source, u32), Error> {
-    let wanted = &arguments.source;
+    let wanted = &arguments.sampling.source;
     let source = match machine.find(wanted) {
         Err(FindError::Unknown(_)) if has_events => {
             let event = match wanted.parse::<i64>() {
@@ -155,13 +157,13 @@ fn source_and_interval(
     };
     let limits = source.information.limits;
     let is_time = limits.unit == IntervalUnit::HundredNanoseconds;
-    let wanted_interval = match arguments.frequency {
+    let wanted_interval = match arguments.sampling.frequency {
         Some(_) if !is_time => {
             let advice = "--frequency is of ProfileTime; events have an --interval";
             return Err(Error::Options(advice.into()));
         }
         Some(hertz) => Some(10_000_000 / hertz.max(1)),
-        None => arguments.interval,
+        None => arguments.sampling.interval,
     };
     let interval = match wanted_interval {
         None => source.information.interval,
@@ -179,6 +181,9 @@ fn source_and_interval(
     };
     Ok((source, interval))
 }
+
+/// The note on a recording whose samples have no callers.
+const NO_CHAINS: &str = "a recording without call chains: `profile record` makes one with them, as does `perf record -g`";
 
 /// Says that a name is neither a source's nor an event's.
 fn not_found(machine: &Machine, wanted: &str, error: NoEvent) -> Error {
@@ -212,9 +217,9 @@ fn profile_builtin(
     source: &Source,
     interval: u32,
 ) -> Result<Report, Error> {
-    let progress = Progress::new(arguments.quiet);
+    let progress = Progress::new(arguments.of_all.quiet);
     let length = arguments.limit().map_or(Length::Enough, Length::Time);
-    let callers = arguments.call_graph != CallGraph::None;
+    let callers = arguments.of_all.call_graph != CallGraph::None;
     let mut run = describe(machine, source, interval);
     let outcome = builtin::run(source, interval, length, callers, |so_far| progress.show(so_far))?;
     drop(progress);
@@ -257,30 +262,31 @@ fn profile_command(
     source: &Source,
     interval: u32,
 ) -> Result<Profiled, Error> {
-    let progress = Progress::new(arguments.quiet);
+    let progress = Progress::new(arguments.of_all.quiet);
     let mut run = describe(machine, source, interval);
     let ended = command::run(
         kernel(arguments, Target::Command),
         source,
         interval,
-        &arguments.command,
+        &arguments.sampling.command,
         command::Options {
             limit: arguments.limit(),
-            apart: arguments.json || arguments.csv,
+            apart: arguments.shown.json || arguments.shown.csv,
             selection: arguments.selection(),
-            call_graph: arguments.call_graph,
+            call_graph: arguments.of_all.call_graph,
             recording: arguments.recording(&run),
         },
         |so_far| progress.show(so_far),
     )?;
     drop(progress);
-    let words: Vec<_> = arguments.command.iter().map(|word| word.to_string_lossy()).collect();
+    let words: Vec<_> =
+        arguments.sampling.command.iter().map(|word| word.to_string_lossy()).collect();
     run.subject = words.join(" ");
     let counted = ended.outcome.counted;
     let if_empty = not_selected(arguments, &ended.outcome)
         .unwrap_or_else(|| NoSamples::of_command(ended.used, counted, run.each, run.unit));
     let recorded = ended.outcome.recorded;
-    let report = report(run, ended.outcome, ended.notes, arguments.call_graph);
+    let report = report(run, ended.outcome, ended.notes, arguments.of_all.call_graph);
     Ok(Profiled { report, status: ended.status, if_empty, recorded })
 }
 
@@ -292,9 +298,9 @@ fn kernel(arguments: &Arguments, target: Target) -> Kernel {
 
 /// Profiles by a recording.
 fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
-    arguments.files.check()?;
-    let progress = Progress::new(arguments.quiet);
-    let (selection, call_graph) = (arguments.selection(), arguments.call_graph);
+    arguments.check_places()?;
+    let progress = Progress::new(arguments.of_all.quiet);
+    let (selection, call_graph) = (arguments.selection(), arguments.of_all.call_graph);
     let (outcome, facts, source) =
         replay::run(input, selection, call_graph, |so_far| progress.show(so_far))?;
     drop(progress);
@@ -305,17 +311,22 @@ fn replayed(arguments: &Arguments, input: &Path) -> Result<Profiled, Error> {
         false => (Unit::Events, format!("{} events", facts.period)),
     };
     let run = Run {
-        processor: facts.processor,
+        processor: facts.processor.clone(),
         interface: "that of the recording".into(),
         source: source.name,
         interval,
         each: facts.period,
         unit,
         start: start.unwrap_or_default().as_nanos() as u64,
-        subject: facts.command,
+        subject: facts.command.clone(),
     };
     let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(unit));
-    let report = report(run, outcome, Vec::new(), call_graph);
+    // Without chains, no code is at fault for missing frame pointers.
+    let (way, notes) = match facts.has_callers || call_graph == CallGraph::None {
+        true => (call_graph, Vec::new()),
+        false => (CallGraph::None, vec![NO_CHAINS.into()]),
+    };
+    let report = report(run, outcome, notes, way);
     Ok(Profiled { report, status: 0, if_empty, recorded: None })
 }
 
@@ -326,7 +337,7 @@ fn attach_to(
     source: &Source,
     interval: u32,
 ) -> Result<Profiled, Error> {
-    let progress = Progress::new(arguments.quiet);
+    let progress = Progress::new(arguments.of_all.quiet);
     let mut run = describe(machine, source, interval);
     run.subject = match &target {
         Target::Processes(processes) => {
@@ -336,14 +347,16 @@ fn attach_to(
         _ => "all processes".into(),
     };
     let is_all = target == Target::All;
-    if let Some(process) = arguments.pid.iter().find(|process| threads(**process).is_empty()) {
+    if let Some(process) =
+        arguments.sampling.pid.iter().find(|process| threads(**process).is_empty())
+    {
         return Err(Error::NoProcess(*process));
     }
     let events = kernel(arguments, target);
     let options = attach::Options {
         limit: arguments.limit(),
         selection: arguments.selection(),
-        call_graph: arguments.call_graph,
+        call_graph: arguments.of_all.call_graph,
         recording: arguments.recording(&run),
     };
     let progressed = |so_far| progress.show(so_far);
@@ -352,20 +365,21 @@ fn attach_to(
     let outcome = outcome.map_err(|error| match error {
         Error::Forbidden { setting, .. } if is_all => Error::WholeMachine(setting),
         Error::Forbidden { setting, .. } if !setting.capable => {
-            let closed = arguments.pid.iter().find_map(|process| owner::closed(*process));
+            let closed = arguments.sampling.pid.iter().find_map(|process| owner::closed(*process));
             closed.unwrap_or(error)
         }
         error => error,
     })?;
-    let if_empty = not_selected(arguments, &outcome).unwrap_or(NoSamples::Short(run.unit));
+    let short = || NoSamples::of_processes(&arguments.sampling.pid, run.unit);
+    let if_empty = not_selected(arguments, &outcome).unwrap_or_else(short);
     let recorded = outcome.recorded;
-    let report = report(run, outcome, Vec::new(), arguments.call_graph);
+    let report = report(run, outcome, Vec::new(), arguments.of_all.call_graph);
     Ok(Profiled { report, status: 0, if_empty, recorded })
 }
 
 /// Returns the reason if `--only` left all samples out.
 fn not_selected(arguments: &Arguments, outcome: &Outcome) -> Option<NoSamples> {
-    let (wanted, sampled) = (arguments.only.clone(), outcome.left_out.clone());
+    let (wanted, sampled) = (arguments.of_all.only.clone(), outcome.left_out.clone());
     (!sampled.is_empty()).then_some(NoSamples::NotSelected { wanted, sampled })
 }
 
@@ -377,8 +391,10 @@ fn report(run: Run, outcome: Outcome, notes: Vec<String>, call_graph: CallGraph)
     let histograms = &outcome.histograms;
     let mut report =
         Report::new(run, statistics, consumed, histograms, outcome.stacks, symbols, |_| None);
-    report.notes = all_notes;
-    report.notes.extend(call_graph.remedy(report.graph.alone()));
+    report.notes.splice(..0, all_notes);
+    let remedy = || call_graph.remedy(report.graph.alone());
+    let advice = anonymous::advice(&report).or_else(remedy);
+    report.notes.extend(advice);
     report
 }
 

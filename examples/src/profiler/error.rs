@@ -9,6 +9,7 @@ use pmu_kprofile::{CreateError, ProfileError};
 use super::no_samples::NoSamples;
 use super::perf::setting::Setting;
 use crate::machine::FindError;
+use crate::untrusted::visible;
 
 /// A reason for which the profiler could not do its work.
 #[derive(Debug)]
@@ -58,7 +59,14 @@ pub enum Error {
     Ended(libc::c_int),
     /// The actions of signals could not be set.
     Signals(io::Error),
-    /// A file could not be read or written.
+    /// A recording could not be read, or is none.
+    Read {
+        /// Its path.
+        path: String,
+        /// The reason.
+        error: io::Error,
+    },
+    /// A file could not be written.
     File {
         /// Its path.
         path: String,
@@ -136,28 +144,41 @@ impl fmt::Display for Error {
                  COMMAND) needs none."
             ),
             Self::Command { program, error } if error.kind() == io::ErrorKind::NotFound => {
-                write!(f, "{program}: {error}; give a path, or a program in a folder of PATH")
+                write!(
+                    f,
+                    "{}: {error}; give a path, or a program in a folder of PATH",
+                    visible(program)
+                )
             }
             Self::Command { program, error } if error.kind() == io::ErrorKind::PermissionDenied => {
-                write!(f, "{program}: {error}; it must be a file with the permission to execute it")
+                write!(
+                    f,
+                    "{}: {error}; it must be a file with the permission to execute it",
+                    visible(program)
+                )
             }
-            Self::Command { program, error } => write!(f, "{program}: {error}"),
+            Self::Command { program, error } => write!(f, "{}: {error}", visible(program)),
             Self::Create(error) => write!(f, "profile object: {error}; try another --interval"),
             Self::Profile(error) => write!(f, "profile object: {error}; try another --source"),
             Self::Timer(error) => write!(
                 f,
                 "profile timer: {error}; raise `ulimit -i`, or profile a COMMAND, which needs none"
             ),
-            Self::Recording(error) => {
-                write!(f, "the recording: {error}; what was written is of no use")
-            }
+            Self::Recording(error) => write!(f, "the recording is not complete: {error}"),
             Self::Ended(_) => {
                 f.write_str("ended at once, as it was asked again: there is no profile")
             }
             Self::Signals(error) => write!(f, "signals: {error}"),
-            Self::File { path, error } => {
-                write!(f, "{path}: {error}; choose another file, or make its folder writable")
+            Self::Read { path, error } if error.kind() == io::ErrorKind::NotFound => {
+                write!(f, "{}: {error}; `profile record` makes a recording", visible(path))
             }
+            Self::Read { path, error } => write!(f, "{}: {error}", visible(path)),
+            Self::File { path, error } if error.raw_os_error() == Some(libc::EACCES) => write!(
+                f,
+                "{}: {error}; choose another file, or make its folder writable",
+                visible(path)
+            ),
+            Self::File { path, error } => write!(f, "{}: {error}", visible(path)),
             Self::NoProcess(process) => {
                 write!(f, "no process has the number {process}; `ps -e` lists those that are there")
             }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::drawing;
 use super::error::Error;
 use super::export::pprof::Weight;
 use super::export::{firefox, flame_graph, folded, pprof};
+use super::output_file;
 use super::report::consumed::Unit;
 use super::report::{Report, svg};
 
@@ -43,7 +43,7 @@ impl Files {
     pub fn check(&self) -> Result<(), Error> {
         let Self { svg, flamegraph, folded, pprof, firefox } = self;
         let paths = [svg, flamegraph, folded, pprof, firefox].into_iter().flatten();
-        paths.into_iter().try_for_each(|path| drawing::check(path).map_err(at_fault(path)))
+        paths.into_iter().try_for_each(|path| output_file::check(path).map_err(at_fault(path)))
     }
 
     /// Writes them all.
@@ -74,7 +74,9 @@ fn write<T: AsRef<[u8]>>(
     contents: impl FnOnce() -> std::io::Result<T>,
 ) -> Result<(), Error> {
     let Some(path) = path else { return Ok(()) };
-    contents().and_then(|contents| drawing::write(path, contents.as_ref())).map_err(at_fault(path))
+    contents()
+        .and_then(|contents| output_file::write(path, contents.as_ref()))
+        .map_err(at_fault(path))
 }
 
 fn at_fault(path: &Path) -> impl Fn(std::io::Error) -> Error {

@@ -7,6 +7,7 @@ use super::call_stacks::{CallStacks, Place, StackSample, Thread};
 use super::kallsyms::KERNEL;
 use super::symbols::{Frame, Location, Symbols, module_name};
 use crate::elf::identity::Identity;
+use crate::untrusted::visible;
 
 /// The named call stacks of a run.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ impl Graph {
     pub fn new(stacks: CallStacks, symbols: &mut Symbols) -> Self {
         let (mut frames, mut indices) = (Vec::new(), HashMap::new());
         let (mut places, mut place_indices) = (Vec::new(), HashMap::new());
-        let modules: Vec<_> = stacks
+        let mut modules: Vec<_> = stacks
             .modules
             .into_iter()
             .map(|path| {
@@ -108,6 +109,9 @@ impl Graph {
             stack.iter().flat_map(|place| places[*place].frames.iter().copied()).collect()
         };
         let stacks_of_frames = place_stacks.iter().map(of_places).collect();
+        for module in &mut modules {
+            module.path = visible(&module.path.to_string_lossy()).as_ref().into();
+        }
         let (samples, threads) = (stacks.samples, stacks.threads);
         Self { frames, stacks: stacks_of_frames, samples, threads, modules, places, place_stacks }
     }

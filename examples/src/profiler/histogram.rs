@@ -10,8 +10,13 @@ use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Ru
 
 use super::maps::Mapping;
 
-/// No buffer has more counters than this: a larger mapping gets larger buckets.
+/// No buffer has more counters than this, and none more than half of what all before it left of as many again: a larger
+/// mapping, and one of very many large ones, gets larger buckets.
 const MAX_COUNTERS: u64 = 1 << 27;
+
+/// The counters that each may have whatever the others have: huge mappings of one program leave those of the others
+/// small buckets.
+const MIN_COUNTERS: u64 = 1 << 18;
 
 /// The samples in one part of a file.
 #[derive(Debug)]
@@ -30,9 +35,14 @@ pub struct Histogram {
 impl Histogram {
     /// The samples in what is mapped, in buckets as small as can be.
     pub fn fine(mapping: &Mapping) -> Self {
+        Self::within(mapping, MAX_COUNTERS)
+    }
+
+    /// The samples in what is mapped, in buckets as small as so many counters allow.
+    fn within(mapping: &Mapping, counters: u64) -> Self {
         let bucket = (Bucket::SMALLEST.log2()..=Bucket::LARGEST.log2())
             .filter_map(|log2| Bucket::from_log2(log2).ok())
-            .find(|bucket| bucket.count(mapping.size) <= MAX_COUNTERS);
+            .find(|bucket| bucket.count(mapping.size) <= counters);
         Self::new(mapping, bucket.unwrap_or(Bucket::LARGEST))
     }
 
@@ -87,26 +97,33 @@ impl Histogram {
 
 /// The fine histograms of a run, one for each part of a file.
 #[derive(Debug, Default)]
-pub struct Histograms(Vec<Histogram>);
+pub struct Histograms {
+    all: Vec<Histogram>,
+    /// The counters of all.
+    counters: u64,
+}
 
 impl Histograms {
     /// The histogram for what is mapped, an existing one if it is mapped elsewhere too.
     pub fn of(&mut self, mapping: &Mapping) -> &Histogram {
-        let known = self.0.iter().position(|histogram| {
+        let known = self.all.iter().position(|histogram| {
             histogram.path == mapping.path
                 && histogram.file_offset == mapping.file_offset
                 && histogram.size == mapping.size
         });
         let index = known.unwrap_or_else(|| {
-            self.0.push(Histogram::fine(mapping));
-            self.0.len() - 1
+            let left = (2 * MAX_COUNTERS).saturating_sub(self.counters);
+            let histogram = Histogram::within(mapping, (left / 2).max(MIN_COUNTERS));
+            self.counters += histogram.counters.len() as u64;
+            self.all.push(histogram);
+            self.all.len() - 1
         });
-        &self.0[index]
+        &self.all[index]
     }
 
     /// All of them.
     pub fn into_vec(self) -> Vec<Histogram> {
-        self.0
+        self.all
     }
 }
 
@@ -134,6 +151,25 @@ mod tests {
             let bucket = Histogram::fine(&mapping("a", 0, size)).bucket;
             assert!(bucket.count(size) <= MAX_COUNTERS, "{size:#x}");
             assert!(bucket.log2() == 2 || bucket.count(size) >= MAX_COUNTERS / 2, "{size:#x}");
+        }
+    }
+
+    #[test]
+    fn huge_mappings_together_get_no_more_than_a_gigabyte_of_counters() {
+        let mut histograms = Histograms::default();
+        for number in 1..=50 {
+            let vast = histograms.of(&mapping("a", 0, (1 << 40) - number * 0x1000));
+            assert!(vast.counters.len() as u64 <= MAX_COUNTERS);
+            assert!(number > 1 || vast.counters.len() as u64 >= MAX_COUNTERS / 2);
+        }
+        assert_eq!(histograms.of(&mapping("b", 0, 0x10_0000)).bucket.log2(), 2);
+        let bytes: usize = histograms.all.iter().map(|one| 4 * one.counters.len()).sum();
+        assert!(bytes <= (1 << 30) + (64 << 20), "{bytes}");
+        // Usual mappings have the smallest buckets all the same.
+        let mut histograms = Histograms::default();
+        for number in 1..=100 {
+            let one = histograms.of(&mapping("a", 0, 0x10_0000 + number * 0x1000));
+            assert_eq!(one.bucket.log2(), 2);
         }
     }
 }

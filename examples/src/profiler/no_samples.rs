@@ -3,9 +3,12 @@
 use core::fmt;
 use core::mem::zeroed;
 use core::time::Duration;
+use std::fs;
 
 use super::call_stacks::Thread;
+use super::process_tree::descendants_of;
 use super::report::consumed::Unit;
+use crate::untrusted::visible;
 
 /// The number of threads that are named.
 const NAMED: usize = 5;
@@ -15,6 +18,13 @@ const NAMED: usize = 5;
 pub enum NoSamples {
     /// All that ran had less than an interval.
     Short(Unit),
+    /// The processes of `--pid` did nothing, while these descendants of theirs, which are not sampled, were there.
+    Asleep {
+        /// The processes.
+        processes: Vec<u32>,
+        /// The descendants, with their names.
+        descendants: Vec<(u32, String)>,
+    },
     /// `--only` selects none of the threads that have samples.
     NotSelected {
         /// The wanted names and numbers.
@@ -32,6 +42,21 @@ pub enum NoSamples {
 }
 
 impl NoSamples {
+    /// Finds the reason of running processes without samples.
+    pub fn of_processes(processes: &[u32], unit: Unit) -> Self {
+        let of = |process: &u32| descendants_of(*process as i32);
+        let name = |process: i32| {
+            let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            (process as u32, name.trim_end_matches('\n').to_owned())
+        };
+        let mut descendants: Vec<_> = processes.iter().flat_map(of).map(name).collect();
+        descendants.retain(|(process, _)| !processes.contains(process));
+        match descendants.is_empty() {
+            true => Self::Short(unit),
+            false => Self::Asleep { processes: processes.to_vec(), descendants },
+        }
+    }
+
     /// Finds the reason of a command without samples, from its processor time, the kernel's count for it and the
     /// interval, both in `unit`.
     pub fn of_command(used: Duration, counted: Option<u64>, interval: u64, unit: Unit) -> Self {
@@ -60,6 +85,24 @@ impl fmt::Display for NoSamples {
                 "no samples: what ran {}; let it do more, or choose a shorter --interval",
                 short(unit)
             ),
+            Self::Asleep { processes, descendants } => {
+                let numbers: Vec<_> = processes.iter().map(u32::to_string).collect();
+                let named = descendants.iter().take(NAMED);
+                let (theirs, names): (Vec<_>, Vec<_>) =
+                    named.map(|(number, name)| (number.to_string(), visible(name))).unzip();
+                write!(
+                    f,
+                    "no samples: process {} slept; what it started before is not sampled with it: `--pid {}` samples \
+                     {}",
+                    numbers.join(", "),
+                    theirs.join(","),
+                    names.join(", ")
+                )?;
+                match descendants.len().saturating_sub(NAMED) {
+                    0 => Ok(()),
+                    more => write!(f, "; and there are {more} more"),
+                }
+            }
             Self::NotSelected { wanted, sampled } => {
                 write!(
                     f,
@@ -76,7 +119,7 @@ impl fmt::Display for NoSamples {
                 }
                 let named = threads.iter().take(NAMED);
                 let named: Vec<_> =
-                    named.map(|(name, number)| format!("{name} ({number})")).collect();
+                    named.map(|(name, number)| format!("{} ({number})", visible(name))).collect();
                 write!(f, "sampled were {}", named.join(", "))?;
                 match threads.len().saturating_sub(NAMED) {
                     0 => Ok(()),

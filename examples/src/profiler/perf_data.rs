@@ -3,6 +3,7 @@
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt.
 
 mod build_ids;
+mod check;
 pub mod reader;
 mod synthesized;
 pub mod writer;

@@ -153,6 +153,11 @@ fn send(process: pid_t, signal: c_int) {
 
 /// Lists this process's living descendants.
 pub fn descendants() -> Vec<pid_t> {
+    descendants_of(std::process::id() as pid_t)
+}
+
+/// Returns the children of a process that are alive, and theirs.
+pub fn descendants_of(process: pid_t) -> Vec<pid_t> {
     let mut children: HashMap<pid_t, Vec<pid_t>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let process = entry.file_name().to_str().and_then(|name| name.parse().ok());
@@ -162,7 +167,7 @@ pub fn descendants() -> Vec<pid_t> {
             children.entry(parent).or_default().push(process);
         }
     }
-    let mut found = children.remove(&(std::process::id() as pid_t)).unwrap_or_default();
+    let mut found = children.remove(&process).unwrap_or_default();
     let mut next = 0;
     while let Some(process) = found.get(next) {
         found.extend(children.remove(process).unwrap_or_default());

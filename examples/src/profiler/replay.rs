@@ -13,6 +13,7 @@ use super::sampling::Sampling;
 use super::sampling::outcome::Outcome;
 use super::sampling::selection::Selection;
 use crate::machine::{Machine, Source};
+use crate::untrusted::visible;
 
 /// Profiles by a recording, and tells `progress` now and then what became of its samples so far.
 ///
@@ -24,7 +25,7 @@ pub fn run(
     call_graph: CallGraph,
     progress: impl Fn(Statistics),
 ) -> Result<(Outcome, Recorded, Source), Error> {
-    let failed = |error| Error::File { path: path.to_string_lossy().into(), error };
+    let failed = |error| Error::Read { path: path.to_string_lossy().into(), error };
     let reader = Reader::open(path).map_err(failed)?;
     let facts = reader.facts.clone();
     let source = source(&facts).ok_or(Error::NotX86)?;
@@ -41,7 +42,7 @@ pub fn run(
 /// Returns the source that a recorded event stands for.
 fn source(facts: &Recorded) -> Option<Source> {
     let mut source = Machine::with_interface(Emon::declared()).find("Timer").ok()?;
-    source.name = Box::leak(facts.event.clone().into_boxed_str());
+    source.name = Box::leak(visible(&facts.event).into_owned().into_boxed_str());
     if !facts.is_time {
         // Beside all numbers of tables.
         source.id = KProfileSource::new(u32::MAX).unwrap_or(KProfileSource::TOTAL_CYCLES);

@@ -13,8 +13,10 @@ use pmu_kprofile::Statistics;
 use super::call_stacks::{CallStacks, MISSED};
 use super::graph::{Graph, label};
 use super::histogram::Histogram;
+use super::perf_map;
 use super::symbols::Symbols;
 use crate::elf::Function as Place;
+use crate::untrusted::visible;
 use consumed::{Consumed, Unit};
 
 /// A run's profile.
@@ -94,7 +96,7 @@ pub struct BucketHits {
 impl Report {
     /// Sums the buckets up by function. `expected` knows what a function's share should be.
     pub fn new(
-        run: Run,
+        mut run: Run,
         statistics: Statistics,
         consumed: Option<Consumed>,
         histograms: &[Histogram],
@@ -102,18 +104,28 @@ impl Report {
         mut symbols: Symbols,
         expected: impl Fn(&str) -> Option<f64>,
     ) -> Self {
+        for text in [&mut run.subject, &mut run.processor] {
+            *text = visible(text).into_owned();
+        }
         let total = statistics.seen.max(1) as f64;
         let mut tallies: HashMap<(usize, Place), Tally> = HashMap::new();
         // The same file may be mapped in several parts: a module is a path.
         let mut modules: Vec<&Histogram> = Vec::new();
         for histogram in histograms {
-            let known = modules.iter().position(|module| module.path == histogram.path);
+            // Code that a JIT compiler made again, or in another process, is a function of the same name.
+            let is_compiled = perf_map::is_anonymous(&histogram.path);
+            let known = modules.iter().position(|module| {
+                module.path == histogram.path || is_compiled && perf_map::is_anonymous(&module.path)
+            });
             let module = known.unwrap_or_else(|| {
                 modules.push(histogram);
                 modules.len() - 1
             });
             for (file_offset, samples) in histogram.hits() {
-                let (place, offset) = symbols.function(&histogram.path, file_offset);
+                let (mut place, offset) = symbols.function(&histogram.path, file_offset);
+                if is_compiled {
+                    place.start = 0;
+                }
                 let tally = tallies.entry((module, place)).or_default();
                 tally.samples += samples;
                 tally.bucket_bytes = histogram.bucket.bytes();
@@ -177,7 +189,7 @@ impl Report {
             share: 0.0,
             expected: None,
         }));
-        let notes = Vec::new();
+        let notes = symbols.note().into_iter().collect();
         Self {
             run,
             statistics,

@@ -31,6 +31,7 @@ use super::perf_map;
 use super::report::consumed::{Consumed, Unit};
 use super::unwind::Unwinding;
 use crate::machine::Source;
+use crate::untrusted::visible;
 use hardware::Hardware;
 use outcome::Outcome;
 use process::{Object, Process};
@@ -243,14 +244,14 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
             Event::Clock => Unit::Nanoseconds,
             Event::Raw(_) => Unit::Events,
         };
-        let sampled = statistics.seen * interval;
+        let sampled = statistics.seen.saturating_mul(interval);
         // The kernel counts for the selected and the others together.
         let counted = consumed;
         let consumed = consumed.filter(|_| self.selection == Selection::default());
         let (mut stacks, names) = (self.stacks, self.names);
         let name = |process, thread| {
             let name = names.get(&(process, thread)).or(names.get(&(process, process)));
-            name.cloned().unwrap_or_default()
+            name.map_or_else(String::new, |name| visible(name).into_owned())
         };
         stacks.name_threads(name);
         let mut left_out: Vec<_> = self.left_out.into_iter().collect();
@@ -392,7 +393,7 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
                 return Some((part.map_or(Path::new(KERNEL), |(part, _)| &part.path), address));
             }
             let (mapping, _) = mappings.iter().find(|(mapping, _)| mapping.has(address))?;
-            Some((&*mapping.path, address - mapping.start + mapping.file_offset))
+            Some((&*mapping.path, mapping.offset(address)))
         };
         let calls = sample.callers.iter().copied();
         let places = core::iter::once(sample.pc).chain(calls).map_while(place);

@@ -1,7 +1,7 @@
 //! From a place in a file to the function and the line there.
 
 use core::ops::Range;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use super::ahead::{Ahead, Read};
@@ -12,12 +12,19 @@ use crate::elf::identity::Identity;
 use crate::elf::lines::SourceFrame;
 use crate::elf::parts::LARGEST;
 use crate::elf::{File, Function};
-use crate::untrusted::{self, Owner};
+use crate::untrusted::{self, Owner, visible};
+
+/// The most bytes that the symbols of all files may take: files beyond are known as a whole.
+const MOST_BYTES: usize = 1 << 30;
 
 /// The symbols of files, read when first needed.
 #[derive(Default)]
 pub struct Symbols {
     files: Read,
+    /// The bytes of the files' symbols.
+    bytes: usize,
+    /// Files that are not read, as all together have too many symbols.
+    unread: BTreeSet<PathBuf>,
     maps: HashMap<PathBuf, Option<PerfMap>>,
     kept: Kept,
 }
@@ -46,7 +53,8 @@ impl Symbols {
     /// The symbols of files, of which some were kept.
     pub fn with(kept: Kept) -> Self {
         let files = kept.ahead.as_ref().map(Ahead::take).unwrap_or_default();
-        Self { files, kept, ..Self::default() }
+        let bytes = files.values().flatten().map(File::bytes).sum();
+        Self { files, bytes, kept, ..Self::default() }
     }
 
     /// The frames at an offset in a file: first those of functions that are inlined there.
@@ -81,14 +89,20 @@ impl Symbols {
         let file = self.file(path)?;
         let frames = file.source_frames(file.address(file_offset)?).into_iter();
         let frame = |SourceFrame { name, line }| {
-            let line = line.and_then(|(path, line)| Some((path, line?)));
-            Frame { name: name.unwrap_or("[inlined]".into()), line, inlined: true }
+            let line = line.and_then(|(path, line)| Some((visible(&path).into_owned(), line?)));
+            let name = name.unwrap_or("[inlined]".into());
+            Frame { name: visible(&name).into_owned(), line, inlined: true }
         };
         Some(frames.map(frame).collect())
     }
 
     /// The function at an offset in a file, and the distance from its start.
     pub fn function(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
+        let (Function { name, start }, distance) = self.named(path, file_offset);
+        (Function { name: visible(&name).into_owned(), start }, distance)
+    }
+
+    fn named(&mut self, path: &Path, file_offset: u64) -> (Function, u64) {
         if path.starts_with(KERNEL)
             && let Some(kernel) = Kallsyms::running()
             && let Some((start, name)) = kernel.function(path, file_offset)
@@ -118,37 +132,64 @@ impl Symbols {
         // The last frame is the function's own; those before it were inlined into it.
         let own = file.source_frames(file.address(file_offset)?).pop()?;
         let (path, line) = own.line?;
-        let name = Path::new(&path).file_name()?.to_string_lossy().into_owned();
+        let name = Path::new(&path).file_name()?.to_string_lossy();
+        let name = visible(&name);
         Some(match line {
             Some(line) => format!("{name}:{line}"),
-            None => name,
+            None => name.into_owned(),
         })
     }
 
     fn file(&mut self, path: &Path) -> Option<&File> {
+        if !self.files.contains_key(path) {
+            let read = self.read(path);
+            self.bytes += read.as_ref().map_or(0, File::bytes);
+            self.files.insert(path.into(), read);
+        }
+        self.files.get(path)?.as_ref()
+    }
+
+    fn read(&mut self, path: &Path) -> Option<File> {
         let Kept { images, changed, .. } = &mut self.kept;
-        let mut read = || {
-            let is_file =
-                path.is_absolute() && !perf_map::is_anonymous(path) && !changed.contains(path);
-            let found = || is_file.then(|| untrusted::open(path, Owner::Any, LARGEST).ok())?;
-            File::read(images.remove(path).or_else(found)?, path).ok()
+        let is_file =
+            path.is_absolute() && !perf_map::is_anonymous(path) && !changed.contains(path);
+        if is_file && self.bytes > MOST_BYTES {
+            self.unread.insert(path.into());
+            return None;
+        }
+        let found = || is_file.then(|| untrusted::open(path, Owner::Any, LARGEST).ok())?;
+        File::read(images.remove(path).or_else(found)?, path).ok()
+    }
+
+    /// Tells which files have too many symbols.
+    pub fn note(&self) -> Option<String> {
+        let are_too_many =
+            |file: &Option<File>| file.as_ref().is_some_and(File::has_too_many_symbols);
+        let large = self.files.iter().filter(|(_, file)| are_too_many(file)).map(|(path, _)| path);
+        let mut paths: Vec<_> = large.chain(&self.unread).collect();
+        paths.sort();
+        let first = paths.first()?.display();
+        let others = match paths.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
         };
-        self.files.entry(path.into()).or_insert_with(&mut read).as_ref()
+        Some(format!("too many symbols in {first}{others}: shown as a whole"))
     }
 }
 
 /// A file's name in brackets, as what has no symbol is called.
 pub fn module_name(path: &Path) -> String {
     let label = path.to_string_lossy();
+    let label = visible(&label);
     match path.file_name() {
         // A module of the kernel.
         Some(name) if path.starts_with(KERNEL) && path != Path::new(KERNEL) => {
-            format!("[{}]", name.to_string_lossy())
+            format!("[{}]", visible(&name.to_string_lossy()))
         }
         // Memory of no file has a label: `[vdso]`, and `//anon` for memory of no file, or none.
         _ if label.starts_with('[') => label.into_owned(),
         Some(_) if label.starts_with("//anon") => "[anonymous memory]".into(),
-        Some(name) => format!("[{}]", name.to_string_lossy()),
+        Some(name) => format!("[{}]", visible(&name.to_string_lossy())),
         None => "[anonymous memory]".into(),
     }
 }

@@ -7,6 +7,7 @@ use pmu_kprofile::trace::{Detail, Event, Record, Sample};
 
 use super::sum::{OfSource, Sum, Summary, kind};
 use crate::elf::File;
+use crate::untrusted::visible;
 
 /// A record as a line: time, event, and what it tells.
 pub fn line(record: &Record<'_>, symbols: Option<&File>) -> String {
@@ -46,10 +47,10 @@ fn describe(
                 " source {:#x} from {} to {}",
                 interval.source, interval.old, interval.new
             )?;
-            interval.name.map_or(Ok(()), |name| write!(line, " {}", printable(&name.to_string())))
+            interval.name.map_or(Ok(()), |name| write!(line, " {}", visible(&name.to_string())))
         }
         Event::CounterNames(names) => {
-            names.names().try_for_each(|name| write!(line, " {}", printable(&name.to_string())))
+            names.names().try_for_each(|name| write!(line, " {}", visible(&name.to_string())))
         }
         Event::Other { payload, .. } => write!(line, " {} bytes", payload.len()),
         _ => Ok(()),
@@ -67,14 +68,9 @@ fn of_sample(sample: &Sample, symbols: Option<&File>) -> String {
 /// An address, with the function that it is in.
 fn place(address: u64, symbols: Option<&File>) -> String {
     match symbols.and_then(|file| file.function(address)) {
-        Some(found) => format!("{}+{:#x}", printable(&found.name), address - found.start),
+        Some(found) => format!("{}+{:#x}", visible(&found.name), address - found.start),
         None => format!("{address:#x}"),
     }
-}
-
-/// Text of a file, without what would move a terminal's cursor.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// The sums as a table: for each source its threads, and its `top` functions.
@@ -100,7 +96,7 @@ pub fn table(summary: &Summary, top: usize) -> String {
                     "{:>6.1}% {:>9}  {}",
                     100.0 * share(*sum, total),
                     sum.samples,
-                    printable(name)
+                    visible(name)
                 );
             }
         };
@@ -133,7 +129,8 @@ pub fn csv(summary: &Summary) -> Result<String, csv::Error> {
         let mut row = |by: &str, item: &str, sum: &Sum| {
             let (samples, amount) = (sum.samples.to_string(), sum.amount.to_string());
             let number = format!("{source:#04x}");
-            writer.write_record([&number, &name(*source, sums), by, item, &samples, &amount])
+            let item = visible(item);
+            writer.write_record([&number, &name(*source, sums), by, &item, &samples, &amount])
         };
         row("source", "", &sums.total)?;
         for (thread, sum) in descending(&sums.threads) {
@@ -150,7 +147,7 @@ pub fn csv(summary: &Summary) -> Result<String, csv::Error> {
 /// A source's name: the trace's, or that of the number where it means the same for every processor.
 fn name(source: u32, sums: &OfSource) -> String {
     match (&sums.name, KProfileSource::new(source)) {
-        (Some(name), _) => printable(name),
+        (Some(name), _) => visible(name).into_owned(),
         (None, Some(source)) => {
             source.general_name().map_or_else(|| source.to_string(), str::to_owned)
         }

@@ -33,6 +33,17 @@ impl Host {
         format!("/dev/cpu/{processor}/msr").into()
     }
 
+    /// Returns whether the registers of a processor are there, or modprobe(8) would find the module that makes them be.
+    /// Nothing is loaded.
+    pub fn may_open(processor: u32) -> bool {
+        // An ordinary user's PATH may lack the second one's folder.
+        let dry_run = |program: &&str| {
+            let status = Command::new(program).args(["--dry-run", "--quiet", "msr"]).status();
+            status.is_ok_and(|status| status.success())
+        };
+        Self::msr_path(processor).exists() || ["modprobe", "/sbin/modprobe"].iter().any(dry_run)
+    }
+
     /// Opens the registers of a processor, for writing too if `writes`. Loads the module `msr` if it is not loaded.
     ///
     /// # Errors

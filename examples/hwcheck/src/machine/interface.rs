@@ -48,7 +48,12 @@ pub trait Machine {
 
 /// Reads a file of the kernel's, by its path without the leading slash.
 pub fn kernel_file(machine: &dyn Machine, path: &str) -> Option<String> {
-    let text = std::fs::read(machine.root().join(path)).ok()?;
+    kernel_file_in(machine.root(), path)
+}
+
+/// As [`kernel_file`], in a machine's folder that has `proc` and `sys`.
+pub(crate) fn kernel_file_in(root: &Path, path: &str) -> Option<String> {
+    let text = std::fs::read(root.join(path)).ok()?;
     Some(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 

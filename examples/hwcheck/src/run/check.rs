@@ -138,7 +138,7 @@ pub fn check(
 ) -> Result<Report, CheckError> {
     let configuration = configuration(machine)?;
     if !options.read_only {
-        check_kernel(machine)?;
+        check_kernel(machine.root())?;
         machine.occupy()?;
         check_counters(machine, &configuration)?;
     }

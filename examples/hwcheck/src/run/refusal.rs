@@ -1,11 +1,12 @@
 //! The states of a machine in which nothing is written, each with its remedy.
 
 use core::fmt;
+use std::path::Path;
 
 use pmu_core::MsrErrorKind;
 use pmu_virt::{Configuration, HostError, RegisterKind};
 
-use crate::machine::interface::{Machine, kernel_file};
+use crate::machine::interface::{Machine, kernel_file_in};
 use crate::registers::access::read;
 use crate::registers::agreed::{ENABLE, FIXED_PRIVILEGES};
 
@@ -89,20 +90,20 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// Checks that the kernel lets registers be written, and has no counter of its own.
+/// Checks that the kernel lets registers be written, and has no counter of its own, by its files in this folder.
 ///
 /// # Errors
 /// The first reason not to write.
-pub fn check_kernel(machine: &dyn Machine) -> Result<(), Refusal> {
-    let lockdown = kernel_file(machine, "sys/kernel/security/lockdown").unwrap_or_default();
+pub fn check_kernel(root: &Path) -> Result<(), Refusal> {
+    let lockdown = kernel_file_in(root, "sys/kernel/security/lockdown").unwrap_or_default();
     if ["[integrity]", "[confidentiality]"].iter().any(|mode| lockdown.contains(mode)) {
         return Err(Refusal::LockedDown);
     }
-    let writes = kernel_file(machine, "sys/module/msr/parameters/allow_writes");
+    let writes = kernel_file_in(root, "sys/module/msr/parameters/allow_writes");
     if writes.as_deref() == Some("off") {
         return Err(Refusal::WritesForbidden);
     }
-    let watchdog = kernel_file(machine, "proc/sys/kernel/nmi_watchdog");
+    let watchdog = kernel_file_in(root, "proc/sys/kernel/nmi_watchdog");
     if watchdog.as_deref().is_some_and(|on| on != "0") {
         return Err(Refusal::NmiWatchdog);
     }

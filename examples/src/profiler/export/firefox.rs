@@ -50,7 +50,7 @@ pub fn write(
     let mut samples: Vec<_> = graph.samples.iter().collect();
     samples.sort_by_key(|sample| sample.time);
     for sample in samples {
-        let consumed = nanoseconds.unwrap_or(0) * u64::from(sample.interrupts);
+        let consumed = nanoseconds.unwrap_or(0).saturating_mul(sample.interrupts.into());
         tables[sample.thread].add(sample, origin, consumed);
     }
     let mut threads: Vec<_> = graph.threads.iter().zip(tables).collect();

@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use crate::profiler::graph::{Graph, NamedFrame};
+use crate::untrusted::is_control;
 
 /// Returns the stacks, under the names of their processes.
 pub fn write(graph: &Graph) -> String {
@@ -45,7 +46,7 @@ fn lines(graph: &Graph, name: impl Fn(&NamedFrame) -> String) -> String {
 
 /// Returns a name without what separates names and lines.
 fn clean(name: &str) -> String {
-    name.replace(|c: char| c == ';' || c.is_control(), "_")
+    name.replace(|c: char| c == ';' || is_control(c), "_")
 }
 
 #[cfg(test)]

@@ -5,36 +5,32 @@ use core::mem::zeroed;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Seek};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{
-    AttrFlags, PerfEventAttr, PerfEventType, SamplingPolicy,
+    AttrFlags, PerfEventAttr, PerfEventType, SampleFormat, SamplingPolicy,
 };
 use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use perf_event_open_sys::bindings::perf_event_attr;
 
-use super::{HEADER_BYTES, MAGIC, SECTION_BYTES};
+use super::check::check;
 use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::Mapping;
 use crate::profiler::perf::record::Layout;
 use crate::profiler::perf::setting::Setting;
 use crate::profiler::perf::{OpenError, PerfEvents, Record, Request, What};
+use crate::untrusted::{Owner, open_link};
 
 /// The records that are read at a time.
 const AT_ONCE: usize = 4096;
 
-/// The most that the parts of a file beside its records may have.
-const MOST_FEATURES: u64 = 64 << 20;
+/// The longest period, more than the kernel's counters have bits for: several of them are a number.
+const LONGEST_PERIOD: u64 = 1 << 62;
 
 /// The kind of the record by which perf and this profiler tell where the kernel is: `PERF_RECORD_MMAP`, of no process.
 const MMAP: u32 = 1;
-
-/// The kinds of records that are refused: `PERF_RECORD_AUXTRACE`, `_COMPRESSED` and `_COMPRESSED2`.
-const AUXTRACE: u32 = 71;
-const COMPRESSED: u32 = 81;
-const COMPRESSED2: u32 = 83;
 
 /// A recording.
 pub struct Reader {
@@ -60,6 +56,8 @@ pub struct Recorded {
     pub is_time: bool,
     /// The distance between two samples.
     pub period: u64,
+    /// Set if its samples have call chains, or copies of stacks.
+    pub has_callers: bool,
     /// The processor's name.
     pub processor: String,
     /// The command line.
@@ -72,9 +70,12 @@ impl Reader {
     /// # Errors
     /// It cannot be read, or is none.
     pub fn open(path: &Path) -> io::Result<Self> {
-        check(&mut File::open(path)?)?;
+        // A FIFO of this name would block; where the file is, its reader named it.
+        let mut opened = open_link(path, Owner::Any, u64::MAX)?;
+        check(&opened)?;
+        opened.rewind()?;
         let PerfFileReader { perf_file: file, record_iter: records } =
-            PerfFileReader::parse_file(BufReader::with_capacity(1 << 20, File::open(path)?))
+            PerfFileReader::parse_file(BufReader::with_capacity(1 << 20, opened))
                 .map_err(io::Error::other)?;
         let events = file.event_attributes();
         let layouts = events.iter().map(|event| layout(event.attributes())).collect();
@@ -89,9 +90,16 @@ impl Reader {
                 SamplingPolicy::Frequency(hertz) if is_time => 1_000_000_000 / hertz.max(1),
                 _ => 1,
             },
+            has_callers: event
+                .attributes()
+                .sample_format
+                .intersects(SampleFormat::CALLCHAIN | SampleFormat::STACK_USER),
             processor: text(file.cpu_desc()),
             command: file.cmdline().ok().flatten().unwrap_or_default().join(" "),
         };
+        if facts.period > LONGEST_PERIOD {
+            return Err(io::Error::other("a damaged recording: a period that no counter has"));
+        }
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let is_same = file.os_release().ok().flatten() == Some(release.trim_end());
         let mut reader = Self {
@@ -153,89 +161,6 @@ fn layout(event: &PerfEventAttr) -> Layout {
     attributes.sample_regs_intr = event.sample_regs_intr;
     attributes.set_sample_id_all(event.flags.contains(AttrFlags::SAMPLE_ID_ALL).into());
     Layout::of(&attributes)
-}
-
-/// Checks that a file is a recording of this byte order, whose sections lie in the file: the library allocates as much
-/// as they say.
-fn check(file: &mut File) -> io::Result<()> {
-    let wrong = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()));
-    let kind = file.metadata()?;
-    if !kind.is_file() {
-        return wrong("not a regular file");
-    }
-    let mut header = [0; HEADER_BYTES as usize];
-    if file.read_exact(&mut header).is_err() || header[..8] != MAGIC {
-        return wrong("no recording: it does not begin as perf.data does");
-    }
-    let word = |place: usize| {
-        let bytes = header.get(8 * place..).and_then(|rest| rest.first_chunk());
-        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
-    };
-    // The size of the header and of an event's attributes with their place; places and sizes of attributes, records
-    // and the names of events; the features.
-    let within =
-        |place: u64, size: u64| place.checked_add(size).is_some_and(|end| end <= kind.len());
-    if word(1) < HEADER_BYTES
-        || word(2) < SECTION_BYTES
-        || ![3, 5, 7].iter().all(|first| within(word(*first), word(first + 1)))
-    {
-        return wrong(
-            "a damaged recording: a section is not in the file; was it ended before its end?",
-        );
-    }
-    if word(6) == 0 {
-        return wrong("a recording without records: was it ended before its end?");
-    }
-    let features: u64 = (9..13).map(|place| u64::from(word(place).count_ones())).sum();
-    let table = word(5) + word(6);
-    if !within(table, features * SECTION_BYTES)
-        || word(4) > MOST_FEATURES
-        || word(8) > MOST_FEATURES
-    {
-        return wrong("a damaged recording: its features are not in the file");
-    }
-    let mut sections = vec![0; (features * SECTION_BYTES) as usize];
-    std::os::unix::fs::FileExt::read_exact_at(file, &mut sections, table)?;
-    for section in sections.chunks_exact(SECTION_BYTES as usize) {
-        let (place, size) = section.split_at(8);
-        let number =
-            |bytes: &[u8]| bytes.first_chunk().map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes));
-        if !within(number(place), number(size)) || number(size) > MOST_FEATURES {
-            return wrong("a damaged recording: a feature is not in the file");
-        }
-    }
-    check_records(file, word(5), word(6))
-}
-
-/// Walks through the headers of the records: those whose bodies the library would take for lengths of what follows are
-/// refused, as are those that it cannot read.
-fn check_records(file: &File, begin: u64, bytes: u64) -> io::Result<()> {
-    let wrong = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()));
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    reader.seek(SeekFrom::Start(begin))?;
-    let mut left = bytes;
-    while left > 0 {
-        let mut header = [0; 8];
-        reader.read_exact(&mut header)?;
-        let [a, b, c, d, _, _, low, high] = header;
-        let (kind, size) =
-            (u32::from_le_bytes([a, b, c, d]), u64::from(u16::from_le_bytes([low, high])));
-        if size < 8 || size > left {
-            return wrong("a damaged recording: a record is longer than what is left");
-        }
-        match kind {
-            AUXTRACE => {
-                return wrong("a recording of a processor's trace (AUX area), which is not read");
-            }
-            COMPRESSED | COMPRESSED2 => {
-                return wrong("a compressed recording; record it without -z");
-            }
-            _ => {}
-        }
-        reader.seek_relative(size as i64 - 8)?;
-        left -= size;
-    }
-    Ok(())
 }
 
 impl PerfEvents for Reader {

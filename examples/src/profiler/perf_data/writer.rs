@@ -1,7 +1,6 @@
 //! Writing a recording: the records as they come, one buffer of them in memory at a time.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,8 @@ use super::{
     OS_RELEASE, PROCESSOR, SECTION_BYTES, build_ids, synthesized,
 };
 use crate::profiler::maps::Mapping;
+use crate::profiler::new_file::NewFile;
+use crate::profiler::output_file::create_recording;
 use crate::profiler::perf::{Record, What};
 
 /// Texts in a file have room for a multiple of this (`NAME_ALIGN`).
@@ -35,7 +36,7 @@ pub struct Facts {
 /// A recording under way.
 #[derive(Debug)]
 pub struct Writer {
-    file: BufWriter<File>,
+    file: BufWriter<NewFile>,
     attributes: Vec<u8>,
     facts: Facts,
     /// The files that were mapped.
@@ -47,7 +48,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Creates a file for records of an event with these attributes. It is whole after [`finish`](Self::finish).
+    /// Creates a file for records of an event with these attributes. It is in its place after [`finish`](Self::finish),
+    /// and what was there has `.old` behind its name.
     ///
     /// # Errors
     /// The system's.
@@ -63,7 +65,7 @@ impl Writer {
         attributes.truncate(ATTRIBUTES_BYTES);
         // Its second word is their size.
         attributes[4..8].copy_from_slice(&(ATTRIBUTES_BYTES as u32).to_ne_bytes());
-        let mut file = BufWriter::with_capacity(1 << 20, File::create(path)?);
+        let mut file = BufWriter::with_capacity(1 << 20, create_recording(path)?);
         file.write_all(&vec![0; HEADER_BYTES as usize])?;
         file.write_all(&attributes)?;
         // No numbers of events: there is one.
@@ -159,7 +161,7 @@ impl Writer {
         for word in [bits, 0, 0, 0] {
             self.file.write_all(&word.to_ne_bytes())?;
         }
-        self.file.flush()
+        self.file.into_inner().map_err(io::IntoInnerError::into_error)?.put(true)
     }
 }
 

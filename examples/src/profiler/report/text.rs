@@ -37,7 +37,10 @@ impl fmt::Display for Report {
         )?;
         writeln!(f, "consumed    {}", self.describe_consumed())?;
         for note in &self.notes {
-            writeln!(f, "note        {note}")?;
+            let room =
+                self.width.map_or(usize::MAX, |width| width.saturating_sub(12).max(SHORTEST));
+            let lines = wrapped(note, room).join("\n            ");
+            writeln!(f, "note        {lines}")?;
         }
         self.functions(f)?;
         self.neighbors(f)?;
@@ -145,6 +148,26 @@ impl Report {
     }
 }
 
+/// The lines of a text that have room for so many characters, but for longer words.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    let mut length = 0;
+    for word in text.split(' ') {
+        let more = word.chars().count();
+        match lines.last_mut() {
+            Some(line) if length + 1 + more <= room => {
+                line.extend([" ", word]);
+                length += 1 + more;
+            }
+            _ => {
+                lines.push(word.into());
+                length = more;
+            }
+        }
+    }
+    lines
+}
+
 /// A name, cut if it is very long.
 fn shorten(name: &str) -> String {
     shorten_to(name, NAME)
@@ -152,9 +175,8 @@ fn shorten(name: &str) -> String {
 
 /// A name, cut if it has more characters than there is room for.
 fn shorten_to(name: &str, room: usize) -> String {
-    let name = name.replace(char::is_control, "\u{FFFD}");
     if name.chars().count() <= room {
-        return name;
+        return name.into();
     }
     name.chars().take(room - 1).chain(['…']).collect()
 }
@@ -180,7 +202,15 @@ mod tests {
     fn a_name_takes_no_more_room_than_there_is() {
         assert_eq!(shorten_to("core::ptr::read", 15), "core::ptr::read");
         assert_eq!(shorten_to("core::ptr::read", 14), "core::ptr::re…");
-        assert_eq!(shorten_to("a\u{1b}b", 3), "a\u{FFFD}b");
+    }
+
+    #[test]
+    fn a_note_is_wider_than_the_terminal_only_for_a_long_word() {
+        let note = "most samples are in `/a/very/long/path`, so to say";
+        assert_eq!(wrapped(note, usize::MAX), [note]);
+        let lines = ["most samples", "are in", "`/a/very/long/path`,", "so to say"];
+        assert_eq!(wrapped(note, 12), lines);
+        assert_eq!(wrapped("", 12), [""]);
     }
 
     #[test]

@@ -10,9 +10,9 @@
 pub struct Thinning {
     period: u64,
     interval: u64,
-    /// The time, or events, that the samples so far stand for.
+    /// The time, or events, that the samples so far stand for, without whole intervals.
     passed: u64,
-    /// The next random point.
+    /// The next random point, from the same origin.
     point: u64,
     random: u64,
 }
@@ -36,6 +36,9 @@ impl Thinning {
             let next = (self.point / self.interval + 1) * self.interval;
             self.point = next + self.below_interval();
         }
+        // Neither grows without end, and the point is not before what has passed.
+        let over = self.passed / self.interval * self.interval;
+        (self.passed, self.point) = (self.passed - over, self.point - over);
         interrupts
     }
 
