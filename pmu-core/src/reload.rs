@@ -15,11 +15,11 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 /// Intel's auto counter reload of one processor, for the [source](crate::EventSource) of its events. A session with
-/// this facility may open groups in which the overflow of one event [reloads](crate::Event::reloaded_by) the counters of
-/// others.
+/// this facility may open groups in which the overflow of one event [reloads](crate::Event::reloaded_by) the counters
+/// of others.
 ///
-/// Before a session uses a counter, it clears the counter's reload registers: firmware or an earlier kernel may have left
-/// values there. While the counters are [lent](crate::CounterSession::lend), no overflow reloads a counter.
+/// Before a session uses a counter, it clears the counter's reload registers: firmware or an earlier kernel may have
+/// left values there. While the counters are [lent](crate::CounterSession::lend), no overflow reloads a counter.
 ///
 /// The example samples mispredicted branches only in code in which such branches are frequent. After every 100,000
 /// branches, the count of mispredicted branches starts again from 0. An interrupt comes only if 5,000 of 100,000

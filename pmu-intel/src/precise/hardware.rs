@@ -61,8 +61,8 @@ impl<M: MsrBackend> Hardware<'_, M> {
         }
     }
 
-    /// Gives the processor the address of the area, or of the buffer of architectural PEBS. This precedes each enable: a
-    /// suspend may have cleared the address, and the processor would write its records to address 0.
+    /// Gives the processor the address of the area, or of the buffer of architectural PEBS. This precedes each enable:
+    /// a suspend may have cleared the address, and the processor would write its records to address 0.
     pub(crate) fn locate(&self) -> Result<(), MsrFault> {
         match self.is_architectural() {
             true => self.write(IA32_PEBS_BASE, self.base()),

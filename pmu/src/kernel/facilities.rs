@@ -97,7 +97,7 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// ```
 #[derive(Debug)]
 pub struct CounterReloads {
-    /// What the processor has, once it came up.
+    /// The processor's registers, once it came up.
     reload: WriteOnce<Option<CounterReload>>,
     memory: ReloadMemory,
 }

@@ -99,8 +99,7 @@ pub unsafe trait Kernel: Sized + 'static {
     /// the kernel.
     type Msr: MsrBackend + Send;
 
-    /// What the kernel's events may ask for beside a counter; `()` for nothing. What the type does not have is not
-    /// linked.
+    /// Hardware beside the counters that the kernel's events may ask for; `()` for none. Other hardware is not linked.
     type Facilities: Facilities;
 
     /// Returns the backend that accesses the registers of the processor that executes the call.

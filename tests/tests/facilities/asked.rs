@@ -16,7 +16,7 @@ use pmu_virt::mock::{Deviations, Fault};
 /// Registers that no processor of the tests has: one per counter, at the place of its bit.
 const FIRST: u32 = 0x7000_0000;
 
-/// What the facility knows of its registers: their values plus 1, or 0.
+/// The values of the registers plus 1, or 0 if the facility does not know them.
 type Known = [AtomicU64; 64];
 
 /// Marks each counter with the period of its event.
@@ -261,11 +261,11 @@ fn no_event_runs_without_the_facility_that_it_has_and_reprogram_heals() {
                     for (counter, period) in &on {
                         assert_eq!(marks.get(counter), Some(period), "{what}: {on:?} {marks:?}");
                     }
-                    // What was stopped leaves no mark, if its register answers.
+                    // A stopped event leaves no mark, if the register answers.
                     assert!(stays || marks == on, "{what}: {marks:?}, {on:?}");
                     world.session.reprogram(|_| ()).unwrap();
                     world.check(&what);
-                    // What was stopped starts again.
+                    // Stopped events start again.
                     for event in world.events.clone().into_iter().take(3) {
                         if !world.session.is_started(event) {
                             let _ = world.session.start_event(event, world.now);

@@ -57,8 +57,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or by
-    /// an interrupt that could not restart them.
+    /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or
+    /// by an interrupt that could not restart them.
     pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
         let own = counters.bits();
         let closed = self.memory.global_control.load(Relaxed);

@@ -18,8 +18,8 @@ impl Event {
     ///
     /// The session's event source must have the facility [`AutoCounterReload`](crate::AutoCounterReload). Otherwise
     /// opening the group fails with [`NotReloadable`](crate::CounterError::NotReloadable). Like every group, this group
-    /// is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is not counted on a core
-    /// without counter reload.
+    /// is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is not counted on a
+    /// core without counter reload.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///

@@ -20,9 +20,9 @@ use crate::msr::fault::MsrFault;
 /// so that tasks and interrupts see the same. `()` is no facility, and nothing of it is linked. Pairs and `Option`s of
 /// facilities are facilities.
 ///
-/// The whole life of a facility is [`settle`](Self::settle). Whatever changed, be it a start, a stop, a turn, a thread's
-/// switch, a window or a suspend, the session names the events that are on counters now. The facility derives its
-/// registers from them, and writes the differences.
+/// The whole life of a facility is [`settle`](Self::settle). After each start, stop, turn and thread switch, and around
+/// each window and suspend, the session names the events that are on counters now. The facility derives its registers
+/// from them, and writes the differences.
 ///
 /// This facility keeps a register at the number of running events. (A real one reads the event.)
 ///
@@ -61,8 +61,8 @@ pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
 
-    /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this facility
-    /// meets. An event whose requests are not all met cannot be opened.
+    /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
+    /// facility meets. An event whose requests are not all met cannot be opened.
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
         let _ = asked;
         counters
@@ -86,7 +86,7 @@ pub trait EventFacility: Facility + Copy {
     fn lose(&self);
 }
 
-/// What an event asks for beside a counter. Each facility [clears](EventFacility::resolve) what it meets.
+/// Requests of an event beside a counter. Each facility [clears](EventFacility::resolve) what it meets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

@@ -234,7 +234,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if membership.reload != 0 && membership.group == 0 {
             return Err(CounterError::NotReloadable);
         }
-        // What an event asks for may be another core type's alone.
+        // The facility that an event asks for may be another core type's alone.
         let counters = self.resolve(event.counters(), membership);
         event.counters = counters.unwrap_or(event.counters()).bits();
         entry.insert(&event, counters.is_some() && self.can_count(processor, &event));
