@@ -61,6 +61,7 @@ pub use counters::hooks::on_shared_core::OnSharedCore;
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;
+pub use counters::interrupt::sample::Sample;
 pub use counters::interrupt::sample_read::{SampleRead, sample_read};
 pub use counters::interrupt::service::{service, service_with};
 pub use counters::interrupt::user_view::user_view;

@@ -20,6 +20,7 @@ pub(crate) mod facilities;
 pub(crate) mod overflow;
 pub(crate) mod pass;
 pub(crate) mod reload;
+pub(crate) mod sample;
 pub(crate) mod sample_read;
 pub(crate) mod service;
 pub(crate) mod user_view;

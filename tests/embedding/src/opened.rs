@@ -89,7 +89,7 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let stuck = |overflow: pmu_core::EventOverflow| {
         black_box(WATCHDOG.is_stuck(overflow.event));
     };
-    any(service(&events, &Msr, &Apic, &MEMORY, stuck));
+    any(service(&events, &Msr, &Apic, &MEMORY, |sample| stuck(*sample)));
     if let Some(group) = any(counters.open_group(unit, black_box(&[raw, raw.user_only()]))) {
         let mut counts = [EventCount::default(); 2];
         any(counters.start_group(group, 2));

@@ -93,7 +93,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         let reports = RefCell::new(Vec::<EventOverflow>::new());
         let handler = |mock: &Mock<'_>| {
             let source = OpenedEvents::new(&processor.unit, &table);
-            service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o)).unwrap();
+            service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -166,7 +166,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
                 overflowed((&table, overflow), (frequency, &throttle), now.get()).unwrap();
             };
             let handler = |mock: &Mock<'_>| {
-                service(&source, mock, mock, &memory, sampled).unwrap();
+                service(&source, mock, mock, &memory, |sample| sampled(*sample)).unwrap();
             };
             mock.on_interrupt(&handler);
             let mut session = processor.take(&mock, &memory, &table);

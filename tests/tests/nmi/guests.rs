@@ -222,7 +222,7 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
         if in_guest {
             svm.switch((&source, &memory), mock, false);
         }
-        match service(&source, &registers, mock, &memory, |overflow| world.told(overflow)) {
+        match service(&source, &registers, mock, &memory, |overflow| world.told(*overflow)) {
             Ok(serviced) => world.claimed(serviced.claim),
             Err(fault) => assert!(stays, "{}: {fault:?}", world.context),
         }

@@ -210,7 +210,7 @@ fn disturb(
     let handler = |mock: &Mock<'_>| {
         world.serving.set(true);
         let source = OpenedEvents::new(&processor.unit, &table);
-        let outcome = service(&source, mock, mock, &memory, |overflow| world.told(overflow));
+        let outcome = service(&source, mock, mock, &memory, |overflow| world.told(*overflow));
         if let Err(fault) = outcome {
             assert!(!transient, "{}: {fault:?}: what passes is tried again", world.context);
         }

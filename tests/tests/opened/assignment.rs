@@ -318,7 +318,7 @@ fn a_period_goes_on_over_turns() {
         let handler = |mock: &Mock<'_>| {
             let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
             let push = |overflow: EventOverflow| reports.borrow_mut().push(overflow.event);
-            service(&source, mock, mock, &memory, push).unwrap();
+            service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut general = (processor.unit.counters() & CounterSet::GENERAL).iter();

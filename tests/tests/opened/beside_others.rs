@@ -33,7 +33,9 @@ fn counters_of_others_are_not_touched() {
         let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            others.set(service(&source, mock, mock, &memory, count).unwrap().others);
+            others.set(
+                service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap().others,
+            );
         };
         mock.on_interrupt(&handler);
         let forbidden: Vec<u32> = all
@@ -101,7 +103,7 @@ fn counters_are_taken_and_given_back() {
         let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            service(&source, mock, mock, &memory, count).unwrap();
+            service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut counters = processor.take_only(own, &mock, &memory, &table);
@@ -153,7 +155,8 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
         let others = Cell::new(0);
         let handler = |mock: &Mock<'_>| {
             let none = |o: EventOverflow| panic!("{o:?}");
-            others.set(service(&source, mock, mock, &memory, none).unwrap().others);
+            others
+                .set(service(&source, mock, mock, &memory, |sample| none(*sample)).unwrap().others);
         };
         mock.on_interrupt(&handler);
         let given = general(3) | CounterSet::fixed(1);
@@ -249,7 +252,7 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
         let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            service(&source, mock, mock, &memory, count).unwrap();
+            service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);

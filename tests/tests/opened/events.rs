@@ -54,7 +54,7 @@ fn periods_beyond_a_counters_reach_are_counted_in_pieces_and_reported_once() {
                 let handler = |mock: &Mock<'_>| {
                     let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
                     let push = |o: EventOverflow| reports.borrow_mut().push(o.period);
-                    service(&source, mock, mock, &memory, push).unwrap();
+                    service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
                 };
                 mock.on_interrupt(&handler);
                 let mut counters = processor.take(&mock, &memory, &table);

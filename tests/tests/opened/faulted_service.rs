@@ -44,7 +44,9 @@ impl<'p> World<'p> {
         assert!(mock.interrupts() < 100, "{:?}: interrupts without end", self.processor);
         let source = OpenedEvents::new(&self.processor.unit, &self.table);
         let told = |overflow| self.reports.borrow_mut().push(overflow);
-        self.outcomes.borrow_mut().push(service(&source, mock, mock, &self.memory, told));
+        self.outcomes
+            .borrow_mut()
+            .push(service(&source, mock, mock, &self.memory, |sample| told(*sample)));
     }
 
     /// Opens and starts events of the first kinds from 2 on.

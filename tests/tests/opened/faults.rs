@@ -46,7 +46,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
     let reports = RefCell::new(Vec::<EventOverflow>::new());
     let handler = |mock: &Mock<'_>| {
         let source = OpenedEvents::new(&processor.unit, &table);
-        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o)).unwrap();
+        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);
@@ -118,7 +118,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     let reports = RefCell::new(Vec::<EventOverflow>::new());
     let handler = |mock: &Mock<'_>| {
         let source = OpenedEvents::new(&processor.unit, &table);
-        let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o));
+        let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o));
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);

@@ -36,7 +36,7 @@ impl Reads {
             overflowed.set(Some(overflow.event));
             self.within.borrow_mut().push(read(overflow.event));
         };
-        service(source, mock, mock, memory, sample).unwrap();
+        service(source, mock, mock, memory, |of| sample(*of)).unwrap();
         if let Some(event) = overflowed.get() {
             self.after.borrow_mut().push(read(event));
         }
@@ -294,7 +294,7 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
                     table.stop_reporting(overflow.event).unwrap();
                 }
             };
-            service(&source, mock, mock, &memory, sample).unwrap();
+            service(&source, mock, mock, &memory, |of| sample(*of)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -37,7 +37,7 @@ fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
     let (told, claims) = (RefCell::new(vec![]), RefCell::new(vec![]));
     let push = |overflow: EventOverflow| told.borrow_mut().push(overflow.period);
     let handler = |mock: &Mock<'_>| {
-        let serviced = service(&source, mock, mock, &memory, push).unwrap();
+        let serviced = service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
         claims.borrow_mut().push(serviced.claim);
     };
     let mock = processor.mock();
@@ -93,7 +93,7 @@ fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pen
         let source = OpenedEvents::new(&processor.unit, &table);
         let push = |overflow: EventOverflow| told.borrow_mut().push(overflow.period);
         let handler = |mock: &Mock<'_>| {
-            service(&source, mock, mock, &memory, push).unwrap();
+            service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -23,7 +23,7 @@ fn handler<'a>(
     move |mock| {
         let source = OpenedEvents::new(&processor.unit, table);
         let push = |overflow| reports.borrow_mut().push(overflow);
-        service(&source, mock, mock, memory, push).unwrap();
+        service(&source, mock, mock, memory, |sample| push(*sample)).unwrap();
     }
 }
 

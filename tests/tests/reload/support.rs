@@ -96,7 +96,7 @@ impl Kernel {
 
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
         let report = |overflow: EventOverflow| self.reported.borrow_mut().push(overflow.tag);
-        match service(&self.source(), mock, mock, &self.memory, report) {
+        match service(&self.source(), mock, mock, &self.memory, |sample| report(*sample)) {
             Ok(serviced) if serviced.claim == Claim::NotOurs => {
                 self.unclaimed.set(self.unclaimed.get() + 1);
             }

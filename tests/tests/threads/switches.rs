@@ -48,7 +48,7 @@ fn wander(processor: &Processor, seed: u64) {
         let (memory, table) = (&memories[n], &tables[n]);
         move |mock: &Mock<'_>| {
             let source = OpenedEvents::new(&processor.unit, table);
-            service(&source, mock, mock, memory, report).unwrap();
+            service(&source, mock, mock, memory, |sample| report(*sample)).unwrap();
         }
     };
     let (first, second) = (handler(0), handler(1));
@@ -118,7 +118,8 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             let source = OpenedEvents::new(&processor.unit, &table);
             let handler = |mock: &Mock<'_>| {
                 let push = |o: EventOverflow| reports.borrow_mut().push(o.event);
-                let serviced = service(&source, mock, mock, &memory, push).unwrap();
+                let serviced =
+                    service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
                 claims.borrow_mut().push(serviced.claim);
             };
             let mock = processor.mock();

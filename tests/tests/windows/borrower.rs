@@ -133,7 +133,7 @@ pub(crate) fn counting(
     let reports = RefCell::new(vec![]);
     let handler = |mock: &Mock<'_>| {
         let source = OpenedEvents::new(&processor.unit, &table);
-        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o)).unwrap();
+        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);

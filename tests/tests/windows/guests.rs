@@ -94,7 +94,8 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
             let handler = |mock: &Mock<'_>| {
                 let source = OpenedEvents::new(&processor.unit, &table);
                 let tell = |o: pmu_core::EventOverflow| told.borrow_mut().push(o.event);
-                let serviced = service(&source, mock, mock, &memory, tell).unwrap();
+                let serviced =
+                    service(&source, mock, mock, &memory, |sample| tell(*sample)).unwrap();
                 if serviced.lent {
                     assert_eq!(serviced.claim.interrupts(), 0, "{processor:?}");
                     assert!(counters.interrupted(&interrupts, mock), "{processor:?}");

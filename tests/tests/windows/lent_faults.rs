@@ -113,7 +113,7 @@ fn a_forgotten_window_is_recovered_by_the_end_of_the_next_one() {
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
-            let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(o));
+            let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o));
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -21,6 +21,7 @@ pub struct Kernel;
 // there is one on each.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = FixupMsr;
+    type Facilities = ();
 
     fn msr() -> FixupMsr {
         control_msr()

@@ -7,6 +7,7 @@ use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::interrupt::service::service;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;
@@ -70,7 +71,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &mut self,
         own: CounterSet,
         all: bool,
-        overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<CounterSet, CounterError> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
@@ -87,7 +88,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
-        match service(&self.source, &self.msr, &self.platform, self.memory, overflowed) {
+        let report = |sample: Sample<'_, S::Facility>| overflowed(*sample);
+        match service(&self.source, &self.msr, &self.platform, self.memory, report) {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
         }

@@ -7,13 +7,14 @@ use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::facilities::serve_alone;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::Pass;
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::shared::memory::{CounterMemory, WITH_FACILITY};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
-/// them, and reports each completed period to `overflowed` once. After the call, the next overflow interrupts again.
+/// them, and passes each completed period to `report` once, as a [`Sample`]. After the call, the next overflow interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session uses this memory, `service` accesses no register,
 /// and returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first interrupt after a
@@ -38,8 +39,8 @@ use crate::platform::Platform;
 ///
 /// # Context
 /// Any context, including interrupt and NMI. The call makes one pass over the counters, and one more pass for each
-/// nested interrupt. The call takes no lock and does not allocate. The call panics only if `overflowed` panics. If
-/// `overflowed` unwinds, later interrupts are recorded but not serviced, until
+/// nested interrupt. The call takes no lock and does not allocate. The call panics only if `report` panics. If
+/// `report` unwinds, later interrupts are recorded but not serviced, until
 /// [`reprogram`](crate::CounterSession::reprogram).
 ///
 /// # Errors
@@ -56,10 +57,13 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     msr: &M,
     platform: &P,
     memory: &CounterMemory,
-    mut overflowed: impl FnMut(EventOverflow),
+    mut report: impl FnMut(Sample<'_, S::Facility>),
 ) -> Result<Serviced, ServiceError> {
     // By value and moved: references would take stack and text, although there is no facility.
-    service_with(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
+    let facility = source.facility();
+    serve(source, msr, platform, memory, facility, move |overflow, facility| {
+        report(Sample::new(overflow, facility));
+    })
 }
 
 /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. With each
@@ -97,6 +101,21 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 /// All overflows are still reported.
 #[inline]
 pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
+    source: &S,
+    msr: &M,
+    platform: &P,
+    memory: &CounterMemory,
+    facility: B,
+    mut overflowed: impl FnMut(EventOverflow, &B),
+) -> Result<Serviced, ServiceError> {
+    let both = (source.facility(), facility);
+    serve(source, msr, platform, memory, both, move |overflow, (_, facility)| {
+        overflowed(overflow, facility);
+    })
+}
+
+#[inline(always)]
+fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,
     msr: &M,
     platform: &P,

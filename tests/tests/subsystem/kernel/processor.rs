@@ -62,7 +62,7 @@ impl PerProcessor {
     fn interrupt(&self, mock: &Mock<'_>) {
         let report = |overflow| self.overflowed(mock, overflow);
         // A register that faulted is the next operation's to tell.
-        let serviced = service(&self.source(), mock, mock, &self.memory, report);
+        let serviced = service(&self.source(), mock, mock, &self.memory, |sample| report(*sample));
         let claims = serviced.map_or(1, |serviced| serviced.claim.interrupts());
         // After a claim of several interrupts, the next one that nothing claims is one of them.
         if claims == 0 && !self.swallows.take() {

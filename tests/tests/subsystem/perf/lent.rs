@@ -24,7 +24,7 @@ impl Lent {
         let source = OpenedEvents::new(&machine.unit, &self.table);
         let report = |overflow: EventOverflow| self.report(overflow, told);
         // A register that faults is the next operation's to tell.
-        let _ = service(&source, mock, mock, &self.memory, report);
+        let _ = service(&source, mock, mock, &self.memory, |sample| report(*sample));
     }
 
     /// Takes a report as a kernel does that keeps the frequency of some events.
