@@ -3,9 +3,9 @@
 //! Names of threads and functions, arguments, paths and strings of files are any text. Characters that would move a
 //! terminal's cursor, or change the direction of writing, are made visible.
 //!
-//! Other users may have placed map files of JIT compilers, separate files of symbols, and programs. A name may lead to a
-//! FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any size. Each such file is
-//! opened here.
+//! Other users may have placed map files of JIT compilers, separate files of symbols, and programs. A name may lead to
+//! a FIFO, which blocks, a device, which acts or never ends, another user's file, or a file of any size. Each such file
+//! is opened here.
 
 use std::borrow::Cow;
 use std::fs::File;

@@ -230,7 +230,7 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
         Host::msr_path(arguments.cpu).display(),
         "it needs root, CAP_SYS_RAWIO and the module msr (sudo modprobe msr; CONFIG_X86_MSR)"
     );
-    // What can be known without the user's agreement is known before it.
+    // All that forbids a run and shows by itself comes before the question.
     at_most(native_cpuid)?;
     if !arguments.read_only {
         check_kernel(Path::new("/"))?;

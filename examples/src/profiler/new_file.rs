@@ -1,5 +1,5 @@
-//! A file that takes its place when it is whole. Until then it is beside its place, under a random name, readable by its
-//! user alone.
+//! A file that takes its place when it is whole. Until then it is beside its place, under a random name, and readable
+//! by its user alone.
 //!
 //! Another user who may write in the folder can have placed anything under these names. So a name is only created where
 //! there is none, and renamed, which follows no link and opens nothing.
