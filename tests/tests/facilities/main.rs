@@ -4,6 +4,7 @@
 mod alone;
 mod disturbed;
 mod hardware;
+mod lasting;
 mod passes;
 mod reserved;
 mod scene;
