@@ -5,6 +5,7 @@ mod alone;
 mod asked;
 mod disturbed;
 mod hardware;
+mod lasting;
 mod passes;
 mod reserved;
 mod scene;

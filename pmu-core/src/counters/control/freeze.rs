@@ -36,7 +36,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
     ///   freeze bit reads back 0 after it was set.
-    /// - [`Access`](CounterError::Access): a register access failed.
+    /// - [`Access`](CounterError::Access): a register access failed. If the freeze bit was set and cannot be cleared,
+    ///   the counters freeze all the same, and [`shut_down`](Self::shut_down) clears the bit.
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
@@ -45,11 +46,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if freezes.swap(true, Relaxed) {
             return Ok(());
         }
+        let mut stays = false;
         let set = self.msr.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
             let kept = self.msr.update_retrying(freeze.read()).inspect_err(|_| {
-                if before & freeze.bits() == 0 {
-                    let _ = self.msr.update_retrying(freeze.set_to(0));
-                }
+                stays = before & freeze.bits() == 0
+                    && self.msr.update_retrying(freeze.set_to(0)).is_err();
             })?;
             Ok((before, kept))
         });
@@ -63,7 +64,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Err(CounterError::FreezeUnsupported)
             }
             Err(fault) => {
-                freezes.store(false, Relaxed);
+                // A bit that was written and cannot be cleared freezes the counters. The shut-down clears it.
+                self.memory.froze_before.store(false, Relaxed);
+                freezes.store(stays, Relaxed);
                 Err(CounterError::Access(fault))
             }
         }

@@ -1,0 +1,452 @@
+//! Branch records and precise records beside counters, and a fault that lasts from each access of each call on. When the
+//! fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming before it.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::{
+    BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, WindowError, service_with,
+};
+use pmu_intel::precise::{
+    Precise, PreciseError, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport,
+    PreciseUnit, Precision,
+};
+use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_tests::{ProcessMemory, StateRegisters};
+use pmu_virt::mock::{Fault, MockMsr};
+use pmu_virt::{
+    BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedRecord, GuestMemory,
+    IntelConfiguration, PreciseConfiguration, Privilege, VirtualBranches, VirtualPmu,
+    VirtualPrecise,
+};
+
+type Mock = MockMsr<'static, 64>;
+type Msr = &'static Mock;
+type Session = CounterSession<'static, OpenedEvents<'static>, Msr, Msr>;
+type Outcome = Result<(), Failure>;
+
+/// The part whose call failed.
+#[derive(Debug)]
+enum Failure {
+    Counters(CounterError),
+    WindowEnd(WindowError),
+    Branches(BranchError),
+    Records(PreciseError),
+}
+
+impl Failure {
+    /// Returns whether counters faulted. As documented, their events run again only after a reprogramming, and a start.
+    fn stops_events(&self) -> bool {
+        use CounterError::Faulted;
+        matches!(
+            self,
+            Self::WindowEnd(_)
+                | Self::Counters(Faulted(_))
+                | Self::Records(PreciseError::Counters(Faulted(_)))
+        )
+    }
+}
+
+const PERIOD: u64 = 10_000;
+/// Numbers of the events that are sampled by interrupts, and by records.
+const SAMPLED: usize = 2;
+const RECORDED: usize = 0;
+/// The physical address of the buffer, and its words.
+const PHYSICAL: u64 = 0x10_0000;
+const WORDS: usize = 2048;
+
+/// A processor, and the memory that a kernel lends for it.
+struct Machine {
+    name: String,
+    freezes: bool,
+    mock: Msr,
+    counter_unit: CounterUnit,
+    branch_unit: BranchUnit,
+    precise_unit: PreciseUnit,
+    counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    table: EventTable<[EventEntry; 4]>,
+    branches: BranchMemory<[BranchSlot; 32]>,
+    records: &'static PreciseMemory,
+    samples: Cell<u64>,
+    recorded: Cell<u64>,
+}
+
+/// A kernel's counters, branch records and precise records, as far as they are taken and started.
+struct World {
+    machine: &'static Machine,
+    session: Option<Session>,
+    branches: Option<BranchRecorder<'static, Msr>>,
+    records: Option<PreciseRecorder<'static, Msr>>,
+    event: Option<EventId>,
+}
+
+macro_rules! failures {
+    ($($part:ident of $error:ty),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::$part(error)
+            }
+        }
+    )*};
+}
+failures!(
+    Counters of CounterError, WindowEnd of WindowError, Branches of BranchError, Records of PreciseError
+);
+
+/// Returns new processors: branch records and precise records of each kind, freezing and not.
+fn machines() -> Vec<&'static Machine> {
+    let kinds = [
+        (3, BranchConfiguration::Legacy { format: 4 }, PreciseConfiguration::debug_store(2)),
+        (4, BranchConfiguration::Legacy { format: 5 }, PreciseConfiguration::debug_store(3)),
+        (5, BranchConfiguration::ARCHITECTURAL, PreciseConfiguration::debug_store(4)),
+        (6, BranchConfiguration::ARCHITECTURAL, PreciseConfiguration::ARCHITECTURAL),
+    ];
+    let both = kinds.into_iter().flat_map(|kind| [(kind, true), (kind, false)]);
+    both.map(|(kind, freezes)| Machine::new(kind, freezes)).collect()
+}
+
+impl Machine {
+    fn new(
+        (version, branches, precise): (u8, BranchConfiguration, PreciseConfiguration),
+        freezes: bool,
+    ) -> &'static Self {
+        let records: &'static PreciseMemory<[AtomicU64; WORDS]> =
+            Box::leak(Box::new(PreciseMemory::new()));
+        let records: &'static PreciseMemory = records;
+        let first = core::ptr::from_ref(records).cast::<AtomicU64>();
+        // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
+        let [area, buffer] = unsafe {
+            [
+                core::slice::from_raw_parts(first, 56),
+                core::slice::from_raw_parts(first.add(512), records.capacity() / 8),
+            ]
+        };
+        let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+        let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
+        let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+        let instruction: &'static dyn Fn(u64) -> FedRecord<'static> =
+            &|number| FedRecord::new(0x40_1000 + 16 * number);
+        let mock = Mock::strict(VirtualPmu::new(configuration, fed_events()).unwrap())
+            .with_branches(VirtualBranches::new(&configuration, branches).unwrap())
+            .with_precise(VirtualPrecise::new(&configuration, precise).unwrap(), ram, instruction);
+        let mock: Msr = Box::leak(Box::new(mock));
+        let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+        let snapshot = mock.snapshot();
+        let machine: &'static Self = Box::leak(Box::new(Self {
+            name: format!("version {version}, {branches:?}, {:?}, {freezes}", precise.records),
+            freezes,
+            mock,
+            counter_unit: pmu_intel::counters(&snapshot).unwrap(),
+            branch_unit: pmu_intel::branches(&snapshot, mock).unwrap(),
+            precise_unit: PreciseUnit::detect(&snapshot, mock).unwrap(),
+            counters: CounterMemory::new(),
+            table: EventTable::new(),
+            branches: BranchMemory::new(),
+            records,
+            samples: Cell::default(),
+            recorded: Cell::default(),
+        }));
+        mock.on_interrupt(Box::leak(Box::new(|_: &Mock| machine.interrupted())));
+        machine
+    }
+
+    fn source(&self) -> OpenedEvents<'_> {
+        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable)
+    }
+
+    fn interrupted(&'static self) {
+        let records = |_: &PreciseReport<'_>| self.recorded.set(self.recorded.get() + 1);
+        let facilities = (
+            Branches::new(&self.branch_unit, &self.branches),
+            Precise::new(&self.precise_unit, self.records, records),
+        );
+        let source = self.source();
+        let sampled = |_, _: &_| self.samples.set(self.samples.get() + 1);
+        service_with(&source, &self.mock, &self.mock, &self.counters, facilities, sampled).unwrap();
+    }
+}
+
+/// Keeps a record that a task's call reports.
+fn count(machine: &'static Machine) -> impl FnMut(&PreciseReport<'_>) {
+    |_| machine.recorded.set(machine.recorded.get() + 1)
+}
+
+/// Counts an overflow that a task's call reports.
+fn sampled<F>(machine: &'static Machine) -> impl FnMut(EventOverflow, &F) {
+    |_, _| machine.samples.set(machine.samples.get() + 1)
+}
+
+/// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
+impl World {
+    fn new(machine: &'static Machine) -> Self {
+        Self { machine, session: None, branches: None, records: None, event: None }
+    }
+
+    fn take(&mut self) -> Outcome {
+        let machine = self.machine;
+        let (unit, mock) = (&machine.counter_unit, machine.mock);
+        if self.session.is_none() {
+            let (source, all, memory) = (machine.source(), CounterSet::ALL, &machine.counters);
+            let taken = CounterSession::take(source, unit, all, mock, mock, memory);
+            self.session = Some(taken?);
+        }
+        if self.branches.is_none() {
+            let taken = BranchRecorder::take(&machine.branch_unit, mock, &machine.branches);
+            self.branches = Some(taken?);
+        }
+        if self.records.is_none() {
+            // SAFETY: the mock writes to the lent memory alone, which lasts.
+            let taken = unsafe {
+                PreciseRecorder::take(&machine.precise_unit, mock, machine.records, Some(PHYSICAL))
+            };
+            self.records = Some(taken?);
+        }
+        Ok(())
+    }
+
+    fn parts(
+        &mut self,
+    ) -> (&mut Session, &mut BranchRecorder<'static, Msr>, &mut PreciseRecorder<'static, Msr>) {
+        let (session, branches) = (self.session.as_mut(), self.branches.as_mut());
+        (session.unwrap(), branches.unwrap(), self.records.as_mut().unwrap())
+    }
+
+    fn start(&mut self) -> Outcome {
+        let (machine, event) = (self.machine, self.event);
+        let (session, branches, records) = self.parts();
+        if machine.freezes {
+            session.freeze_on_interrupt()?;
+            if machine.branch_unit.can_freeze() {
+                branches.freeze_on_interrupt()?;
+            }
+        }
+        let event = event.unwrap_or_else(|| {
+            let event = raw(SAMPLED).on(CounterSet::from_bits(0b1000)).user_only().every(PERIOD);
+            session.open_event(&machine.counter_unit, &event).unwrap()
+        });
+        let started = if session.is_started(event) {
+            Ok(())
+        } else {
+            session.start_event(event, 0).map(|_| ())
+        };
+        let done = started.map_err(Failure::from).and_then(|()| {
+            if !branches.is_recording() {
+                branches.start(BranchFilter::USER)?;
+            }
+            if records.counters().is_empty() {
+                let on = CounterSet::from_bits(1);
+                let event = raw(RECORDED).on(on).user_only().every(PERIOD);
+                let event = PreciseEvent::new(event, Precision::ConstantSkid);
+                records.start(session, &event, count(machine))?;
+            }
+            Ok(())
+        });
+        self.event = Some(event);
+        done
+    }
+
+    /// Lends the counters, and ends the window.
+    fn lend(&mut self) -> Outcome {
+        let machine = self.machine;
+        let (session, branches, records) = self.parts();
+        let lent = (branches, records.lent(count(machine)));
+        let window = session.lend_with(0, lent, sampled(machine))?;
+        Ok(window.end(0)?)
+    }
+
+    fn reprogram(&mut self) -> Outcome {
+        let machine = self.machine;
+        let (session, branches, records) = self.parts();
+        session.reprogram(|_| ())?;
+        branches.reprogram()?;
+        Ok(records.reprogram(session, count(machine))?)
+    }
+
+    fn suspend(&mut self) -> Outcome {
+        let machine = self.machine;
+        let (session, branches, records) = self.parts();
+        branches.stop()?;
+        records.drain(session, count(machine))?;
+        Ok(session.suspend(0, |_| ())?)
+    }
+
+    fn resume(&mut self) -> Outcome {
+        let machine = self.machine;
+        let (session, branches, records) = self.parts();
+        session.resume(0, |_| ())?;
+        branches.reprogram()?;
+        branches.restart()?;
+        Ok(records.reprogram(session, count(machine))?)
+    }
+
+    fn shut_down(&mut self) -> Outcome {
+        let machine = self.machine;
+        if let (Some(session), Some(records)) = (&mut self.session, &mut self.records) {
+            records.shut_down(session, count(machine))?;
+            self.records = None;
+        }
+        if let Some(branches) = &mut self.branches {
+            branches.shut_down()?;
+            self.branches = None;
+        }
+        if let Some(session) = &mut self.session {
+            session.shut_down()?;
+            (self.session, self.event) = (None, None);
+        }
+        Ok(())
+    }
+
+    /// Lets branches and events happen, and returns what was not noticed.
+    #[track_caller]
+    fn missing(&mut self) -> Vec<&'static str> {
+        let (machine, mock) = (self.machine, self.machine.mock);
+        let (_, branches, _) = self.parts();
+        let mut missing = vec![];
+        let newest =
+            FedBranch::new(0x7_0000, 0x7_1000, FedBranchKind::Conditional, Privilege::User);
+        mock.branch(&newest);
+        if branches.is_recording() {
+            // A read stops the recording.
+            let found = branches.read().unwrap().iter().next().map(|branch| branch.from);
+            assert_eq!(found, Some(newest.from));
+            branches.restart().unwrap();
+        } else {
+            missing.push("branches");
+        }
+        // The rest of a period, and another one.
+        let seen =
+            [("samples", SAMPLED, &machine.samples), ("records", RECORDED, &machine.recorded)];
+        for (name, kind, seen) in seen {
+            let before = seen.get();
+            mock.advance(&mut happened(kind, 2 * PERIOD));
+            match seen.get() - before {
+                2 => {}
+                0 => missing.push(name),
+                other => panic!("{other} {name}"),
+            }
+        }
+        missing
+    }
+
+    /// Shuts everything down. Nothing is left on the processor.
+    #[track_caller]
+    fn end(&mut self, what: &str) {
+        self.shut_down().expect(what);
+        let mock = self.machine.mock;
+        let state = mock.with_pmu(|pmu| pmu.state());
+        assert_eq!((state.selects(), state.fixed_control()), ([0; 8], 0), "{what}");
+        assert_eq!((state.global_status(), state.debug_control()), (0, 0), "{what}");
+        let records = mock.with_precise_records(|records| (records.enabled(), records.due()));
+        assert_eq!(records, Some((0, 0)), "{what}");
+        let branches = mock.with_branch_records(|records| records.is_recording());
+        assert_eq!(branches, Some(false), "{what}");
+        assert_eq!(mock.breach(), None, "{what}");
+    }
+}
+
+/// Makes a call with a fault that lasts from each access on, and once more without. `prepare` comes before it, `then`
+/// behind it.
+fn with_a_lasting_fault([prepare, call, then]: [fn(&mut World) -> Outcome; 3]) {
+    for number in 0..machines().len() {
+        let mut failed = 0;
+        for access in 1.. {
+            let machine = machines().swap_remove(number);
+            let mut world = World::new(machine);
+            prepare(&mut world).unwrap();
+            machine.mock.inject(Fault::From(access));
+            let first = call(&mut world);
+            machine.mock.inject(Fault::None);
+            let what = format!("{}, from access {access}: {first:?}", machine.name);
+            if let Err(failure) = &first {
+                failed += 1;
+                let again = call(&mut world).and_then(|()| then(&mut world));
+                assert!(again.is_ok() || failure.stops_events(), "{what}: {again:?}");
+                let missing = if again.is_ok() { world.missing() } else { vec![] };
+                // A recording of branches that could not go on is over.
+                let is_told = missing.is_empty()
+                    || failure.stops_events()
+                    || matches!(failure, Failure::Branches(_)) && missing == ["branches"];
+                assert!(is_told, "{what}: no {missing:?}");
+                if again.is_err() || !missing.is_empty() {
+                    world.reprogram().expect(&what);
+                    world.start().expect(&what);
+                }
+                assert!(world.missing().is_empty(), "{what}");
+            }
+            if first.is_ok() {
+                then(&mut world).expect(&what);
+                world.end(&what);
+                break;
+            }
+            world.end(&what);
+        }
+        assert!(failed > 2, "{failed}");
+    }
+}
+
+/// Nothing is to be done.
+fn nothing(_: &mut World) -> Outcome {
+    Ok(())
+}
+
+fn started(world: &mut World) -> Outcome {
+    world.take()?;
+    world.start()
+}
+
+/// The registers lose their contents.
+fn lost(world: &mut World) -> Outcome {
+    world.machine.mock.lose_registers();
+    world.machine.mock.set_performance_entry(0x400);
+    Ok(())
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_take_a_repeat_takes_everything() {
+    with_a_lasting_fault([nothing, World::take, World::start]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_start_a_repeat_starts_everything() {
+    with_a_lasting_fault([World::take, World::start, nothing]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_window_another_window_brings_everything_back() {
+    with_a_lasting_fault([started, World::lend, nothing]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_suspend_a_repeat_suspends_everything() {
+    let resumed = |world: &mut World| {
+        lost(world)?;
+        world.resume()
+    };
+    with_a_lasting_fault([started, World::suspend, resumed]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_resume_a_repeat_resumes_everything() {
+    let suspended = |world: &mut World| {
+        started(world)?;
+        world.suspend()?;
+        lost(world)
+    };
+    with_a_lasting_fault([suspended, World::resume, nothing]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_reprogramming_a_repeat_programs_everything() {
+    let prepare = |world: &mut World| {
+        started(world)?;
+        lost(world)
+    };
+    with_a_lasting_fault([prepare, World::reprogram, nothing]);
+}
+
+#[test]
+fn after_a_lasting_fault_of_a_shut_down_a_repeat_leaves_nothing() {
+    with_a_lasting_fault([started, World::shut_down, started]);
+}
