@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventFacility, EventId,
-    EventTable, Facility, MAX_COUNTERS, MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate,
-    OpenedEvents, PmcIndex, Running, ThreadEvent, Unsettled,
+    EventTable, Facility, Interrupted, MAX_COUNTERS, MsrAccess, MsrAddress, MsrBackend,
+    MsrErrorKind, MsrFault, MsrUpdate, OpenedEvents, PmcIndex, Running, Sample, ThreadEvent,
+    Unsettled, service,
 };
-use pmu_tests::opened::{Mock, Processor, plain, processors, raw};
+use pmu_tests::opened::{Mock, Processor, happen, plain, processors, raw};
 use pmu_virt::mock::{Deviations, Fault};
 
 /// Registers that no processor of the tests has: one per counter, at the place of its bit.
@@ -23,7 +24,19 @@ type Known = [AtomicU64; 64];
 #[derive(Clone, Copy)]
 struct Marks<'a>(&'a Known);
 
-impl Facility for Marks<'_> {}
+/// Place of the counters that overflowed last: no counter has this bit.
+const OVERFLOWED: usize = 63;
+
+impl Facility for Marks<'_> {
+    fn collect<M: MsrBackend>(
+        &mut self,
+        _: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        self.0[OVERFLOWED].store(interrupted.overflowed.bits(), Relaxed);
+        Ok(0)
+    }
+}
 
 impl EventFacility for Marks<'_> {
     const OFFERS: bool = true;
@@ -51,7 +64,7 @@ impl EventFacility for Marks<'_> {
     }
 
     fn lose(&self) {
-        self.0.iter().for_each(|known| known.store(0, Relaxed));
+        self.0[..OVERFLOWED].iter().for_each(|known| known.store(0, Relaxed));
     }
 }
 
@@ -314,4 +327,40 @@ fn a_fault_of_a_counter_leaves_no_mark_of_an_event_that_does_not_run() {
         }
     }
     panic!("no end");
+}
+
+#[test]
+fn a_sample_has_what_the_facility_of_its_source_collected() {
+    for processor in processors(Deviations::NONE) {
+        let mock = processor.mock();
+        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+        let table = EventTable::<[EventEntry; 8]>::new();
+        let known: Known = [const { AtomicU64::new(0) }; 64];
+        let source = OpenedEvents::new(&processor.unit, &table as &EventTable).with(Marks(&known));
+        let hardware = Hardware {
+            mock: &mock,
+            marks: RefCell::default(),
+            accesses: Cell::new(0),
+            faults: RefCell::default(),
+        };
+        let samples = RefCell::new(vec![]);
+        let handler = |_: &Mock<'_>| {
+            let report = |sample: Sample<'_, Marks<'_>>| {
+                let collected = sample.facility().0[OVERFLOWED].load(Relaxed);
+                samples.borrow_mut().push((sample.tag, collected & sample.counter.only().bits()));
+            };
+            service(&source, &hardware, &mock, &memory, report).unwrap();
+        };
+        mock.on_interrupt(&handler);
+        let all = CounterSet::ALL;
+        let mut session =
+            CounterSession::take(source, &processor.unit, all, &hardware, &mock, &memory).unwrap();
+        let event = raw(2).every(period(0)).tagged(7).on(CounterSet::GENERAL);
+        let event = session.open_event(&processor.unit, &event).unwrap();
+        session.start_event(event, 0).unwrap();
+        let on = session.counter_of(event).unwrap().only().bits();
+        happen(&mock, 2, 2 * period(0));
+        assert_eq!(samples.take(), [(7, on); 2], "{processor:?}");
+        session.shut_down().unwrap();
+    }
 }
