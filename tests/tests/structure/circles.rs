@@ -170,7 +170,7 @@ const FLOORS: &[Floors] = &[
         floors: &[
             "backend",
             "access, time",
-            "branches, cpuid, deviate, machine, precise, sampling, top_down",
+            "branches, cpuid, deviate, due, machine, precise, sampling, top_down",
             "interrupts",
             "processor",
             "deviation, plan, trace",
