@@ -26,9 +26,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// `memory` gives access to the driver's DS save area, or to the driver's buffer of architectural PEBS. The driver
     /// writes the area's address to `IA32_DS_AREA`, or the buffer's address to `IA32_PEBS_BASE`. If a counter that
-    /// writes records overflows, the mock writes the record at once. If another counter's interrupt freezes the counters
-    /// at that moment, the mock writes the record at the first event that the counter counts afterwards. For each
-    /// record, the mock calls `instructions` with the record's number. The first record of the mock has number 0.
+    /// writes records overflows, the mock writes the record at once. If another counter's interrupt freezes the
+    /// counters at that moment, the mock writes the record at the first event that the counter counts afterwards. For
+    /// each record, the mock calls `instructions` with the record's number. The first record of the mock has number 0.
     /// `instructions` returns the instruction to record. If the instruction's [`branches`](FedRecord::branches) is
     /// `None`, the record contains the processor's [branch records](Self::with_branches).
     ///

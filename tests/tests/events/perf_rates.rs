@@ -138,7 +138,7 @@ fn timer_tick<S: EventSource, M: MsrBackend, P: Platform>(
     if throttle.ticked() { session.apply_period(event, period, now, sample) } else { Ok(()) }
 }
 
-/// What makes a throttled event report again.
+/// Calls that make a throttled event report again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Again {
     Tick,

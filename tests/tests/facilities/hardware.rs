@@ -15,6 +15,7 @@ pub(crate) const NEWEST: u32 = 0x7000_0001;
 const OP_CONTROL: u32 = 0x7000_0010;
 const OP_DATA: u32 = 0x7000_0011;
 const BUFFER: u32 = 0x7000_0020;
+const TRACE: u32 = 0x7000_0030;
 
 /// Status bits of the records that are frozen, and of the buffer (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS).
 pub(crate) const FROZEN: u64 = 1 << 58;
@@ -45,6 +46,8 @@ pub(crate) struct Hardware {
     /// Records in the buffer.
     pub(crate) buffer: Cell<u64>,
     pub(crate) full: Cell<bool>,
+    /// The trace is on.
+    pub(crate) traces: Cell<bool>,
     /// Accesses since the plan was set, and the first one and the number of those that fault.
     pub(crate) accesses: Cell<u32>,
     pub(crate) faults: Cell<Option<(u32, u32)>>,
@@ -151,6 +154,7 @@ impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
             OP_CONTROL => Ok(hardware.op.get().is_some().into()),
             OP_DATA => Ok(hardware.op.get().unwrap_or(0)),
             BUFFER => Ok(hardware.buffer.get()),
+            TRACE => Ok(hardware.traces.get().into()),
             number => {
                 let value = mock.read(address)?;
                 let is_status = hardware.status.is_some_and(|(status, _)| status == number);
@@ -165,6 +169,7 @@ impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
         match address.get() {
             CONTROL => hardware.recording.set(value != 0),
             OP_CONTROL => hardware.op.set(None),
+            TRACE => hardware.traces.set(value != 0),
             BUFFER => hardware.buffer.set(hardware.buffer.get() - value),
             number if hardware.status.is_some_and(|(_, acknowledge)| acknowledge == number) => {
                 hardware.frozen.set(hardware.frozen.get() && value & FROZEN == 0);
@@ -320,5 +325,34 @@ impl Facility for Buffer<'_> {
         msr.wrmsr_retrying(register(BUFFER), records)?;
         self.hardware.drained.set(self.hardware.drained.get() + records);
         Ok(1)
+    }
+}
+
+/// A trace that is on or off, beside the counters' interrupt.
+pub(crate) struct Trace {
+    suspended: bool,
+}
+
+impl Trace {
+    pub(crate) const ON: Self = Self { suspended: false };
+}
+
+impl Facility for Trace {}
+
+impl FacilityControl for Trace {
+    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if !self.suspended {
+            msr.wrmsr_retrying(register(TRACE), 0)?;
+            self.suspended = true;
+        }
+        Ok(())
+    }
+
+    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        if self.suspended {
+            msr.wrmsr_retrying(register(TRACE), 1)?;
+            self.suspended = false;
+        }
+        Ok(())
     }
 }

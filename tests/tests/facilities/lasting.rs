@@ -1,5 +1,5 @@
-//! Branch records and precise records beside counters, and a fault that lasts from each access of each call on. When the
-//! fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming before it.
+//! Branch records and precise records beside counters, and a fault that lasts from each access of each call on. When
+//! the fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming and a start do.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
@@ -29,6 +29,7 @@ type Outcome = Result<(), Failure>;
 
 /// The part whose call failed.
 #[derive(Debug)]
+#[expect(dead_code, reason = "messages show the reasons")]
 enum Failure {
     Counters(CounterError),
     WindowEnd(WindowError),

@@ -106,6 +106,79 @@ fn a_fault_and_an_interrupt_at_any_access_of_a_window_leave_nothing_half_suspend
     });
 }
 
+/// The call of a window that failed.
+#[derive(Debug)]
+enum Failed {
+    Begin(CounterError),
+    End,
+}
+
+/// Lends the counters with two facilities, and ends the window.
+fn lend_both<B: Fn(&Mock<'_>)>(
+    counters: &mut Session<'_, '_, '_, B>,
+    facilities: (&mut LastBranch<'_>, &mut Trace),
+    in_window: impl FnOnce(),
+) -> Result<(), Failed> {
+    let window = counters.lend_with(0, facilities, |_, _| ()).map_err(Failed::Begin)?;
+    in_window();
+    window.end(0).map_err(|_| Failed::End)
+}
+
+/// The fault lasts from an access of the window's begin or end on. When it is gone, another window brings both
+/// facilities back, and the counters unless they faulted: these are programmed anew.
+#[test]
+fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
+    each([Deviations::NONE], |processor, freezes| {
+        let (mut begins, mut ends) = (0, 0);
+        for access in 1.. {
+            let scene = Scene::of_samples(processor, freezes);
+            let (mock, hardware) = (processor.mock(), &scene.hardware);
+            let handler = |mock: &Mock<'_>| scene.interrupt(mock);
+            mock.on_interrupt(&handler);
+            let registers = Registers(&mock, hardware, |_: &Mock<'_>| ());
+            let mut counters = scene.take(&registers);
+            hardware.traces.set(true);
+            let event = scene.sampled_event();
+            let context = format!("{}, from {access}", scene.context);
+            let (mut branches, mut trace) = (LastBranch::new(hardware), Trace::ON);
+            let is_off = || assert!(!hardware.recording.get() && !hardware.traces.get());
+
+            hardware.accesses.set(0);
+            hardware.faults.set(Some((access, u32::MAX)));
+            let first = lend_both(&mut counters, (&mut branches, &mut trace), is_off);
+            hardware.faults.set(None);
+            let faulted = match &first {
+                Ok(()) => break,
+                Err(Failed::Begin(CounterError::Access(_))) => false,
+                Err(Failed::Begin(CounterError::Faulted(_)) | Failed::End) => true,
+                Err(other) => panic!("{context}: {other:?}"),
+            };
+            match first {
+                Err(Failed::Begin(_)) => begins += 1,
+                _ => ends += 1,
+            }
+
+            let again = lend_both(&mut counters, (&mut branches, &mut trace), is_off);
+            assert!(again.is_ok(), "{context}: {again:?}");
+            let on = (hardware.recording.get(), hardware.wanted.get(), hardware.traces.get());
+            assert_eq!(on, (true, true, true), "{context}");
+            if faulted {
+                counters.reprogram(|_| ()).unwrap();
+                if !counters.is_started(event) {
+                    counters.start_event(event, 0).unwrap();
+                }
+            }
+            let before = scene.told.borrow().len();
+            scene.happen(&mock, SAMPLED, 2 * PERIOD);
+            assert_eq!(scene.told.borrow().len(), before + 2, "{context}");
+            assert!(scene.told.borrow().last().unwrap().is_some(), "{context}: with records");
+            counters.shut_down().unwrap();
+            assert_eq!(mock.breach(), None, "{context}");
+        }
+        assert!(begins > 0 && ends > 0, "{}: {begins} begins, {ends} ends", processor.deviations);
+    });
+}
+
 /// The overflow is found by the window, and not by an interrupt: its sample has the records, too.
 #[test]
 fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {

@@ -254,3 +254,39 @@ fn an_event_that_cannot_leave_its_counter_for_another_is_not_read_as_stopped() {
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
     }
 }
+
+/// The bit may be set, and the fault last.
+#[test]
+fn a_freeze_that_fails_halfway_stops_no_event_and_is_over_after_the_shut_down() {
+    for processor in processors(Deviations::NONE).into_iter().filter(|of| of.freezing) {
+        for again in [false, true] {
+            for access in 1.. {
+                let context = format!("{processor:?}, {again}, {access}");
+                let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+                let reports = RefCell::new(0);
+                let handler = |mock: &Mock<'_>| {
+                    let source = OpenedEvents::new(&processor.unit, &table);
+                    service(&source, mock, mock, &memory, |_| *reports.borrow_mut() += 1).unwrap();
+                };
+                mock.on_interrupt(&handler);
+                let plain = Processor { freezing: false, ..processor };
+                let mut session = plain.take(&mock, &memory, &table);
+                mock.inject(Fault::From(access));
+                let failed = session.freeze_on_interrupt();
+                mock.inject(Fault::None);
+                if again {
+                    session.freeze_on_interrupt().unwrap();
+                }
+                let event = session.open_event(&processor.unit, &raw(2).every(0x1000)).unwrap();
+                session.start_event(event, 0).unwrap();
+                happen(&mock, 2, 3 * 0x1000);
+                assert_eq!(*reports.borrow(), 3, "{context}");
+                session.shut_down().unwrap();
+                assert_eq!(mock.with_pmu(|pmu| pmu.state().debug_control()), 0, "{context}");
+                if failed.is_ok() {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 
 mod state;
 
-/// Programs on every kind of records, with more than four writes each: `PMU_TEST_PROGRAMS` of them and 250,000 at most, by
-/// default 2,000.
+/// Programs on every kind of records, with more than four writes each: `PMU_TEST_PROGRAMS` of them and 250,000 at most,
+/// by default 2,000.
 #[test]
 fn the_models_of_branch_records_agree_on_many_programs() {
     let programs = random::programs(2_000).min(250_000);

@@ -6,7 +6,7 @@ use pmu_virt::{EventKey, Privilege};
 /// The events that happen: fixed counter 0 counts the second one, too.
 pub(super) const EVENTS: [EventKey; 2] = [EventKey::general(0xC4, 0), EventKey::general(0xC0, 0)];
 
-/// Which counters wrapped, which of them write records, and whether they interrupt.
+/// Counters that wrapped, those of them that write records, and whether one interrupts.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Counted {
     pub(super) overflowed: u64,
