@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::error::InterfaceError;
 use crate::profile::information::{Availability, SourceInformation};
-use crate::profile::source::KProfileSource;
+use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::profile::source_interface::SourceInterface;
 
 /// Returns the cell of the interval of a source that the boot processor declares, and its limits.
@@ -20,7 +20,7 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     let declared = match interface.table().row(source) {
         Some(row) => interface
             .intervals()
-            .get(interface.table().canonical_row(row))
+            .get(row)
             .filter(|_| interface.is_declared(row))
             .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
         None => interface.added().interval(source, interface.unit()),
@@ -30,26 +30,27 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
 
 /// Sets a source's interval for all names of the source. Each name has a variable, so that the interrupt does not look
 /// for the source that the name stands for.
+#[inline(never)] // Linked once: two operations set an interval, which take 150 bytes more of text by copies of this.
 pub(crate) fn store_interval<I: SourceInterface + ?Sized>(
     interface: &I,
     source: KProfileSource,
     cell: &AtomicU32,
     interval: Interval,
 ) {
-    cell.store(interval.get(), SeqCst);
-    let table = interface.table();
-    let Some(row) = table.row(source) else { return };
-    let canonical = table.canonical_row(row);
-    let is_alias = |row: &usize| *row != canonical && table.canonical_row(*row) == canonical;
-    for alias in (0..table.rows().len()).filter(is_alias) {
-        let Some(name) = interface.intervals().get(alias) else { continue };
+    let (rows, intervals) = (interface.table().rows(), interface.intervals());
+    let row = interface.table().row(source).and_then(|row| rows.get(row));
+    let source = row.and_then(ProfileSource::canonical).unwrap_or(source);
+    // The variable that all names copy.
+    let canonical =
+        interface.table().row(source).and_then(|row| intervals.get(row)).unwrap_or(cell);
+    canonical.store(interval.get(), SeqCst);
+    for (_, name) in rows.iter().zip(intervals).filter(|(row, _)| row.canonical() == Some(source)) {
         // Another task may set the interval by another name. Whoever comes last copies the interval that stays.
-        let mut copied = cell.load(SeqCst);
         loop {
+            let copied = canonical.load(SeqCst);
             name.store(copied, SeqCst);
-            match cell.load(SeqCst) {
-                now if now == copied => break,
-                now => copied = now,
+            if canonical.load(SeqCst) == copied {
+                break;
             }
         }
     }

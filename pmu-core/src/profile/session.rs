@@ -71,9 +71,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             {
                 answer.note(taken.is_ok());
             }
-            let taken = taken?;
-            taken.clear_selects(taken.counters().without_slot);
-            taken
+            taken?
         } else {
             if let Some(answer) = interface.answer().filter(|_| wanted && !usable) {
                 answer.note_no_memory();

@@ -36,12 +36,6 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
-    /// Returns the row of the source for which a row is another name; the row itself if it is no other name.
-    pub(crate) fn canonical_row(&self, row: usize) -> usize {
-        let canonical = self.rows.get(row).and_then(ProfileSource::canonical);
-        canonical.and_then(|source| self.row(source)).unwrap_or(row)
-    }
-
     /// Returns the index of the row with this name. `name` is the documented name or the name that Windows reports.
     /// Case matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {

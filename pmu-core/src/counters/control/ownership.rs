@@ -118,7 +118,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if opens_events(&self.source) && !(self.declared & CounterSet::FIXED).is_empty() {
             self.find_fixed_control()?;
         }
-        let verified = self.probe(processor, candidates)?;
+        // A source with rows has the documents' rule: all selects are cleared, also those without a slot.
+        let rows = if self.source.table_id() == 0 { CounterSet::NONE } else { CounterSet::GENERAL };
+        let verified = self.probe(processor, self.declared & rows | candidates, candidates)?;
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
@@ -144,31 +146,25 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(())
     }
 
-    /// Stops these counters, and returns those that answer and interrupt.
+    /// Clears the controls of the counters in `stopped`, and returns those candidates that answer and interrupt.
     fn probe(
         &self,
         processor: &CounterUnit,
+        stopped: CounterSet,
         candidates: CounterSet,
     ) -> Result<CounterSet, CounterError> {
-        let mut verified = self.probe_counters(candidates);
+        let mut verified = self.probe_counters(stopped, candidates);
         if let Some(precise) = processor.precise() {
             verified = verified.without(precise.disable(&self.msr, verified));
         }
         if verified.is_empty() { Err(CounterError::Unresponsive) } else { Ok(verified) }
     }
 
-    /// Clears the selects of general counters that the session does not use. A select that faults stays as it is.
-    pub(crate) fn clear_selects(&self, counters: CounterSet) {
-        for counter in (counters & CounterSet::GENERAL).iter() {
-            let _ = self.set_control(&self.registers(counter), 0);
-        }
-    }
-
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
     /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator without counters, to which
     /// RDPMC is an undefined opcode, is found out by RDMSR.
     #[inline(never)] // Inlined, it takes more text, and runs once per processor.
-    fn probe_counters(&self, candidates: CounterSet) -> CounterSet {
+    fn probe_counters(&self, stopped: CounterSet, candidates: CounterSet) -> CounterSet {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
             let register = self.registers(counter).value_register();
@@ -181,8 +177,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 && self.read(&registers) == echoed
         };
         let stopped =
-            candidates.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
-        let written = stopped.retain(|counter| write(counter, pattern(counter)));
+            stopped.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
+        let written = (stopped & candidates).retain(|counter| write(counter, pattern(counter)));
         let verified = written.retain(echoes);
         for counter in written.iter() {
             // A counter that does not answer keeps its value.
@@ -235,7 +231,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !(more & CounterSet::FIXED).is_empty() {
             self.find_fixed_control()?;
         }
-        let verified = self.probe(processor, more)?;
+        let verified = self.probe(processor, more, more)?;
         for (_, slot) in self.slots_of(verified) {
             slot.store(SlotState::Free);
         }

@@ -36,23 +36,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Loads a free counter for an event, and starts it.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
-        self.run_for(counter, event, None)?;
-        if !self.is_gated(counter) {
-            return Ok(());
-        }
-        // An interrupt that could not restart the counters has stopped this one, too.
-        let register = self.registers(counter).control.register();
-        let _ = self.release(counter);
-        Err(CounterError::Faulted(marked_faulted(register)))
+        self.run_for(counter, event, None, false)
     }
 
     /// Loads a free counter for an event, and enables it: for the remainder of a period (the period, and what is left
-    /// of it), or from its beginning. The global control register may still stop the counter.
+    /// of it), or from its beginning. `is_paused`: the global control register stops the counter until the caller resumes
+    /// it.
     pub(crate) fn run_for(
         &self,
         counter: CounterId,
         event: EventId,
         rest: Option<(u32, u32)>,
+        is_paused: bool,
     ) -> Result<(), CounterError> {
         let slot = self.slot(counter).ok_or(CounterError::NoFreeCounter)?;
         let registers = self.registers(counter);
@@ -61,21 +56,22 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             None => self.first_load(&registers, event),
         };
         let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;
-        self.run_from(slot, &registers, event, value, period).inspect_err(|_| {
-            if let Some(entry) = self.table().entry(event) {
-                entry.period.set_resume(period);
-            }
-        })
+        self.run_from((counter, slot, &registers), event, (value, period), is_paused).inspect_err(
+            |_| {
+                if let Some(entry) = self.table().entry(event) {
+                    entry.period.set_resume(period);
+                }
+            },
+        )
     }
 
     /// Loads a free counter with a value, and starts it.
     fn run_from(
         &self,
-        slot: &CounterSlot,
-        registers: &Counter,
+        (counter, slot, registers): (CounterId, &CounterSlot, &Counter),
         event: EventId,
-        value: u64,
-        period: u64,
+        (value, period): (u64, u64),
+        is_paused: bool,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
         self.msr
@@ -83,8 +79,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             .map_err(CounterError::Access)?;
         slot.store(SlotState::Running { event, period });
         let Err(fault) = self.set_control(registers, bits) else {
-            // An interrupt that met a fault may have marked the counter as faulted meanwhile.
-            if slot.load() != SlotState::Faulted && !self.memory.is_muted() {
+            // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart
+            // the counters, it closed the gate, which was open.
+            let is_open = is_paused || !self.is_gated(counter);
+            if slot.load() != SlotState::Faulted && !self.memory.is_muted() && is_open {
                 return Ok(());
             }
             slot.store(SlotState::Faulted);

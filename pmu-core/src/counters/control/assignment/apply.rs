@@ -180,7 +180,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let moving = planner.take_moving(event);
         let rest = moving.map(|moving| (moving.period, moving.rest));
-        if let Err(error) = self.run_for(counter, event, rest) {
+        if let Err(error) = self.run_for(counter, event, rest, true) {
             planner.note(Err(error));
             if let Some(moving) = moving {
                 planner.put_moving(moving);

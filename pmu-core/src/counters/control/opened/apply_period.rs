@@ -73,7 +73,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 overflowed(EventOverflow { event, period, counter, tag });
             }
             entry.period.store(Period::new(period));
-            self.run_for(counter, event, None)
+            self.run_for(counter, event, None, true)
         });
         if applied.is_err() {
             for member in self.table().with_group(event) {
