@@ -174,6 +174,20 @@ fn mappings_as_large_as_can_be_do_not_take_a_buffer_of_their_size_each() {
     assert!(text.contains("109 seen, 109 hit"), "{text}");
 }
 
+/// Until a round ends, all records are held: 20 million of the smallest take gigabytes, and so do the largest.
+#[test]
+fn records_that_no_round_ends_are_an_error_and_are_not_held() {
+    let smallest: Vec<u8> = [15, 39, 0, 0, 0, 0, 8, 0].repeat(10_000_000);
+    let mut largest = vec![15, 39, 0, 0, 0, 0, 0xF8, 0xFF];
+    largest.resize(0xFFF8, 0);
+    for (name, records) in [("smallest", smallest), ("largest", largest.repeat(17_000))] {
+        let output = report(&format!("hostile-{name}.data"), &with_records(&records));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code().is_some_and(|code| code != 0), "{name}: {output:?}");
+        assert!(told.contains("cannot be sorted"), "{name}: {told}");
+    }
+}
+
 #[test]
 fn a_period_as_large_as_can_be_does_not_overflow() {
     for (period, status) in [(u64::MAX, 2), (1 << 63, 2), (1 << 62, 0), (1 << 59, 0)] {

@@ -94,7 +94,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
             let undone = session.pause_reserved(others, false).map_err(PreciseError::Counters);
             return Err(given_back.and(undone).err().unwrap_or(error));
         }
-        let started = self.start_reserved(session, counter, event, (first, frontend));
+        let started = self.start_reserved(session, (counter, both), event, (first, frontend));
         started.map(|()| counter).map_err(|error| {
             let undone = self.undo_start(session, counter, beside);
             self.abandon_unless(&undone, both);
@@ -155,7 +155,7 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
     fn start_reserved<S: EventSource, N: MsrBackend, P: Platform>(
         &mut self,
         session: &mut CounterSession<'_, S, N, P>,
-        counter: CounterId,
+        (counter, both): (CounterId, CounterSet),
         event: &PreciseEvent,
         (first, frontend): (u64, u32),
     ) -> Result<(), PreciseError> {
@@ -167,7 +167,8 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         self.load(session, counter, first)?;
         self.enable(self.memory().recording()).map_err(PreciseError::Access)?;
         self.run(session, counter)?;
-        Ok(session.pause_reserved(recording, false)?)
+        // An interrupt that could not restart the counters may have stopped the new ones, too.
+        Ok(session.pause_reserved(recording | both, false)?)
     }
 
     /// Notes the counters of a failed start that were not given back. The next start, stop or shutdown ends them.

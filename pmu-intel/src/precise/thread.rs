@@ -200,6 +200,6 @@ impl<M: MsrBackend> PreciseRecorder<'_, M> {
         for counter in recording.iter() {
             self.run(session, counter)?;
         }
-        Ok(())
+        Ok(session.pause_reserved(reserved, false)?)
     }
 }

@@ -364,3 +364,41 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
         session.shut_down().unwrap();
     }
 }
+
+#[test]
+fn an_event_that_starts_on_a_free_counter_has_its_facility() {
+    for processor in processors(Deviations::NONE) {
+        with_world(&processor, |world| {
+            world.session.start_event_if_free(world.events[0], 1).unwrap();
+            assert!(!world.on_counters().is_empty());
+            world.check("a start on a free counter");
+        });
+    }
+}
+
+#[test]
+fn a_period_that_is_applied_is_the_facility_s_too() {
+    for processor in processors(Deviations::NONE) {
+        with_world(&processor, |world| {
+            world.session.start_event(world.events[0], 1).unwrap();
+            world.session.apply_period(world.events[0], 5_000, 2, |_| ()).unwrap();
+            let marks: Vec<u64> = world.marks().into_values().collect();
+            assert_eq!(marks, [5_000], "{processor:?}");
+        });
+    }
+}
+
+#[test]
+fn registers_that_a_borrower_changed_are_written_again_after_its_window() {
+    for processor in processors(Deviations::NONE) {
+        with_world(&processor, |world| {
+            world.session.start_event(world.events[0], 1).unwrap();
+            let mut window = world.session.lend(2, |_| ()).unwrap();
+            window.lent().set_programmed(true);
+            world.hardware.marks.borrow_mut().insert(0, 55);
+            world.hardware.marks.borrow_mut().insert(1, 66);
+            window.end(3).unwrap();
+            world.check("a window");
+        });
+    }
+}

@@ -376,3 +376,66 @@ fn an_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
         }
     }
 }
+
+#[test]
+fn a_reprogram_that_cannot_enable_leaves_that_to_the_next_start() {
+    for processor in processors_with_status() {
+        let context = format!("{processor:?}");
+        let control = processor.unit.global().unwrap().control.get();
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let event = counters.open_event(&processor.unit, &raw(2)).unwrap();
+        counters.start_event(event, 0).unwrap();
+        mock.lose_registers();
+        let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+        mock.inject(Fault::Register(control));
+        let done = counters.reprogram(|_| ());
+        mock.inject(Fault::None);
+        assert!(matches!(done, Err(CounterError::Faulted(_))), "{context}: {done:?}");
+        assert!(!counters.is_started(event), "{context}");
+        counters.start_event(event, 1).unwrap();
+        let before = total(&counters, event);
+        happen(&mock, 2, 9);
+        assert_eq!(total(&counters, event), before + 9, "{context}");
+    }
+}
+
+#[test]
+fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
+    let mut refused = 0;
+    for processor in processors_that_restart() {
+        let control = processor.unit.global().unwrap().control.get();
+        for access in 1..=6 {
+            let (world, mock) = (World::new(&processor), processor.mock());
+            let fails = core::cell::Cell::new(false);
+            let handler = |mock: &Mock<'_>| {
+                if fails.get() {
+                    mock.inject(Fault::Register(control));
+                }
+                world.handle(mock);
+                mock.inject(Fault::None);
+            };
+            mock.on_interrupt(&handler);
+            let mut counters = processor.take(&mock, &world.memory, &world.table);
+            let event = raw(2).every(PERIOD).with_total();
+            let event = counters.open_event(&processor.unit, &event).unwrap();
+            counters.start_event_if_free(event, 0).unwrap();
+            happen(&mock, 2, PERIOD - 0x100);
+            counters.stop_event(event, 1).unwrap();
+            fails.set(true);
+            mock.interrupt_at(access);
+            let started = counters.start_event_if_free(event, 2);
+            mock.interrupt_at(0);
+            fails.set(false);
+            if started.is_ok() {
+                continue;
+            }
+            refused += 1;
+            counters.reprogram(|_| ()).unwrap();
+            counters.start_event(event, 3).unwrap();
+            happen(&mock, 2, 0x100);
+            assert_eq!(world.reports.take().len(), 1, "{processor:?}, access {access}");
+        }
+    }
+    assert!(refused > 0);
+}

@@ -1,6 +1,7 @@
 //! Opened events on one processor: assigned, counted, reported, and read.
 
 mod assignment;
+mod at_random;
 mod bad_input;
 mod beside_others;
 mod events;

@@ -226,3 +226,36 @@ fn a_threads_event_that_the_recorder_ended_begins_a_whole_period() {
         });
     }
 }
+
+/// An interrupt at each access of a start cannot restart the counters.
+#[test]
+fn a_recorded_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
+    let mut started_so = 0;
+    for access in 1..30 {
+        for processor in processors() {
+            let started_so = &mut started_so;
+            processor.run(|kernel, mock| {
+                let what = format!("{}, {}, access {access}", processor.name, processor.freezes);
+                let (mut session, mut recorder) = kernel.take(mock);
+                let fails: &'static _ = Box::leak(Box::new(move |mock: &Mock<'static>| {
+                    mock.inject(Fault::Register(0x38F));
+                    let memory = &kernel.counter_memory;
+                    let _ = pmu_core::service(&kernel.source(), mock, mock, memory, |_| ());
+                    mock.inject(Fault::None);
+                }));
+                mock.on_interrupt(fails);
+                mock.interrupt_at(access);
+                let started = recorder.start(&mut session, &instructions(), |_| ());
+                mock.interrupt_at(0);
+                let Ok(counter) = started else { return };
+                *started_so += 1;
+                let before = session.read_reserved(counter).unwrap();
+                mock.inject_pmi(PmiFault::Lost);
+                mock.advance(&mut happened(0, 7));
+                let after = session.read_reserved(counter).unwrap();
+                assert_eq!(after, before + 7, "{what}");
+            });
+        }
+    }
+    assert!(started_so > 0);
+}

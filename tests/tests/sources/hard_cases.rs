@@ -485,3 +485,18 @@ mod faults {
         session.freeze_on_interrupt().unwrap();
     }
 }
+
+#[test]
+fn a_saved_counter_stays_stopped_over_reprogram() {
+    let Plain { emon, processor, mock, memory } = Plain::new(4);
+    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
+    session.start(CYCLES).unwrap();
+    let mut area = SavedCounters::<[SavedCounter; 4]>::new();
+    session.save(&mut area, |_| ()).unwrap();
+    let enabled = || mock.with_pmu(|pmu| pmu.state()).global_control() & 1;
+    assert_eq!(enabled(), 0);
+    session.reprogram(|_| ()).unwrap();
+    assert_eq!(enabled(), 0, "the saved counter counts");
+    session.restore(&area).unwrap();
+    assert_eq!(enabled(), 1);
+}

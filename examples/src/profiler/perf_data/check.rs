@@ -25,6 +25,14 @@ const AUXTRACE: u32 = 71;
 const COMPRESSED: u32 = 81;
 const COMPRESSED2: u32 = 83;
 
+/// `PERF_RECORD_FINISHED_ROUND`: no later record is older than the round before.
+const FINISHED_ROUND: u32 = 68;
+
+/// Memory that a record takes beside its bytes until it is sorted, in bytes at most, and the most that the records of
+/// two rounds, which are held at a time, may take.
+const MEMORY_OF_RECORD: u64 = 120;
+const MOST_UNSORTED: u64 = 1 << 30;
+
 /// Checks that a file is a recording of this byte order, that its sections lie in the file, and that each count in a
 /// section is of what the section has room for.
 ///
@@ -201,7 +209,7 @@ fn wrong(reason: &str) -> io::Result<()> {
 fn check_records(file: &File, records: Section) -> io::Result<()> {
     let mut reader = BufReader::with_capacity(1 << 20, file);
     reader.seek(SeekFrom::Start(records.place))?;
-    let mut left = records.size;
+    let (mut left, mut round_before, mut round) = (records.size, 0, 0);
     while left > 0 {
         let mut header = [0; 8];
         reader.read_exact(&mut header)?;
@@ -218,7 +226,13 @@ fn check_records(file: &File, records: Section) -> io::Result<()> {
             COMPRESSED | COMPRESSED2 => {
                 return wrong("a compressed recording; record it without -z");
             }
-            _ => {}
+            FINISHED_ROUND => (round_before, round) = (round, 0),
+            _ => round += size + MEMORY_OF_RECORD,
+        }
+        if round_before + round > MOST_UNSORTED {
+            return wrong(
+                "a recording whose records cannot be sorted: too many between two rounds",
+            );
         }
         reader.seek_relative(size as i64 - 8)?;
         left -= size;

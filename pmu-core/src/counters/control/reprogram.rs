@@ -226,6 +226,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;
         let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {
+            // The register's value is unknown: the next start is to write it.
+            self.memory.global_control.fetch_and(!counters.bits(), Relaxed);
             self.memory.mark_faulted(None, self.table());
         }
         outcome.and(enabled).map_err(CounterError::Faulted)

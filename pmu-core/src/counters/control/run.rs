@@ -40,8 +40,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Loads a free counter for an event, and enables it: for the remainder of a period (the period, and what is left
-    /// of it), or from its beginning. `is_paused`: the global control register stops the counter until the caller resumes
-    /// it.
+    /// of it), or from its beginning. `is_paused`: the global control register stops the counter until the caller
+    /// resumes it.
     pub(crate) fn run_for(
         &self,
         counter: CounterId,

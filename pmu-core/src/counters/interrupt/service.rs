@@ -14,7 +14,8 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
-/// them, and passes each completed period to `report` once, as a [`Sample`]. After the call, the next overflow interrupts again.
+/// them, and passes each completed period to `report` once, as a [`Sample`]. After the call, the next overflow
+/// interrupts again.
 ///
 /// `memory` is the memory of this processor's counters. If no session uses this memory, `service` accesses no register,
 /// and returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first interrupt after a

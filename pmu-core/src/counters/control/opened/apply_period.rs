@@ -83,6 +83,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
             }
         }
-        applied.and(self.unpause(group | counter.only()))
+        let settled = self.settle_facilities();
+        applied.and(settled).and(self.unpause(group | counter.only()))
     }
 }

@@ -184,6 +184,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let state = if entry.is_countable() {
             let room = self.free_counter(entry.counters());
             room.and_then(|counter| self.run(counter, event))?;
+            self.settle_facilities()?;
             EventState::Counting
         } else {
             EventState::Uncountable

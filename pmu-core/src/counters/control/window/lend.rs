@@ -7,6 +7,7 @@ use crate::counters::control::window::error::{Failures, WindowError};
 use crate::counters::control::window::lent_counters::LentCounters;
 use crate::counters::control::window::restore::Values;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility_control::FacilityControl;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -353,6 +354,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
             counters.disarm(lent.counters, lent.status, &mut failures);
+            // The borrower may have changed the facilities' registers, too.
+            counters.source.facility().lose();
         }
         counters.restore_values(own, &values, &mut failures);
         // From here on the interrupt path serves the counters: without a global control register they start one by
