@@ -7,7 +7,8 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 /// Hardware that shares the performance interrupt with the counters, such as branch records.
-/// [`service_with`](crate::service_with) calls this trait's methods while it services the interrupt.
+/// [`service`](crate::service()) calls this trait's methods, while it services the interrupt, for the facility of the
+/// [source](crate::EventSource::Facility); [`service_with`](crate::service_with) calls them for another facility, too.
 ///
 /// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
 /// needs. `()` stands for no facility, and costs nothing. A pair of two facilities is itself a facility, so pairs can
