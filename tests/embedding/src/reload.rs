@@ -1,5 +1,5 @@
-//! The smallest kernel whose events ask for something beside a counter: a group in which one event reloads another. It is
-//! linked to show that nothing of a facility can panic, and that the names of a facility's functions, which no other
+//! The smallest kernel whose events ask for something beside a counter: a group in which one event reloads another. It
+//! is linked to show that nothing of a facility can panic, and that the names of a facility's functions, which no other
 //! program of this package may have, are those that `.ci/run embedding` looks for.
 #![no_std]
 #![no_main]

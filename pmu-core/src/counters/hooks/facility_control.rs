@@ -39,7 +39,8 @@ use crate::msr::fault::MsrFault;
 pub trait FacilityControl: Facility {
     /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. If the facility delays
     /// the counters' interrupts, stop the facility in this method. A delayed interrupt would be lost when its counter
-    /// is stopped. If the session cannot stop the counters, it calls [`resume`](Self::resume), which undoes this call.
+    /// is stopped. If the session cannot stop the counters, or cannot suspend a facility, it calls
+    /// [`resume`](Self::resume), which undoes this call.
     ///
     /// # Errors
     /// A register access failed. The facility is in the same state as before the call.

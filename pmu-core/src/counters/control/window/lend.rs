@@ -166,17 +166,16 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 self.clear_facilities(own).map_err(CounterError::Access)?;
                 Ok(values)
             });
-            let values = match settled {
-                Err(error) => {
-                    let error = self.undo(own, gate, error);
-                    let _ = facility.resume(&self.msr);
-                    return Err(error);
-                }
-                Ok(values) => match facility.suspend(&self.msr) {
-                    Err(fault) => return Err(self.undo(own, gate, CounterError::Access(fault))),
-                    Ok(()) => values,
-                },
-            };
+            let suspended = settled.and_then(|values| {
+                facility.suspend(&self.msr).map_err(CounterError::Access)?;
+                Ok(values)
+            });
+            let values = suspended.map_err(|error| {
+                let error = self.undo(own, gate, error);
+                // Whatever was stopped before the counters runs again, also if another facility is at fault.
+                let _ = facility.resume(&self.msr);
+                error
+            })?;
             (gate, values)
         };
         self.add_times(now);
