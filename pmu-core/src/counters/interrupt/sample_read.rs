@@ -44,14 +44,14 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   version 1, and in a call after `service`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventOverflow, EventSource, GroupError, MsrBackend, Platform, sample_read, service};
+/// use pmu_core::{CounterMemory, EventSource, MsrBackend, Platform, Sample, sample_read, service};
 /// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
 ///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
 ///     clock: impl Fn() -> u64,
 ///     mut record: impl FnMut(u64, Option<u64>),
 /// ) {
-///     let sample = |overflow: EventOverflow| {
-///         let counts = sample_read(source, msr, memory, overflow.event, clock());
+///     let sample = |sample: Sample<'_, S::Facility>| {
+///         let counts = sample_read(source, msr, memory, sample.event, clock());
 ///         for read in counts.into_iter().flatten() {
 ///             record(read.tag, read.count.ok().map(|count| count.value));
 ///         }
