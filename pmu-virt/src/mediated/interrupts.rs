@@ -21,7 +21,7 @@ use crate::policy::event_policy::EventPolicy;
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
-/// use pmu_core::{Claim, CounterMemory, EventOverflow, EventSource, MsrBackend, Platform, service};
+/// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, Sample, service};
 /// use pmu_virt::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
@@ -33,7 +33,7 @@ use crate::policy::event_policy::EventPolicy;
 ///     processor: usize,
 ///     source: &S,
 ///     (msr, platform, memory): (&M, &P, &CounterMemory),
-///     sample: impl FnMut(EventOverflow),
+///     sample: impl FnMut(Sample<'_, S::Facility>),
 /// ) -> u32 {
 ///     let serviced = service(source, msr, platform, memory, sample);
 ///     let claimed = serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim).interrupts();
