@@ -1,6 +1,6 @@
 //! The platform of a session, with its profile timer.
 
-use crate::platform::Platform;
+use crate::platform::{ExtendedEntryError, Platform};
 
 /// The kernel's [`Platform`], with a record of whether the profile timer runs.
 #[derive(Debug)]
@@ -18,5 +18,35 @@ impl<P: Platform> Platform for SessionPlatform<P> {
 
     fn mask_performance_interrupt(&self) {
         self.platform.mask_performance_interrupt();
+    }
+
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+        self.platform.unmask_extended_interrupt(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A platform with one extended entry.
+    struct One;
+
+    impl Platform for One {
+        fn unmask_performance_interrupt(&self) {}
+
+        fn mask_performance_interrupt(&self) {}
+
+        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+            if entry == 1 { Ok(()) } else { Err(ExtendedEntryError::InUse(entry.into())) }
+        }
+    }
+
+    #[test]
+    fn a_session_reaches_the_extended_entries_of_its_platform() {
+        let session = SessionPlatform { platform: One, usable: true, running: false };
+        assert_eq!(session.unmask_extended_interrupt(1), Ok(()));
+        let taken = Err(ExtendedEntryError::InUse(2));
+        assert_eq!(session.unmask_extended_interrupt(2), taken);
     }
 }
