@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod branch_recording;
 mod branches;
 mod clocks;
 mod counters;
@@ -24,15 +25,15 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use branches::area::{BranchArea, SaveBranches, XsaveFault};
+pub use branch_recording::area::{BranchArea, SaveBranches, XsaveFault};
+pub use branch_recording::error::{BranchError, NoBranches};
+pub use branch_recording::recorder::BranchRecorder;
 pub use branches::call_stack_frame::CallStackFrame;
-pub use branches::error::{BranchError, NoBranches};
 pub use branches::filter::BranchFilter;
-pub use branches::interrupt::Branches;
 pub use branches::kind::{BranchKind, BranchKinds};
 pub use branches::memory::{BranchMemory, BranchSlot};
 pub use branches::record::{Branch, BranchPath, BranchTransaction, RawBranch};
-pub use branches::recorder::BranchRecorder;
+pub use branches::sampled::Branches;
 pub use branches::saved::SavedBranches;
 pub use branches::unit::{
     BranchEnable, BranchFormat, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters,
@@ -75,7 +76,6 @@ pub use counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
 pub use counters::registers::counter::{Counter, CounterControl};
 pub use counters::registers::global::GlobalRegisters;
 pub use counters::registers::precise::PreciseSampling;
-pub use counters::registers::register_bits::RegisterBits;
 pub use counters::registers::select::EventSelect;
 pub use counters::registers::unit::CounterUnit;
 pub use counters::registers::unused::UnusedRegisters;
@@ -97,6 +97,7 @@ pub use msr::fault::{MsrError, MsrErrorKind, MsrFault, MsrOperation};
 pub use msr::native::NativeMsr;
 #[cfg(all(feature = "native", target_arch = "x86_64"))]
 pub use msr::native::{FaultFixup, FixupMsr};
+pub use msr::register_bits::RegisterBits;
 pub use msr::update::MsrUpdate;
 pub use platform::{ExtendedEntryError, Platform, TimerUnavailable};
 pub use precise::access::{AccessType, DataAccess, DataSource, LineState};

@@ -9,4 +9,5 @@ pub(crate) mod fault;
 #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub(crate) mod native;
 pub(crate) mod optional;
+pub(crate) mod register_bits;
 pub(crate) mod update;

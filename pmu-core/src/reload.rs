@@ -104,7 +104,7 @@ impl EventFacility for AutoCounterReload<'_> {
     const OFFERS: bool = true;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
-        let Asked { reloaded, reloads } = *asked;
+        let Asked { reloaded, reloads, .. } = *asked;
         (asked.reloaded, asked.reloads) = (false, false);
         let reloaded = if reloaded { self.reload.reloaded } else { CounterSet::ALL };
         let causing = if reloads { self.reload.causing } else { CounterSet::ALL };

@@ -3,7 +3,7 @@
 use core::any::Any;
 use core::ops::ControlFlow;
 
-use crate::branches::interrupt::Branches;
+use crate::branches::sampled::Branches;
 use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
 /// An [`InterruptFrame`] that takes its [call chain](InterruptFrame::call_chain) from the processor's branch records.

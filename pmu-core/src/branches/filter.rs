@@ -108,6 +108,27 @@ impl BranchFilter {
             && self.call_stack == other.call_stack
     }
 
+    /// Returns the filter as a number above 0.
+    pub(crate) const fn pack(self) -> u16 {
+        let Self { kinds, user, kernel, call_stack } = self;
+        1 << 15
+            | (call_stack as u16) << 10
+            | (kernel as u16) << 9
+            | (user as u16) << 8
+            | kinds.bits() as u16
+    }
+
+    /// Returns the filter of such a number; `None` for 0.
+    pub(crate) const fn unpack(packed: u16) -> Option<Self> {
+        if packed == 0 {
+            return None;
+        }
+        let kinds = BranchKinds::of_bits(packed as u8);
+        let [user, kernel, call_stack] =
+            [packed >> 8 & 1 != 0, packed >> 9 & 1 != 0, packed >> 10 & 1 != 0];
+        Some(Self { kinds, user, kernel, call_stack })
+    }
+
     /// Returns whether the filter selects no branch.
     pub const fn is_empty(self) -> bool {
         self.kinds.is_empty() || !(self.user || self.kernel)

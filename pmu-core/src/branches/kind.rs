@@ -78,6 +78,14 @@ impl BranchKinds {
         Self(self.0 | other.0)
     }
 
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) const fn of_bits(bits: u8) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Returns whether the set contains the kind.
     pub const fn contains(self, kind: BranchKind) -> bool {
         self.0 & kind.only().0 != 0

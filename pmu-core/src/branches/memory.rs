@@ -28,6 +28,10 @@ pub struct BranchMemory<S: ?Sized = [BranchSlot]> {
     unit: AtomicU32,
     owner: AtomicU8,
     mode: AtomicU8,
+    /// Number of records of a call stack that the memory keeps while the counters are lent; 0 for none.
+    pub(crate) kept: AtomicU8,
+    /// Place of the newest of them in the registers.
+    pub(crate) newest: AtomicU8,
     slots: S,
 }
 
@@ -37,7 +41,14 @@ pub struct BranchSlot([AtomicU64; 3]);
 
 /// Values of `owner`.
 const UNTAKEN: u8 = 0;
+/// A recorder has the records.
 const TAKEN: u8 = 1;
+/// The events of a session have the records.
+const OF_EVENTS: u8 = 2;
+/// The events had the records last, which were found to answer.
+const VERIFIED: u8 = 3;
+/// The events could not have the records, of which a register did not answer.
+const TRIED: u8 = 4;
 
 /// Bit of `mode`: the processor records.
 pub(crate) const RECORDING: u8 = 1;
@@ -57,6 +68,22 @@ pub(crate) const CLEAR: u8 = 16;
 
 /// Bit of `mode`: the registers of the freeze did not answer as the records were taken.
 pub(crate) const UNFREEZABLE: u8 = 32;
+
+/// Bit of `mode`: the registers may have lost their values.
+pub(crate) const UNKNOWN: u8 = 64;
+
+/// Bit of `mode`: the records of events are a call stack.
+pub(crate) const STACK: u8 = 128;
+
+/// Answer to events that are to have the records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// A recorder has them.
+    Refused,
+    /// Nobody has tried the registers.
+    Unverified,
+    Verified,
+}
 
 impl BranchSlot {
     /// Creates an empty slot.
@@ -86,6 +113,8 @@ impl<const N: usize> BranchMemory<[BranchSlot; N]> {
             unit: AtomicU32::new(0),
             owner: AtomicU8::new(UNTAKEN),
             mode: AtomicU8::new(0),
+            kept: AtomicU8::new(0),
+            newest: AtomicU8::new(0),
             slots: [const { BranchSlot::new() }; N],
         }
     }
@@ -117,8 +146,10 @@ impl BranchMemory {
 
     /// Takes the memory for a recorder of these records. Returns `false` if it is taken already.
     pub(crate) fn take(&self, unit: &BranchUnit) -> bool {
-        let taken = self.owner.compare_exchange(UNTAKEN, TAKEN, Acquire, Relaxed).is_ok();
+        let from = |owner| self.owner.compare_exchange(owner, TAKEN, Acquire, Relaxed).is_ok();
+        let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
+            self.mode.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
             self.unit.store(unit.fingerprint(), Relaxed);
         }
@@ -130,6 +161,55 @@ impl BranchMemory {
     pub(crate) fn mode_of(&self, unit: &BranchUnit) -> u8 {
         let mode = self.mode();
         if self.unit.load(Relaxed) == unit.fingerprint() { mode } else { 0 }
+    }
+
+    /// Takes the memory for the events of a session, unless a recorder has it.
+    pub(crate) fn take_for_events(&self, unit: &BranchUnit) -> Taken {
+        let from = |owner| self.owner.compare_exchange(owner, OF_EVENTS, Acquire, Relaxed).is_ok();
+        let is_same = self.unit.load(Relaxed) == unit.fingerprint();
+        if is_same && (self.is_of_events() || from(VERIFIED)) {
+            return Taken::Verified;
+        }
+        if ![UNTAKEN, VERIFIED, TRIED].into_iter().any(from) && !self.is_of_events() {
+            return Taken::Refused;
+        }
+        self.mode.store(0, Relaxed);
+        self.unit.store(unit.fingerprint(), Relaxed);
+        Taken::Unverified
+    }
+
+    /// Notes that no event needs the records.
+    pub(crate) fn leave_to_others(&self) {
+        for (from, to) in [(OF_EVENTS, VERIFIED), (TRIED, UNTAKEN)] {
+            let _ = self.owner.compare_exchange(from, to, Release, Relaxed);
+        }
+    }
+
+    /// Notes that the registers may have other values than they were given.
+    pub(crate) fn lose(&self) {
+        self.set_mode(UNKNOWN);
+        self.clear_mode(CLEAR);
+    }
+
+    /// Notes that a register did not answer as events took the records. What the processor does is not known.
+    pub(crate) fn give_up(&self) {
+        self.mode.store(STALE | UNKNOWN, Relaxed);
+        let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
+    }
+
+    /// Returns whether the events of a session have the records.
+    pub(crate) fn is_of_events(&self) -> bool {
+        self.owner.load(Relaxed) == OF_EVENTS
+    }
+
+    /// Returns whether a recorder has the records.
+    pub(crate) fn is_of_recorder(&self) -> bool {
+        self.owner.load(Relaxed) == TAKEN
+    }
+
+    /// Returns whether the events of a session have the records, or had them last.
+    pub(crate) fn was_of_events(&self) -> bool {
+        matches!(self.owner.load(Relaxed), OF_EVENTS | VERIFIED | TRIED)
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.

@@ -73,6 +73,12 @@ pub enum CounterError {
     /// - The event has no period, or a period of 2³¹ or more.
     /// - The event keeps a [total](crate::Event::with_total).
     NotReloadable,
+    /// The samples of the event cannot have the [branches](crate::Event::with_branches) that were asked for: the
+    /// session's source has no [`Branches`](crate::Branches), or the processor cannot record these branches for the
+    /// event.
+    BranchesUnsupported,
+    /// Another event records [branches](crate::Event::with_branches) by another filter.
+    BranchFilterInUse,
     /// No counter of this session can count the event.
     NoCounterForEvent,
     /// This period is below the event table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -182,7 +188,7 @@ impl core::error::Error for ServiceError {
 impl CounterError {
     /// Returns whether there was no counter or extra register for an event beside the others.
     pub(crate) const fn is_no_room(&self) -> bool {
-        matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_))
+        matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_) | Self::BranchFilterInUse)
     }
 
     /// Returns the error of an access that leaves more than itself undone.
@@ -242,6 +248,10 @@ impl fmt::Display for CounterError {
             Self::NotStarted(event) => write!(f, "{event} is not started"),
             Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
             Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
+            Self::BranchesUnsupported => f.write_str("the branches asked for cannot be recorded"),
+            Self::BranchFilterInUse => {
+                f.write_str("another event records branches by another filter")
+            }
             Self::ExtraRegisterInUse(register) => {
                 write!(f, "other events need other values in the extra register {register:#X}")
             }

@@ -1,5 +1,6 @@
 //! Events: as the caller asks for them, as a processor counts them, and as a context switch saves them.
 
+pub(crate) mod branches;
 pub(crate) mod count;
 pub(crate) mod event;
 pub(crate) mod extra;

@@ -6,7 +6,6 @@ pub(crate) mod counter;
 pub(crate) mod global;
 pub(crate) mod hybrid;
 pub(crate) mod precise;
-pub(crate) mod register_bits;
 pub(crate) mod select;
 pub(crate) mod slots;
 pub(crate) mod unit;

@@ -423,7 +423,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ) -> Result<CounterWindow<'_, 'a, I, M, SessionPlatform<P>>, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
         Ok(self.counters.lend(now, |overflow| {
-            if let Some(overflow) = Overflow::of(table, added, overflow) {
+            if let Some(overflow) = Overflow::of(table, added, *overflow) {
                 overflowed(overflow);
             }
         })?)

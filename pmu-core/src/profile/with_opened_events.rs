@@ -7,6 +7,7 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
@@ -256,7 +257,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
         mut overflowed: impl FnMut(Report),
     ) -> Result<(), InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        let report = |sample: Sample<'_, _>| overflowed(Report::of(table, added, *sample));
         Ok(self.counters_mut().suspend(now, report)?)
     }
 

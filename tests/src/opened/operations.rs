@@ -226,9 +226,11 @@ impl Scene {
             Operation::OthersFixedControl => counters.set_others_fixed_control(0xF0, 0xB0),
             Operation::Reprogram => counters.reprogram(overflowed).map(|_| ()),
             Operation::Suspend => counters
-                .suspend(1, &mut overflowed)
+                .suspend(1, |sample| overflowed(*sample))
                 .and_then(|()| counters.resume(1, &mut overflowed).map(|_| ())),
-            Operation::Lend => counters.lend(1, overflowed).and_then(|window| Ok(window.end(1)?)),
+            Operation::Lend => {
+                counters.lend(1, |sample| overflowed(*sample)).and_then(|window| Ok(window.end(1)?))
+            }
             Operation::ShutDown => counters.shut_down(),
         }
     }

@@ -1,10 +1,11 @@
 //! The facilities of a session's events: asked as an event is opened, and settled as events come and go.
 
+use crate::branches::filter::BranchFilter;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
-use crate::counters::hooks::event_facility::{Asked, EventFacility, Running, Unsettled};
+use crate::counters::hooks::event_facility::{Asked, EventFacility, Moment, Running, Unsettled};
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::shared::entry::EventEntry;
@@ -14,16 +15,16 @@ use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns those of `counters` that can do what an event asks for. `None` if no facility of this source meets a
-    /// request.
+    /// Returns those of `counters` that can do what an event asks for.
     pub(crate) fn resolve(
         &self,
         counters: CounterSet,
         membership: Membership,
-    ) -> Option<CounterSet> {
-        let mut asked = Asked::of(membership);
+        branches: Option<BranchFilter>,
+    ) -> Result<CounterSet, CounterError> {
+        let mut asked = Asked::of(membership, branches);
         let counters = self.source.facility().resolve(&mut asked, counters);
-        (!asked.is_unmet()).then_some(counters)
+        asked.unmet().map(|()| counters)
     }
 
     /// Returns whether a member of a group to be opened reloads others.
@@ -54,8 +55,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let membership = entry.membership().with(Membership::RELOADS, reloads);
         let membership = Membership { reload: named, ..membership };
-        let counters = self.resolve(entry.counters(), membership);
-        let counters = counters.ok_or(CounterError::NotReloadable)?;
+        let counters = self.resolve(entry.counters(), membership, None)?;
         if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
@@ -64,23 +64,32 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    fn on_counters(&self, counters: CounterSet, is_lent: bool) -> Running<'_> {
+    fn on_counters(&self, counters: CounterSet, moment: Moment) -> Running<'_> {
         let (unit, memory, table) = (self.unit(), self.memory, self.table());
-        Running { unit, memory, table, counters, is_lent }
+        Running { unit, memory, table, counters, moment }
     }
 
     /// Settles the facilities on the events that are on counters now. If registers do not answer, the counters of their
     /// events' groups are stopped.
     pub(crate) fn settle_facilities(&self) -> Result<(), CounterError> {
-        self.settle_facilities_of(self.own())
+        self.settle_at(self.own(), Moment::Changed)
+    }
+
+    /// Settles the facilities as another thread is about to run.
+    pub(crate) fn switch_facilities(&self) -> Result<(), CounterError> {
+        self.settle_at(self.own(), Moment::Switched)
     }
 
     /// Settles the facilities of these counters, which the interrupt path may not know at present.
     pub(crate) fn settle_facilities_of(&self, own: CounterSet) -> Result<(), CounterError> {
+        self.settle_at(own, Moment::Changed)
+    }
+
+    fn settle_at(&self, own: CounterSet, moment: Moment) -> Result<(), CounterError> {
         if !S::Facility::OFFERS {
             return Ok(());
         }
-        let (facility, running) = (self.source.facility(), self.on_counters(own, false));
+        let (facility, running) = (self.source.facility(), self.on_counters(own, moment));
         let mut outcome = Ok(());
         // A second time without the events that were stopped.
         for _ in 0..2 {
@@ -111,7 +120,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Clears the facilities' registers, for another owner of the counters.
     pub(crate) fn clear_facilities(&self, counters: CounterSet) -> Result<(), MsrFault> {
-        let running = self.on_counters(counters, true);
+        let running = self.on_counters(counters, Moment::Lent);
         self.source.facility().settle(&self.msr, &running).map_err(|unsettled| unsettled.fault)
     }
 }

@@ -1,5 +1,6 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
+use crate::branches::filter::BranchFilter;
 use crate::counters::events::extra::Extra;
 use crate::counters::events::membership::Membership;
 use crate::counters::names::counter_id::CounterSet;
@@ -42,6 +43,8 @@ pub struct Event {
     pub(crate) tag: u64,
     pub(crate) counters: CounterSet,
     pub(crate) extra: Extra,
+    /// The branches that samples of the event have.
+    pub(crate) branches: Option<BranchFilter>,
 }
 
 /// The period of an event, and whether the event has a total.
@@ -98,6 +101,7 @@ impl Event {
             tag: 0,
             counters: CounterSet::ALL,
             extra: Extra::NONE,
+            branches: None,
         }
     }
 

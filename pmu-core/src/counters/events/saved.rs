@@ -1,5 +1,6 @@
 //! An event that is on no processor: switched out, or created without a processor.
 
+use crate::branches::filter::BranchFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::events::extra::Extra;
@@ -50,6 +51,8 @@ pub struct SavedEvent {
     pub(crate) core_type: u32,
     pub(crate) membership: u64,
     pub(crate) extra: Extra,
+    /// The branches of its samples.
+    pub(crate) branches: Option<BranchFilter>,
     pub(crate) select: u64,
     pub(crate) tag: u64,
     pub(crate) counters: u64,
@@ -67,6 +70,7 @@ impl SavedEvent {
         core_type: 0,
         membership: 0,
         extra: Extra::NONE,
+        branches: None,
         select: 0,
         tag: 0,
         counters: 0,
@@ -97,6 +101,7 @@ impl SavedEvent {
             }
             .pack(),
             extra: event.extra,
+            branches: event.branches,
             select: select.select_bits(),
             tag: event.tag,
             counters: counters.bits(),

@@ -1,5 +1,8 @@
 //! Hardware beside the counters that a session's events ask for.
 
+use crate::branches::filter::BranchFilter;
+use crate::branches::sampled::Branches;
+use crate::counters::error::CounterError;
 use crate::counters::events::membership::Membership;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -84,6 +87,12 @@ pub trait EventFacility: Facility + Copy {
 
     /// Notes that the registers lost their values, or that another owner may have changed them.
     fn lose(&self);
+
+    /// Returns the branch records that the facility read in this interrupt, if it reads branch records.
+    #[inline]
+    fn branches(&self) -> Option<&Branches<'_>> {
+        None
+    }
 }
 
 /// Requests of an event beside a counter. Each facility [clears](EventFacility::resolve) what it meets.
@@ -95,16 +104,23 @@ pub struct Asked {
     pub reloaded: bool,
     /// The event's overflow reloads other events of the group.
     pub reloads: bool,
+    /// Samples of the event are to have [branches](crate::Event::with_branches).
+    pub branches: Option<BranchFilter>,
 }
 
 impl Asked {
-    pub(crate) const fn of(membership: Membership) -> Self {
-        Self { reloaded: membership.reload != 0, reloads: membership.has(Membership::RELOADS) }
+    pub(crate) const fn of(membership: Membership, branches: Option<BranchFilter>) -> Self {
+        let (reloaded, reloads) = (membership.reload != 0, membership.has(Membership::RELOADS));
+        Self { reloaded, reloads, branches }
     }
 
-    /// Returns whether something that the event cannot do without was not met.
-    pub(crate) const fn is_unmet(self) -> bool {
-        self.reloaded
+    /// Returns the error of a request that the event cannot do without, and that was not met.
+    pub(crate) const fn unmet(self) -> Result<(), CounterError> {
+        match self {
+            Self { reloaded: true, .. } => Err(CounterError::NotReloadable),
+            Self { branches: Some(_), .. } => Err(CounterError::BranchesUnsupported),
+            Self { .. } => Ok(()),
+        }
     }
 }
 
@@ -125,14 +141,44 @@ pub struct Running<'r> {
     pub(crate) memory: &'r CounterMemory,
     pub(crate) table: &'r EventTable,
     pub(crate) counters: CounterSet,
+    pub(crate) moment: Moment,
+}
+
+/// The occasion on which a facility is settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Events came or went.
+    Changed,
+    /// Another thread runs.
+    Switched,
     /// The counters are about to be another owner's: no event is on them.
-    pub(crate) is_lent: bool,
+    Lent,
 }
 
 impl<'r> Running<'r> {
     /// Returns all counters of the session, used or not.
     pub const fn counters(&self) -> CounterSet {
         self.counters
+    }
+
+    /// Returns whether the counters are about to be another owner's, for example a guest's. No event is on them then,
+    /// and the facility leaves nothing that the other owner may not see.
+    pub fn are_lent(&self) -> bool {
+        self.moment == Moment::Lent
+    }
+
+    /// Returns whether another thread is about to run. The facility leaves nothing that the other thread's samples may
+    /// not show.
+    pub fn are_switched(&self) -> bool {
+        self.moment == Moment::Switched
+    }
+
+    /// Returns the counters whose events' samples have [branches](crate::Event::with_branches), with the filter, which
+    /// all these events have in common.
+    pub fn with_branches(&self) -> Option<(CounterSet, BranchFilter)> {
+        let filter_of = |counter| self.on(counter).and_then(|event| event.branches());
+        let filter = self.counters.iter().find_map(filter_of)?;
+        Some((self.counters.retain(|counter| filter_of(counter).is_some()), filter))
     }
 
     /// Returns the registers of one of these counters.
@@ -142,7 +188,7 @@ impl<'r> Running<'r> {
 
     /// Returns the event that is on a counter.
     pub fn on(&self, counter: CounterId) -> Option<RunningEvent<'r>> {
-        let slot = self.memory.slot(counter).filter(|_| !self.is_lent)?;
+        let slot = self.memory.slot(counter).filter(|_| !self.are_lent())?;
         RunningEvent::of(self.table, slot.running()?)
     }
 
@@ -189,6 +235,11 @@ impl<'r> RunningEvent<'r> {
         self.entry.period.every()
     }
 
+    /// Returns the filter of the [branches](crate::Event::with_branches) that the event's samples have.
+    pub fn branches(&self) -> Option<BranchFilter> {
+        self.entry.branches()
+    }
+
     /// Returns whether the event is [reloaded](crate::Event::reloaded_by) by its own overflows.
     pub fn reloads_itself(&self) -> bool {
         self.table.reloads_itself(self.event)
@@ -229,6 +280,11 @@ impl<F: EventFacility> EventFacility for Option<F> {
             facility.lose();
         }
     }
+
+    #[inline]
+    fn branches(&self) -> Option<&Branches<'_>> {
+        self.as_ref().and_then(F::branches)
+    }
 }
 
 /// Two facilities. Both are settled, even if the first one fails.
@@ -256,5 +312,10 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     fn lose(&self) {
         self.0.lose();
         self.1.lose();
+    }
+
+    #[inline]
+    fn branches(&self) -> Option<&Branches<'_>> {
+        self.0.branches().or(self.1.branches())
     }
 }

@@ -2,7 +2,13 @@
 
 use core::ops::Deref;
 
+use crate::branches::filter::BranchFilter;
+use crate::branches::record::Branch;
+use crate::branches::sampled::Branches;
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::shared::entry::EventEntry;
 
 /// One sample of an event: the overflow, and what the source's [facilities](crate::EventSource::Facility) recorded with
 /// it. The value derefs to the [`EventOverflow`], so `sample.event`, `sample.tag`, `sample.period` and `sample.counter`
@@ -20,18 +26,57 @@ use crate::counters::interrupt::overflow::EventOverflow;
 pub struct Sample<'s, F = ()> {
     overflow: EventOverflow,
     facility: &'s F,
+    /// The branches that the event asked for.
+    branches: Option<BranchFilter>,
 }
 
 impl<'s, F> Sample<'s, F> {
     #[inline]
-    pub(crate) const fn new(overflow: EventOverflow, facility: &'s F) -> Self {
-        Self { overflow, facility }
+    pub(crate) fn new<S: EventSource>(
+        source: &S,
+        overflow: EventOverflow,
+        facility: &'s F,
+    ) -> Self {
+        let entry = if S::Facility::OFFERS { source.opened().entry(overflow.event) } else { None };
+        Self { overflow, facility, branches: entry.and_then(EventEntry::branches) }
     }
 
     /// Returns the source's facility, which has [collected](crate::Facility::collect) what belongs to the sample.
     #[inline]
     pub const fn facility(&self) -> &'s F {
         self.facility
+    }
+}
+
+impl<F: EventFacility> Sample<'_, F> {
+    /// Returns the last branches before the sample, the newest first, if the event [asked](crate::Event::with_branches)
+    /// for branches.
+    ///
+    /// ```
+    /// use pmu_core::{EventFacility, Sample};
+    /// # fn push(_tag: u64, _from: u64, _to: u64) {}
+    /// fn report<F: EventFacility>(sample: Sample<'_, F>) {
+    ///     for branch in sample.branches() {
+    ///         push(sample.tag, branch.from, branch.to);
+    ///     }
+    /// }
+    /// ```
+    pub fn branches(&self) -> impl Iterator<Item = Branch> {
+        self.branch_records().into_iter().flat_map(Branches::iter)
+    }
+
+    /// Returns the branch records of the sample, with what else is known of them. Returns `None` if the event did not
+    /// ask for branches, or if the processor did not record them.
+    ///
+    /// An overflow of a source, which is no opened event, has the branches that a
+    /// [`BranchRecorder`](crate::BranchRecorder) records meanwhile.
+    pub fn branch_records(&self) -> Option<&Branches<'_>> {
+        let records = self.facility.branches()?;
+        let are_its = match self.branches {
+            Some(filter) => records.are_of(filter),
+            None => self.event.row().is_some() && records.are_of_recorder(),
+        };
+        are_its.then_some(records)
     }
 }
 

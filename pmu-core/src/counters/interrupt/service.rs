@@ -63,7 +63,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     // By value and moved: references would take stack and text, although there is no facility.
     let facility = source.facility();
     serve(source, msr, platform, memory, facility, move |overflow, facility| {
-        report(Sample::new(overflow, facility));
+        report(Sample::new(source, overflow, facility));
     })
 }
 
@@ -116,7 +116,7 @@ pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
 }
 
 #[inline(always)]
-fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
+pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,
     msr: &M,
     platform: &P,

@@ -1,7 +1,7 @@
 //! The registers that control all counters of a processor together.
 
-use crate::counters::registers::register_bits::RegisterBits;
 use crate::msr::address::MsrAddress;
+use crate::msr::register_bits::RegisterBits;
 
 /// The registers that control all counters of a processor together.
 ///

@@ -1,8 +1,9 @@
 //! One opened event: its select, its total, its times, and its turn in rotation.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
+use crate::branches::filter::BranchFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::membership::Membership;
@@ -77,6 +78,8 @@ pub struct EventEntry {
     state: AtomicU8,
     /// This processor can count the event.
     countable: AtomicBool,
+    /// The [filter](BranchFilter::pack) of the branches of its samples; 0 for none.
+    branches: AtomicU16,
     turn: AtomicU32,
     members: SharedMembers,
     extra: SharedExtra,
@@ -99,6 +102,7 @@ impl EventEntry {
         Self {
             state: AtomicU8::new(EventState::Closed as u8),
             countable: AtomicBool::new(false),
+            branches: AtomicU16::new(0),
             turn: AtomicU32::new(0),
             members: SharedMembers::new(),
             extra: SharedExtra::new(),
@@ -128,6 +132,7 @@ impl EventEntry {
         self.countable.store(countable, Relaxed);
         self.members.store(event);
         self.extra.store(&event.extra);
+        self.branches.store(event.branches.map_or(0, BranchFilter::pack), Relaxed);
         self.period.store(event.period);
         self.total.store(event.count.value, Relaxed);
         self.enabled.store(event.count.enabled, Relaxed);
@@ -145,6 +150,7 @@ impl EventEntry {
         let mut event = SavedEvent {
             started: self.state() as u8 >= EventState::Waiting as u8,
             extra: self.extra.load(),
+            branches: self.branches(),
             period: self.period.load(),
             count: self.count(),
             forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
@@ -187,6 +193,12 @@ impl EventEntry {
 
     pub(crate) fn set_membership(&self, membership: Membership) {
         self.members.membership.store(membership.pack(), Relaxed);
+    }
+
+    /// Returns the filter of the branches that the event's samples have.
+    #[inline]
+    pub(crate) fn branches(&self) -> Option<BranchFilter> {
+        BranchFilter::unpack(self.branches.load(Relaxed))
     }
 
     /// Returns the extra register of the present encoding.

@@ -120,10 +120,16 @@ pub(crate) struct NoRoom {
     pub(crate) register: u32,
 }
 
+impl NoRoom {
+    /// In place of a register: branches are recorded by another filter.
+    pub(crate) const BRANCHES: u32 = u32::MAX;
+}
+
 impl From<NoRoom> for PlacementError {
     fn from(NoRoom { event, register }: NoRoom) -> Self {
         let reason = match register {
             0 => CounterError::NoFreeCounter,
+            NoRoom::BRANCHES => CounterError::BranchFilterInUse,
             register => CounterError::ExtraRegisterInUse(register),
         };
         Self { event, reason }

@@ -67,6 +67,9 @@ impl Planner<'_> {
             if !self.try_place_one(event) {
                 return Err(NoRoom { event, register: 0 });
             }
+            if !self.shares_branches(event) {
+                return Err(NoRoom { event, register: NoRoom::BRANCHES });
+            }
             let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
             if let Some(register) = extra
                 && !self.choose_encodings()
@@ -75,6 +78,13 @@ impl Planner<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether an event and the others of the plan record branches by the same filter, if at all.
+    fn shares_branches(&self, event: EventId) -> bool {
+        let filter_of = |event| self.table.entry(event).and_then(EventEntry::branches);
+        let Some(filter) = filter_of(event) else { return true };
+        self.plan.events().filter_map(filter_of).all(|other| other == filter)
     }
 
     /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no

@@ -5,6 +5,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
+use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
@@ -42,6 +43,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NeedsCounterPair`](CounterError::NeedsCounterPair): only a pair of counters counts the event.
     /// - [`NotReloadable`](CounterError::NotReloadable): an event that is to be [reloaded](Event::reloaded_by) must be
     ///   opened in a group.
+    /// - [`BranchesUnsupported`](CounterError::BranchesUnsupported): the samples of the event cannot have the
+    ///   [branches](Event::with_branches) that it asks for.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -57,6 +60,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if event.reload != 0 {
             return Err(CounterError::NotReloadable);
         }
+        let counters = self.resolve(counters, Membership::unpack(0), event.branches)?;
         if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }

@@ -99,7 +99,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 self.stop_rest(group, bit(number), now, &mut outcome);
             }
         }
-        SwitchError::add(&mut outcome, 0, self.settle_facilities());
+        SwitchError::add(&mut outcome, 0, self.switch_facilities());
         SwitchError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
@@ -198,6 +198,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<(), SwitchError> {
         let here = self.check_processor(processor);
         let mut outcome = Ok(());
+        // Before the thread's events run: the samples of the processor's events have nothing of the thread before.
+        SwitchError::add(&mut outcome, 0, self.switch_facilities());
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::SwitchedOut(event) = place else { continue };
             match here.and_then(|()| self.insert(processor, event, now)) {
@@ -235,9 +237,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NotReloadable);
         }
         // The facility that an event asks for may be another core type's alone.
-        let counters = self.resolve(event.counters(), membership);
+        let counters = self.resolve(event.counters(), membership, event.branches);
         event.counters = counters.unwrap_or(event.counters()).bits();
-        entry.insert(&event, counters.is_some() && self.can_count(processor, &event));
+        entry.insert(&event, counters.is_ok() && self.can_count(processor, &event));
         entry.add_time(now, false);
         if event.is_started() {
             self.change_state(id, EventState::Waiting);

@@ -11,7 +11,8 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility_control::FacilityControl;
 use crate::counters::interrupt::overflow::EventOverflow;
-use crate::counters::interrupt::service::service_with;
+use crate::counters::interrupt::sample::Sample;
+use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
@@ -107,9 +108,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub fn lend(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterWindow<'_, 'a, S, M, P>, CounterError> {
-        self.lend_with(now, (), move |overflow, ()| overflowed(overflow))
+        self.lend_reporting(now, (), move |sample, ()| overflowed(sample))
     }
 
     /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl), such as
@@ -145,8 +146,18 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub fn lend_with<F: FacilityControl>(
         &mut self,
         now: u64,
+        facility: F,
+        mut overflowed: impl FnMut(EventOverflow, &F),
+    ) -> Result<CounterWindow<'_, 'a, S, M, P, F>, CounterError> {
+        self.lend_reporting(now, facility, move |sample, facility| overflowed(*sample, facility))
+    }
+
+    #[inline(always)]
+    fn lend_reporting<F: FacilityControl>(
+        &mut self,
+        now: u64,
         mut facility: F,
-        overflowed: impl FnMut(EventOverflow, &F),
+        overflowed: impl FnMut(Sample<'_, S::Facility>, &F),
     ) -> Result<CounterWindow<'_, 'a, S, M, P, F>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
@@ -206,7 +217,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         &self,
         own: CounterSet,
         facility: &mut F,
-        mut overflowed: impl FnMut(EventOverflow, &F),
+        mut overflowed: impl FnMut(Sample<'_, S::Facility>, &F),
     ) -> Result<Values, CounterError> {
         let pending = match self.unit().global() {
             Some(global) => {
@@ -220,8 +231,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         };
         if pending {
             let (msr, platform) = (&self.msr, &self.platform);
-            let report = |overflow, facility: &&mut F| overflowed(overflow, facility);
-            let served = service_with(&self.source, msr, platform, self.memory, facility, report);
+            let source = &self.source;
+            let report = |overflow, (of_source, facility): &(S::Facility, &mut F)| {
+                overflowed(Sample::new(source, overflow, of_source), facility);
+            };
+            let both = (source.facility(), facility);
+            let served = serve(source, msr, platform, self.memory, both, report);
             let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
                 // An access of the facility.
                 true => CounterError::Access(error.fault),

@@ -4,6 +4,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventState;
@@ -39,7 +40,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn suspend(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(EventOverflow),
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), CounterError> {
         self.lend(now, overflowed).map(|window| window.keep_counts())
     }

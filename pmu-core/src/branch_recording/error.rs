@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::branches::area::XsaveFault;
+use crate::branch_recording::area::XsaveFault;
 use crate::branches::filter::BranchFilter;
 use crate::msr::fault::MsrFault;
 

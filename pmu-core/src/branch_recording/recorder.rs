@@ -1,15 +1,13 @@
 //! The recorder: operations of a task on a processor's branch records.
-//!
-//! The interrupt may come between any two accesses, and looks only at the memory's mode. So the mode is set before the
-//! recording is started, and cleared before the recording is stopped.
 
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::branches::error::BranchError;
+use crate::branch_recording::error::BranchError;
 use crate::branches::filter::BranchFilter;
-use crate::branches::interrupt::Branches;
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE, UNFREEZABLE};
+use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING};
+use crate::branches::recording::Recording;
+use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchUnit;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -119,7 +117,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
-        match recorder.end_left_over() {
+        match recorder.recording().end_left_over() {
             Ok(true) => {
                 memory.set_mode(CLEAR);
                 return Ok(recorder);
@@ -131,18 +129,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             }
         }
         Err(BranchError::Unresponsive)
-    }
-
-    /// Ends what a predecessor left. Returns whether the processor has the records.
-    fn end_left_over(&self) -> Result<bool, MsrFault> {
-        self.unit.stop(&self.msr)?;
-        if self.set_freeze(false).is_err() {
-            // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
-            self.memory.set_mode(UNFREEZABLE);
-        }
-        let starts = self.unit.starts(&self.msr)?;
-        self.unit.clear_records(&self.msr)?;
-        Ok(self.unit.answers(&self.msr)? && starts)
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt. The records then contain no
@@ -164,34 +150,21 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         let freeze = self.unit.registers().freeze.ok_or(BranchError::FreezeUnsupported)?;
-        let kept = self.set_freeze(true).and_then(|()| self.msr.update_retrying(freeze.bit.read()));
+        let kept = self
+            .recording()
+            .set_freeze(true)
+            .and_then(|()| self.msr.update_retrying(freeze.bit.read()));
         let kept = kept.map(|value| value & freeze.bit.bits() != 0);
         let is_stack = self.filter.is_some_and(BranchFilter::is_call_stack);
         self.freezes = matches!(kept, Ok(true));
         if !self.freezes || is_stack {
-            self.set_freeze(false).map_err(BranchError::Access)?;
+            self.recording().set_freeze(false).map_err(BranchError::Access)?;
         }
         match kept {
             Ok(true) => Ok(()),
             Ok(false) => Err(BranchError::FreezeUnsupported),
             Err(fault) => Err(BranchError::Access(fault)),
         }
-    }
-
-    /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
-    pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
-        let Some(freeze) = &self.unit.registers().freeze else { return Ok(()) };
-        if self.memory.mode() & UNFREEZABLE != 0 {
-            return Ok(());
-        }
-        if freezes {
-            self.memory.set_mode(FREEZING);
-            return self.msr.update_retrying(freeze.bit.set_to(u64::MAX)).map(|_| ());
-        }
-        self.msr.update_retrying(freeze.bit.set_to(0))?;
-        self.memory.clear_mode(FREEZING);
-        // An interrupt that came before may have frozen them, and its service acknowledges them no more.
-        self.unit.release(&self.msr)
     }
 
     /// Clears the records and starts to record the branches that `filter` selects. The processor may record more
@@ -220,23 +193,17 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         recorded: BranchFilter,
         freezes: bool,
     ) -> Result<(), MsrFault> {
-        self.halt()?;
+        self.recording().halt()?;
         self.filter = None;
-        self.clear_stopped()?;
+        self.recording().clear_stopped()?;
         self.memory.control.store(value, Relaxed);
-        self.write_filter()?;
+        self.recording().write_filter()?;
         // Also if the bit was set: the register may have lost its contents.
         if freezes || self.memory.mode() & FREEZING != 0 {
-            self.set_freeze(freezes)?;
+            self.recording().set_freeze(freezes)?;
         }
         self.filter = Some(recorded);
-        self.go_on()
-    }
-
-    /// Writes the register of the filter, where it is not in the enabling register.
-    pub(crate) fn write_filter(&self) -> Result<(), MsrFault> {
-        let Some(register) = self.unit.registers().filter else { return Ok(()) };
-        self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
+        self.recording().go_on()
     }
 
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
@@ -251,7 +218,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.halt().map(|_| ()).map_err(|fault| self.error(fault))
+        self.recording().halt().map(|_| ()).map_err(|fault| self.error(fault))
     }
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
@@ -273,8 +240,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
         }
-        let clear = if self.is_stale() { self.halt_and_clear() } else { Ok(()) };
-        clear.and_then(|()| self.go_on()).map_err(|fault| self.error(fault))
+        let clear =
+            if self.recording().is_stale() { self.recording().halt_and_clear() } else { Ok(()) };
+        clear.and_then(|()| self.recording().go_on()).map_err(|fault| self.error(fault))
     }
 
     /// Programs the registers of the branch records again after the registers lost their contents, for example in a
@@ -294,20 +262,20 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         let mode = self.memory.mode();
         let again = self.program_again(mode & FREEZING != 0);
         let recorded = mode & RECORDING != 0;
-        let again = again.and_then(|()| if recorded { self.go_on() } else { Ok(()) });
+        let again = again.and_then(|()| if recorded { self.recording().go_on() } else { Ok(()) });
         again.map_err(|fault| self.error(fault))
     }
 
     /// Stops and clears the records, and writes the filter and the freeze bit.
     pub(crate) fn program_again(&self, freezes: bool) -> Result<(), MsrFault> {
-        self.halt()?;
-        self.clear_stopped()?;
+        self.recording().halt()?;
+        self.recording().clear_stopped()?;
         if self.filter.is_some() {
-            self.write_filter()?;
+            self.recording().write_filter()?;
         }
         // Another owner may have left it set, and its records frozen.
-        self.set_freeze(false)?;
-        if freezes { self.set_freeze(true) } else { Ok(()) }
+        self.recording().set_freeze(false)?;
+        if freezes { self.recording().set_freeze(true) } else { Ok(()) }
     }
 
     /// Stops the recording, and reads the records. The records describe the last branches before this call.
@@ -335,9 +303,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
         self.check_open()?;
-        let found = self.halt().map_err(|fault| self.error(fault))?;
-        if self.is_stale() {
-            self.clear_stopped().map_err(BranchError::Access)?;
+        let found = self.recording().halt().map_err(|fault| self.error(fault))?;
+        if self.recording().is_stale() {
+            self.recording().clear_stopped().map_err(BranchError::Access)?;
         }
         let (len, read) = self.unit.read_records(&self.msr, self.memory, found);
         read.map_err(BranchError::Access)?;
@@ -357,10 +325,12 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.check_open()?;
         let is_stopped = self.memory.mode() & RECORDING == 0;
         let cleared = if self.unit.registers().depth.is_some() || is_stopped {
-            self.clear_stopped().or_else(|fault| self.halt().and(Err(fault)))
+            self.recording()
+                .clear_stopped()
+                .or_else(|fault| self.recording().halt().and(Err(fault)))
         } else {
             // A record that is added while others are cleared would move an old one on.
-            self.halt_and_clear().and_then(|()| self.go_on())
+            self.recording().halt_and_clear().and_then(|()| self.recording().go_on())
         };
         cleared.map_err(|fault| self.error(fault))
     }
@@ -374,9 +344,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.halt().map_err(|fault| self.error(fault))?;
-        let freeze = self.set_freeze(false);
-        self.clear_stopped().and(freeze).map_err(BranchError::Access)?;
+        self.recording().halt().map_err(|fault| self.error(fault))?;
+        let freeze = self.recording().set_freeze(false);
+        self.recording().clear_stopped().and(freeze).map_err(BranchError::Access)?;
         self.is_open = false;
         self.memory.give_back();
         Ok(())
@@ -401,6 +371,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.filter
     }
 
+    pub(crate) fn recording(&self) -> Recording<'_, M> {
+        Recording { unit: self.unit, msr: &self.msr, memory: self.memory }
+    }
+
     pub(crate) fn check_open(&self) -> Result<(), BranchError> {
         match self.lent {
             _ if !self.is_open => Err(BranchError::ShutDown),
@@ -413,70 +387,5 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     pub(crate) fn error(&self, fault: MsrFault) -> BranchError {
         let is_on = self.memory.mode() & RECORDING != 0;
         if is_on { BranchError::Faulted(fault) } else { BranchError::Access(fault) }
-    }
-
-    /// Stops the recording. Returns the value that the enabling register had. If that fails, the recording goes on.
-    pub(crate) fn halt(&self) -> Result<u64, MsrFault> {
-        let recorded = self.memory.mode() & RECORDING;
-        self.memory.clear_mode(RECORDING);
-        let stopped = self.unit.stop(&self.msr);
-        match stopped {
-            Ok(_) => self.memory.clear_mode(LOST),
-            Err(_) => self.memory.set_mode(recorded),
-        }
-        stopped
-    }
-
-    /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
-    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
-        let before = self.memory.mode();
-        self.memory.clear_mode(LOST | CLEAR);
-        self.memory.set_mode(RECORDING);
-        // An interrupt of another owner may have frozen the records.
-        let released = if before & FREEZING != 0 { self.unit.release(&self.msr) } else { Ok(()) };
-        let start = || self.unit.start(&self.msr, self.memory.control.load(Relaxed));
-        released.and_then(|()| start()).map(|_| ()).inspect_err(|_| {
-            // A recording that was stopped is not started by a write that fails.
-            if self.halt().is_err() {
-                self.memory.clear_mode(!before & RECORDING);
-            }
-        })
-    }
-
-    /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are
-    /// cleared.
-    pub(crate) fn halt_for_another(&self) -> Result<u64, MsrFault> {
-        self.halt().inspect_err(|_| self.memory.set_mode(STALE))
-    }
-
-    /// Stops the recording for another thread or owner, and clears the records.
-    pub(crate) fn halt_and_clear(&self) -> Result<(), MsrFault> {
-        self.halt_for_another()?;
-        self.clear_stopped()
-    }
-
-    /// Clears the records, and notes that they are another owner's where that fails.
-    pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
-        self.memory.clear_mode(CLEAR);
-        let cleared = self.unit.clear_records(&self.msr);
-        match cleared {
-            Err(_) => self.memory.set_mode(STALE),
-            Ok(()) => {
-                self.memory.clear_mode(STALE);
-                if self.memory.mode() & RECORDING == 0 {
-                    self.memory.set_mode(CLEAR);
-                }
-            }
-        }
-        cleared
-    }
-
-    /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
-    pub(crate) fn leave_no_records(&self) -> Result<(), MsrFault> {
-        if self.memory.mode() & CLEAR == 0 { self.halt_and_clear() } else { Ok(()) }
-    }
-
-    pub(crate) fn is_stale(&self) -> bool {
-        self.memory.mode() & STALE != 0
     }
 }

@@ -1,8 +1,8 @@
 //! Branch records beside lent counters: suspended for the borrower, such as a guest, and restored afterwards.
 
+use crate::branch_recording::recorder::{BranchRecorder, Lent};
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{FREEZING, RECORDING};
-use crate::branches::recorder::{BranchRecorder, Lent};
 use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::counters::hooks::facility_control::FacilityControl;
 use crate::msr::backend::MsrBackend;
@@ -58,21 +58,21 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
     fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let holds = self.unit.holds_interrupt() && self.check_open().is_ok();
         if holds && self.memory.mode() & RECORDING != 0 {
-            self.held = Some(self.halt()?);
+            self.held = Some(self.recording().halt()?);
         }
         Ok(())
     }
 
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if self.lent.is_some() {
-            return self.leave_no_records();
+            return self.recording().leave_no_records();
         }
         if self.check_open().is_err() {
             return Ok(());
         }
         let mode = self.memory.mode();
         let recorded = self.held.take().is_some() || mode & RECORDING != 0;
-        let found = self.halt()?;
+        let found = self.recording().halt()?;
         let mut lent = Lent { recorded, froze: mode & FREEZING != 0, len: 0, newest: 0 };
         match self.empty(found, &mut lent) {
             Ok(()) => {
@@ -80,9 +80,9 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
                 Ok(())
             }
             Err(fault) => {
-                let _ = self.set_freeze(lent.froze);
+                let _ = self.recording().set_freeze(lent.froze);
                 if recorded {
-                    let _ = self.go_on();
+                    let _ = self.recording().go_on();
                 }
                 Err(fault)
             }
@@ -91,12 +91,12 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
 
     fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         let Some(lent) = self.lent else {
-            return if self.held.take().is_some() { self.go_on() } else { Ok(()) };
+            return if self.held.take().is_some() { self.recording().go_on() } else { Ok(()) };
         };
         self.bring_back_lent(lent).inspect_err(|_| {
             // As suspended: a borrower that comes next finds no records and no freeze.
-            let _ = self.clear_stopped();
-            let _ = self.set_freeze(false);
+            let _ = self.recording().clear_stopped();
+            let _ = self.recording().set_freeze(false);
         })?;
         self.lent = None;
         Ok(())
@@ -112,8 +112,8 @@ impl<R: MsrBackend> BranchRecorder<'_, R> {
             lent.len = len;
             read?;
         }
-        self.set_freeze(false)?;
-        self.clear_stopped()
+        self.recording().set_freeze(false)?;
+        self.recording().clear_stopped()
     }
 
     /// Programs the records as they were before they were lent.
@@ -123,6 +123,6 @@ impl<R: MsrBackend> BranchRecorder<'_, R> {
             let slots = self.memory.slots().iter().take(lent.len.into());
             self.unit.write_records(&self.msr, lent.newest, slots.map(|slot| slot.load()))?;
         }
-        if lent.recorded { self.go_on() } else { Ok(()) }
+        if lent.recorded { self.recording().go_on() } else { Ok(()) }
     }
 }

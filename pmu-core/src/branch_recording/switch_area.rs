@@ -2,10 +2,10 @@
 
 use raw_cpuid::CpuIdReader;
 
-use crate::branches::area::{BranchArea, SaveBranches};
-use crate::branches::error::BranchError;
+use crate::branch_recording::area::{BranchArea, SaveBranches};
+use crate::branch_recording::error::BranchError;
+use crate::branch_recording::recorder::BranchRecorder;
 use crate::branches::memory::STALE;
-use crate::branches::recorder::BranchRecorder;
 use crate::branches::unit::BranchEnable;
 use crate::msr::backend::MsrBackend;
 
@@ -83,17 +83,17 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         saved: &mut BranchArea<A>,
     ) -> Result<(), BranchError> {
         self.check_xsaves()?;
-        self.halt_for_another().map_err(|fault| self.error(fault))?;
+        self.recording().halt_for_another().map_err(|fault| self.error(fault))?;
         saved.clear();
         let mut done = Ok(());
-        if !self.is_stale() {
+        if !self.recording().is_stale() {
             // The recording is stopped, so the area has a control register of 0.
             done = saved.area.save().map_err(BranchError::Xsaves);
             if done.is_ok() {
                 saved.depth = self.unit.depth();
             }
         }
-        self.clear_stopped().map_err(BranchError::Access).and(done)
+        self.recording().clear_stopped().map_err(BranchError::Access).and(done)
     }
 
     /// Does the same as [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
@@ -122,17 +122,17 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.depth != 0 && saved.depth != self.unit.depth() {
             return Err(BranchError::SavedElsewhere);
         }
-        self.leave_no_records().map_err(|fault| self.error(fault))?;
+        self.recording().leave_no_records().map_err(|fault| self.error(fault))?;
         if saved.depth != 0 {
             // Until the recording continues, the registers have records of a thread that may not run.
             self.memory.set_mode(STALE);
             let restored = saved.area.restore();
             if let Err(fault) = restored {
-                let cleared = self.clear_stopped().map_err(BranchError::Access);
+                let cleared = self.recording().clear_stopped().map_err(BranchError::Access);
                 return cleared.and(Err(BranchError::Xsaves(fault)));
             }
         }
-        self.go_on().map_err(|fault| self.error(fault))?;
+        self.recording().go_on().map_err(|fault| self.error(fault))?;
         self.memory.clear_mode(STALE);
         Ok(())
     }

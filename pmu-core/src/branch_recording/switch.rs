@@ -1,7 +1,7 @@
 //! Branch records that follow a thread.
 
-use crate::branches::error::BranchError;
-use crate::branches::recorder::BranchRecorder;
+use crate::branch_recording::error::BranchError;
+use crate::branch_recording::recorder::BranchRecorder;
 use crate::branches::saved::SavedBranches;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
@@ -42,16 +42,16 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.is_some() && N < self.unit.depth().into() {
             return Err(BranchError::SavedElsewhere);
         }
-        let found = self.halt_for_another().map_err(|fault| self.error(fault))?;
+        let found = self.recording().halt_for_another().map_err(|fault| self.error(fault))?;
         let read = match saved {
-            Some(saved) if !self.is_stale() => self.save(saved, found),
+            Some(saved) if !self.recording().is_stale() => self.save(saved, found),
             Some(saved) => {
                 saved.clear();
                 Ok(())
             }
             None => Ok(()),
         };
-        self.clear_stopped().and(read).map_err(BranchError::Access)
+        self.recording().clear_stopped().and(read).map_err(BranchError::Access)
     }
 
     /// Reads the records of a stopped recording.
@@ -110,12 +110,12 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         &mut self,
         saved: Option<&SavedBranches<N>>,
     ) -> Result<(), MsrFault> {
-        self.leave_no_records()?;
+        self.recording().leave_no_records()?;
         if let Some(saved) = saved {
             let records = saved.records().iter().copied();
             let written = self.unit.write_records(&self.msr, saved.newest, records);
-            written.or_else(|fault| self.clear_stopped().and(Err(fault)))?;
+            written.or_else(|fault| self.recording().clear_stopped().and(Err(fault)))?;
         }
-        self.go_on()
+        self.recording().go_on()
     }
 }

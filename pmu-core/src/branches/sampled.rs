@@ -1,11 +1,11 @@
-//! Branch records in the counters' interrupt.
+//! Branch records as they were read.
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::branches::memory::{BranchMemory, FREEZING, LOST, RECORDING, STALE};
+use crate::branches::filter::BranchFilter;
+use crate::branches::memory::{BranchMemory, STALE};
 use crate::branches::record::{Branch, RawBranch};
-use crate::branches::unit::{BranchFreeze, BranchUnit};
-use crate::counters::hooks::facility::{Facility, Interrupted};
+use crate::branches::unit::BranchUnit;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
@@ -37,14 +37,14 @@ use crate::msr::fault::MsrFault;
 /// [`BranchMemory`](crate::BranchMemory), not to the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {
-    unit: &'a BranchUnit,
-    memory: &'a BranchMemory,
+    pub(crate) unit: &'a BranchUnit,
+    pub(crate) memory: &'a BranchMemory,
     /// Value of the enabling register as the recording was stopped.
-    found: u64,
-    len: u8,
-    is_frozen: bool,
+    pub(crate) found: u64,
+    pub(crate) len: u8,
+    pub(crate) is_frozen: bool,
     /// The recording is to be started at the end.
-    stopped: bool,
+    pub(crate) stopped: bool,
 }
 
 impl<'a> Branches<'a> {
@@ -104,6 +104,17 @@ impl<'a> Branches<'a> {
         self.is_frozen
     }
 
+    /// Returns whether the processor records by this filter.
+    pub(crate) fn are_of(&self, filter: BranchFilter) -> bool {
+        let control = self.memory.control.load(Relaxed);
+        self.unit.selection(filter).is_some_and(|(value, _)| value == control)
+    }
+
+    /// Returns whether a recorder has the records.
+    pub(crate) fn are_of_recorder(&self) -> bool {
+        self.memory.is_of_recorder()
+    }
+
     /// Reads the records of a recording that was stopped, when the enabling register had the value `found`.
     pub(crate) fn read<M: MsrBackend>(&mut self, msr: &M, found: u64) -> Result<(), MsrFault> {
         if self.memory.mode() & STALE != 0 {
@@ -112,96 +123,5 @@ impl<'a> Branches<'a> {
         let (len, read) = self.unit.read_records(msr, self.memory, found);
         self.len = len;
         read
-    }
-
-    /// Starts the recording again, or notes that that failed.
-    #[inline(never)]
-    fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
-        let started = self.unit.start(msr, self.memory.control.load(Relaxed));
-        match started {
-            Err(_) => self.memory.set_mode(LOST),
-            Ok(_) if self.memory.mode() & LOST != 0 => self.memory.clear_mode(LOST),
-            Ok(_) => {}
-        }
-        started
-    }
-}
-
-impl Facility for Branches<'_> {
-    /// Returns the bit of the overflow status that reports frozen records. A recorder that records without freezing
-    /// also returns this bit, because another owner may have enabled freezing.
-    #[inline]
-    fn status_bits(&self) -> u64 {
-        if self.memory.mode_of(self.unit) & (FREEZING | RECORDING) == 0 {
-            return 0;
-        }
-        let status = self.unit.registers().freeze.and_then(|freeze| freeze.status);
-        status.map_or(0, |(frozen, _)| frozen)
-    }
-
-    /// Stops the recording if the interrupt does not freeze the records.
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        *self = Self::new(self.unit, self.memory);
-        if self.memory.mode_of(self.unit) & (RECORDING | FREEZING) == RECORDING {
-            self.found = self.unit.stop(msr)?;
-            self.stopped = true;
-        }
-        Ok(())
-    }
-
-    /// Reads the records if a counter overflowed. If the processor freezes the records by stopping the recording, this
-    /// method also restarts the recording.
-    fn collect<M: MsrBackend>(
-        &mut self,
-        msr: &M,
-        interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
-        let mode = self.memory.mode_of(self.unit);
-        let freeze = self.unit.registers().freeze.filter(|_| mode & FREEZING != 0);
-        let overflowed = !interrupted.overflowed.is_empty();
-        match freeze.map(|freeze| freeze.status) {
-            _ if mode & RECORDING == 0 => {}
-            None if overflowed && self.stopped => self.read(msr, self.found)?,
-            None => {}
-            Some(Some((frozen, _))) if overflowed => {
-                self.is_frozen = interrupted.status & frozen != 0;
-                if !self.is_frozen {
-                    // The processor did not freeze them after all.
-                    self.found = self.unit.stop(msr)?;
-                    self.stopped = true;
-                }
-                self.read(msr, self.found)?;
-            }
-            Some(Some(_)) => {}
-            // To freeze them the processor stopped the recording, whichever owner's interrupt it is.
-            Some(None) if !overflowed => _ = self.restart(msr)?,
-            Some(None) => {
-                // It is stopped here if the processor did not: while it records, the registers of one record may hold
-                // parts of two branches.
-                self.stopped = true;
-                self.found = self.unit.stop(msr)?;
-                self.is_frozen = !self.unit.is_on(self.found);
-                self.read(msr, self.found)?;
-            }
-        }
-        Ok(0)
-    }
-
-    /// Restarts the recording if [`begin`](Facility::begin) or [`collect`](Facility::collect) stopped it.
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        if core::mem::take(&mut self.stopped) { self.restart(msr).map(|_| ()) } else { Ok(()) }
-    }
-
-    /// Ends the freeze that the interrupt began.
-    #[cold]
-    #[inline(never)]
-    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        const FROZEN: u8 = FREEZING | RECORDING;
-        let freeze = self.unit.registers().freeze;
-        match freeze.filter(|_| self.memory.mode_of(self.unit) & FROZEN == FROZEN) {
-            None => Ok(()),
-            Some(BranchFreeze { status: Some(_), .. }) => self.unit.release(msr),
-            Some(BranchFreeze { status: None, .. }) => self.restart(msr).map(|_| ()),
-        }
     }
 }

@@ -1,0 +1,121 @@
+//! Operations of a task on a processor's branch records, whoever owns them.
+//!
+//! The interrupt may come between any two accesses, and looks only at the memory's mode. So the mode is set before the
+//! recording is started, and cleared before the recording is stopped.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE, UNFREEZABLE};
+use crate::branches::unit::BranchUnit;
+use crate::msr::access::MsrAccess;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
+
+/// A processor's branch records, with the memory of their owner.
+#[derive(Clone, Copy)]
+pub(crate) struct Recording<'r, M> {
+    pub(crate) unit: &'r BranchUnit,
+    pub(crate) msr: &'r M,
+    pub(crate) memory: &'r BranchMemory,
+}
+
+impl<M: MsrBackend> Recording<'_, M> {
+    /// Ends what a predecessor left. Returns whether the processor has the records.
+    pub(crate) fn end_left_over(&self) -> Result<bool, MsrFault> {
+        self.unit.stop(self.msr)?;
+        if self.set_freeze(false).is_err() {
+            // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
+            self.memory.set_mode(UNFREEZABLE);
+        }
+        let starts = self.unit.starts(self.msr)?;
+        self.unit.clear_records(self.msr)?;
+        Ok(self.unit.answers(self.msr)? && starts)
+    }
+
+    /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
+    pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
+        let Some(freeze) = &self.unit.registers().freeze else { return Ok(()) };
+        if self.memory.mode() & UNFREEZABLE != 0 {
+            return Ok(());
+        }
+        if freezes {
+            self.memory.set_mode(FREEZING);
+            return self.msr.update_retrying(freeze.bit.set_to(u64::MAX)).map(|_| ());
+        }
+        self.msr.update_retrying(freeze.bit.set_to(0))?;
+        self.memory.clear_mode(FREEZING);
+        // An interrupt that came before may have frozen them, and its service acknowledges them no more.
+        self.unit.release(self.msr)
+    }
+
+    /// Writes the register of the filter, where it is not in the enabling register.
+    pub(crate) fn write_filter(&self) -> Result<(), MsrFault> {
+        let Some(register) = self.unit.registers().filter else { return Ok(()) };
+        self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
+    }
+
+    /// Stops the recording. Returns the value that the enabling register had. If that fails, the recording goes on.
+    pub(crate) fn halt(&self) -> Result<u64, MsrFault> {
+        let recorded = self.memory.mode() & RECORDING;
+        self.memory.clear_mode(RECORDING);
+        let stopped = self.unit.stop(self.msr);
+        match stopped {
+            Ok(_) => self.memory.clear_mode(LOST),
+            Err(_) => self.memory.set_mode(recorded),
+        }
+        stopped
+    }
+
+    /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
+    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+        let before = self.memory.mode();
+        self.memory.clear_mode(LOST | CLEAR);
+        self.memory.set_mode(RECORDING);
+        // An interrupt of another owner may have frozen the records.
+        let released = if before & FREEZING != 0 { self.unit.release(self.msr) } else { Ok(()) };
+        let start = || self.unit.start(self.msr, self.memory.control.load(Relaxed));
+        released.and_then(|()| start()).map(|_| ()).inspect_err(|_| {
+            // A recording that was stopped is not started by a write that fails.
+            if self.halt().is_err() {
+                self.memory.clear_mode(!before & RECORDING);
+            }
+        })
+    }
+
+    /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are
+    /// cleared.
+    pub(crate) fn halt_for_another(&self) -> Result<u64, MsrFault> {
+        self.halt().inspect_err(|_| self.memory.set_mode(STALE))
+    }
+
+    /// Stops the recording for another thread or owner, and clears the records.
+    pub(crate) fn halt_and_clear(&self) -> Result<(), MsrFault> {
+        self.halt_for_another()?;
+        self.clear_stopped()
+    }
+
+    /// Clears the records, and notes that they are another owner's where that fails.
+    pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
+        self.memory.clear_mode(CLEAR);
+        let cleared = self.unit.clear_records(self.msr);
+        match cleared {
+            Err(_) => self.memory.set_mode(STALE),
+            Ok(()) => {
+                self.memory.clear_mode(STALE);
+                if self.memory.mode() & RECORDING == 0 {
+                    self.memory.set_mode(CLEAR);
+                }
+            }
+        }
+        cleared
+    }
+
+    /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
+    pub(crate) fn leave_no_records(&self) -> Result<(), MsrFault> {
+        if self.memory.mode() & CLEAR == 0 { self.halt_and_clear() } else { Ok(()) }
+    }
+
+    pub(crate) fn is_stale(&self) -> bool {
+        self.memory.mode() & STALE != 0
+    }
+}

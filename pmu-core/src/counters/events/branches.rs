@@ -1,0 +1,43 @@
+//! Events whose samples have the last branches.
+
+use crate::branches::filter::BranchFilter;
+use crate::counters::events::event::Event;
+
+impl Event {
+    /// Gives each sample of the event the last branches before the overflow, of those that `filter` selects:
+    /// [`Sample::branches`](crate::Sample::branches). The processor records the branches itself (Intel's LBR, AMD's
+    /// LbrExtV2) while the event is on a counter. It may record more branches than `filter` selects: see
+    /// [`BranchUnit::recorded`](crate::BranchUnit::recorded).
+    ///
+    /// The session's event source must have the facility [`Branches`](crate::Branches), and the processor must be able
+    /// to record the branches. Otherwise opening the event fails with
+    /// [`BranchesUnsupported`](crate::CounterError::BranchesUnsupported). A thread's event is not counted on a core
+    /// without such branch records.
+    ///
+    /// A processor records by one filter at a time. Events with another filter do not run at the same time:
+    /// [rotating](Self::rotating) events take turns. The records are cleared at each
+    /// [`switch_out`](crate::CounterSession::switch_out) and [`switch_in`](crate::CounterSession::switch_in), so that no
+    /// thread's sample has branches of another thread. A kernel whose events of the processor have branches makes both
+    /// calls at each thread switch, also without events of the thread. A [call
+    /// stack](BranchFilter::call_stack) thus begins anew at each switch.
+    ///
+    /// ```
+    /// use pmu_core::{BranchFilter, Event, GenericEvent};
+    /// let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
+    /// assert_eq!(misses.branches(), Some(BranchFilter::USER));
+    /// ```
+    pub const fn with_branches(mut self, filter: BranchFilter) -> Self {
+        self.branches = Some(filter);
+        self
+    }
+
+    /// Returns the filter that was given to [`with_branches`](Self::with_branches).
+    ///
+    /// ```
+    /// use pmu_core::{Event, GenericEvent};
+    /// assert_eq!(Event::generic(GenericEvent::Cycles).every(10_007).branches(), None);
+    /// ```
+    pub const fn branches(&self) -> Option<BranchFilter> {
+        self.branches
+    }
+}
