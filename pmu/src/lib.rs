@@ -17,11 +17,11 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
-pub use kernel::branches::PmuBranches;
+pub use kernel::branches::BranchRecords;
 pub use kernel::duties::{Duties, KernelApic};
 pub use kernel::error::PmuError;
 pub use kernel::facilities::{CounterReloads, Facilities};
-pub use kernel::interrupt::Interrupted;
+pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::of_processor::{PmuSession, PmuSource};
 pub use kernel::pmu::Pmu;
 pub use kernel::profile::Profiled;

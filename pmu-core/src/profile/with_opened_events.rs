@@ -8,6 +8,7 @@ use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
+use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
@@ -221,9 +222,51 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
         facility: B,
         mut overflowed: impl FnMut(Report, &B),
     ) -> Result<Serviced, ServiceError> {
-        crate::service_with(self, msr, platform, memory, facility, move |overflow, facility| {
+        self.service_samples(msr, platform, memory, facility, move |report, _, facility| {
+            overflowed(report, facility);
+        })
+    }
+
+    /// Services the performance interrupt like [`service_with`](Self::service_with), and passes each overflow also as a
+    /// [`Sample`], with what the source's own facility recorded.
+    ///
+    /// ```
+    /// # use pmu_core::{
+    /// #     CounterMemory, EventFacility, MsrBackend, Platform, Report, ServiceError, SourceInterface, WithOpenedEvents,
+    /// # };
+    /// # fn push(_: Report, _from: u64) {}
+    /// /// The handler of sources and opened events, whose samples have branches.
+    /// fn performance_interrupt<I: SourceInterface, F: EventFacility>(
+    ///     both: &WithOpenedEvents<I, F>,
+    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     memory: &CounterMemory, // this processor's
+    /// ) -> Result<(), ServiceError> {
+    ///     let serviced = both.service_samples(msr, platform, memory, (), |report, sample, ()| {
+    ///         sample.branches().for_each(|branch| push(report, branch.from));
+    ///     });
+    ///     serviced.map(|_| ())
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
+    /// The errors of [`pmu_core::service_with`](crate::service_with).
+    #[inline]
+    pub fn service_samples<M: MsrBackend, P: Platform, B: Facility>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        facility: B,
+        mut sampled: impl FnMut(Report, Sample<'_, F>, &B),
+    ) -> Result<Serviced, ServiceError> {
+        let both = (self.facility(), facility);
+        serve(self, msr, platform, memory, both, move |overflow, (of_source, facility)| {
             self.added().take_up_interval(self.events, &overflow);
-            overflowed(Report::of(self.table(), self.added(), overflow), facility);
+            let report = Report::of(self.table(), self.added(), overflow);
+            sampled(report, Sample::new(self, overflow, of_source), facility);
         })
     }
 }

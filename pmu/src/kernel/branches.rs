@@ -1,104 +1,110 @@
-//! The branch records of all processors.
-
-use core::fmt;
-use core::marker::PhantomData;
+//! The branch records of a kernel's processors: of events' samples, and the last branches without an event.
 
 use pmu_core::{
     BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
-    MsrBackend, Snapshot, WriteOnce,
+    MsrBackend, NoBranches, Snapshot, WriteOnce,
 };
 
 use crate::facilities::branches;
 use crate::kernel::error::PmuError;
+use crate::kernel::facilities::Facilities;
+use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// The branch records of all processors of a machine. A kernel `K` keeps this value in a static, beside its static
-/// [`Pmu`](crate::Pmu). The machine has at most `P` processors. Each processor has memory for `N` branch records. The
-/// default of 32 suffices for every processor known today.
-///
-/// A kernel that records no branches does not need this static.
-///
-/// This example records branches while `sample` runs. The example prints the last branches before each sample of a
-/// profile, and counts the last branches before the end of `sample`:
+/// The branch records of one processor, with memory for `N` records. The default of 32 suffices for every processor
+/// known today. A kernel whose [`Facilities`] have this type can give its events' samples the last branches:
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-/// # use stand_in::*;
-/// use pmu::core::{BranchFilter, Event, GenericEvent, PlainFrame, Snapshot};
-/// use pmu::kprofile::ProfileCallback;
-/// use pmu::{Interrupted, Pmu, PmuBranches, PmuError};
+/// # use stand_in::MyKernel as Bare;
+/// # use stand_in::Registers;
+/// use pmu::core::{BranchFilter, CounterError, Event, EventId, GenericEvent, PlainFrame};
+/// use pmu::{BranchRecords, Interrupted, Kernel, Pmu, PmuError};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-/// static BRANCHES: PmuBranches<MyKernel, 8> = PmuBranches::new();
+///
+/// struct MyKernel;
+/// # // SAFETY: there is one thread.
+/// unsafe impl Kernel for MyKernel {
+///     type Facilities = BranchRecords;
+///     // … and the kernel's functions
+/// #   type Msr = Registers;
+/// #   fn msr() -> Registers { Bare::msr() }
+/// #   fn this_processor() -> usize { 0 }
+/// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+/// #   fn write_performance_entry(_: u32) {}
+/// #   fn end_of_interrupt() {}
+/// #   fn interrupt(_: usize) {}
+/// }
 ///
 /// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-///     PMU.interrupt_beside(frame, BRANCHES.here(), |_sample, branches| {
-///         for branch in branches.iter().flat_map(|branches| branches.iter()) {
+///     PMU.interrupt_with(frame, |sample| {
+///         for branch in sample.branches() {
 ///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
 ///         }
 ///     })
 /// }
 ///
-/// fn sample(this: &Snapshot, nothing: &dyn ProfileCallback, workload: fn()) -> Result<(), PmuError> {
-///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007);
-///     BRANCHES.record(this, BranchFilter::KERNEL, |recorder| {
-///         PMU.sample(misses, nothing, workload)?;
-///         println!("{} branches at the end", recorder.read()?.iter().count());
-///         Ok(())
-///     })?
+/// /// Samples the branches before every 10,007th mispredicted branch of the kernel.
+/// fn open() -> Result<Result<EventId, CounterError>, PmuError> {
+///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::KERNEL);
+///     PMU.with(|session, unit| session.counters_mut().open_event(unit, &misses))
 /// }
-/// # let _ = (non_maskable_interrupt, sample as fn(&Snapshot, &'static dyn ProfileCallback, fn()) -> _);
+/// # let _ = (non_maskable_interrupt, open as fn() -> _);
 /// ```
-pub struct PmuBranches<K, const P: usize, const N: usize = 32> {
-    of: [OfProcessor<N>; P],
-    kernel: PhantomData<fn() -> K>,
-}
-
-/// The branch records of one processor.
-struct OfProcessor<const N: usize> {
-    unit: WriteOnce<BranchUnit>,
+#[derive(Debug)]
+pub struct BranchRecords<const N: usize = 32> {
+    unit: WriteOnce<Result<BranchUnit, NoBranches>>,
     memory: BranchMemory<[BranchSlot; N]>,
 }
 
-impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
-    /// Creates a `PmuBranches`. No processor records branches yet. The value is all zeros, so a static of this type is
-    /// in `.bss` and takes no room in the kernel's image.
-    pub const fn new() -> Self {
-        let of = [const { OfProcessor { unit: WriteOnce::new(), memory: BranchMemory::new() } }; P];
-        Self { of, kernel: PhantomData }
+impl<const N: usize> Facilities for BranchRecords<N> {
+    type Facility = Option<Branches<'static>>;
+
+    const NEW: Self = Self { unit: WriteOnce::new(), memory: BranchMemory::new() };
+
+    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M) {
+        // The same each time that the processor comes up.
+        let _ = self.unit.set(branches(this_processor, msr));
     }
 
-    /// Takes ownership of the branch records of the processor that executes the call. `this_processor` is the snapshot
-    /// of that processor. The returned recorder starts and stops the recording. At a context switch, the recorder saves
-    /// and restores a thread's records. The kernel must call [`shut_down`](BranchRecorder::shut_down) before it drops
-    /// the recorder. To record only while one function runs, use [`record`](Self::record).
+    fn facility(&'static self) -> Option<Branches<'static>> {
+        let unit = self.unit.get()?.as_ref().ok()?;
+        Some(Branches::new(unit, &self.memory))
+    }
+
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
+        match self.unit.get() {
+            Some(Ok(unit)) => Ok((unit, &self.memory)),
+            Some(Err(reason)) => Err(*reason),
+            None => Err(NoBranches::NotDeclared),
+        }
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Takes ownership of the branch records of the processor that executes the call, for the last branches at chosen
+    /// moments, without an event. At a context switch, the returned recorder saves and restores a thread's call stack.
+    /// The kernel must call [`shut_down`](BranchRecorder::shut_down) before it drops the recorder. To record only while
+    /// one function runs, use [`record_branches`](Self::record_branches).
     ///
-    /// Until the recorder is shut down, another call of `take` on the same processor fails.
+    /// Until the recorder is shut down, another call on the same processor fails. Samples of sources have the
+    /// recorder's branches meanwhile, and samples of events if they ask for the same filter.
     ///
     /// # Context
     /// Task. The task must stay on this processor until the recorder is shut down.
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, another recorder has not been
-    ///   shut down, or an access to the records' registers failed.
-    pub fn take(
-        &'static self,
-        this_processor: &Snapshot,
-    ) -> Result<BranchRecorder<'static, K::Msr>, PmuError> {
+    /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, the kernel's [`Facilities`]
+    ///   have no [`BranchRecords`], another recorder has not been shut down, an event that runs records branches, or an
+    ///   access to the records' registers failed.
+    pub fn branch_recorder(&'static self) -> Result<BranchRecorder<'static, K::Msr>, PmuError> {
         let processor = K::this_processor();
-        let of = self.of.get(processor).ok_or(Busy::NoPlace { processor })?;
-        let unit = match of.unit.get() {
-            Some(unit) => unit,
-            None => {
-                let unit = branches(this_processor, &K::msr()).map_err(BranchError::from)?;
-                // The processor's other tasks come to the same.
-                let _ = of.unit.set(unit);
-                of.unit.get().ok_or(BranchError::MemoryInUse)?
-            }
-        };
-        Ok(BranchRecorder::take(unit, K::msr(), &of.memory)?)
+        let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
+        let (unit, memory) = of.facilities.branches().map_err(BranchError::from)?;
+        Ok(BranchRecorder::take(unit, K::msr(), memory)?)
     }
 
     /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work`
@@ -109,21 +115,39 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
     /// [`freeze_on_interrupt`](BranchRecorder::freeze_on_interrupt). If `work` panics and unwinds, the call also ends
     /// the recording.
     ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::BranchFilter;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Prints the last branches before the end of a function.
+    /// fn last_branches(workload: fn()) -> Result<(), PmuError> {
+    ///     PMU.record_branches(BranchFilter::KERNEL, |recorder| {
+    ///         workload();
+    ///         recorder.read()?.iter().for_each(|branch| println!("{:#x} -> {:#x}", branch.from, branch.to));
+    ///         Ok(())
+    ///     })?
+    /// }
+    /// # let _ = last_branches;
+    /// ```
+    ///
     /// # Context
     /// Task.
     ///
     /// # Errors
-    /// - The errors of [`take`](Self::take) and of [`BranchRecorder::start`]: `work` was not run.
+    /// - The errors of [`branch_recorder`](Self::branch_recorder) and of [`BranchRecorder::start`]: `work` was not run.
     /// - [`Branches`](PmuError::Branches), after `work` was run: the call could not end the recording, and the result
     ///   of `work` is lost.
-    pub fn record<R>(
+    pub fn record_branches<R>(
         &'static self,
-        this_processor: &Snapshot,
         filter: BranchFilter,
         work: impl FnOnce(&mut BranchRecorder<'static, K::Msr>) -> R,
     ) -> Result<R, PmuError> {
         K::pinned(|| {
-            let mut recorded = Recorded(self.take(this_processor)?);
+            let mut recorded = Recorded(self.branch_recorder()?);
             recorded.0.start(filter)?;
             let result = work(&mut recorded.0);
             // `work` may have ended the recording itself.
@@ -132,30 +156,6 @@ impl<K: Kernel, const P: usize, const N: usize> PmuBranches<K, P, N> {
                 Err(error) => Err(error.into()),
             }
         })
-    }
-
-    /// Returns the branch records of the processor that executes the call, for
-    /// [`Pmu::interrupt_beside`](crate::Pmu::interrupt_beside). Returns `None` if no task has [taken](Self::take)
-    /// ownership of this processor's records yet.
-    ///
-    /// # Context
-    /// The handler of the performance interrupt, which may be an NMI.
-    #[inline]
-    pub fn here(&'static self) -> Option<Branches<'static>> {
-        let of = self.of.get(K::this_processor())?;
-        Some(Branches::new(of.unit.get()?, &of.memory))
-    }
-}
-
-impl<K: Kernel, const P: usize, const N: usize> Default for PmuBranches<K, P, N> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<K, const P: usize, const N: usize> fmt::Debug for PmuBranches<K, P, N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PmuBranches").finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,8 @@
 //! Hardware beside the counters that a kernel's events ask for.
 
 use pmu_core::{
-    AutoCounterReload, CounterReload, EventFacility, ReloadMemory, Snapshot, WriteOnce,
+    AutoCounterReload, BranchMemory, BranchUnit, CounterReload, EventFacility, MsrBackend,
+    NoBranches, ReloadMemory, Snapshot, WriteOnce,
 };
 
 /// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
@@ -12,6 +13,7 @@ use pmu_core::{
 /// |---|---|
 /// | `()` | nothing |
 /// | [`CounterReloads`] | [`Event::reloaded_by`](pmu_core::Event::reloaded_by) |
+/// | [`BranchRecords`](crate::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
 ///
 /// A pair of two is both.
 pub trait Facilities: Sized + Sync + 'static {
@@ -25,13 +27,24 @@ pub trait Facilities: Sized + Sync + 'static {
     ///
     /// # Context
     /// Task, each time the processor comes up, before the processor's session is made.
-    fn detect(&'static self, this_processor: &Snapshot);
+    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M);
 
     /// Returns the hardware of the processor.
     ///
     /// # Context
     /// Any context, including NMI.
     fn facility(&'static self) -> Self::Facility;
+
+    /// Returns the branch records of the processor, with their memory.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    ///
+    /// # Errors
+    /// The processor has no branch records, or the type has none.
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
+        Err(NoBranches::NotDeclared)
+    }
 }
 
 /// Nothing beside the counters.
@@ -40,7 +53,7 @@ impl Facilities for () {
 
     const NEW: Self = ();
 
-    fn detect(&'static self, _: &Snapshot) {}
+    fn detect<M: MsrBackend>(&'static self, _: &Snapshot, _: &M) {}
 
     #[inline]
     fn facility(&'static self) {}
@@ -51,14 +64,18 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 
     const NEW: Self = (A::NEW, B::NEW);
 
-    fn detect(&'static self, this_processor: &Snapshot) {
-        self.0.detect(this_processor);
-        self.1.detect(this_processor);
+    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M) {
+        self.0.detect(this_processor, msr);
+        self.1.detect(this_processor, msr);
     }
 
     #[inline]
     fn facility(&'static self) -> Self::Facility {
         (self.0.facility(), self.1.facility())
+    }
+
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
+        self.0.branches().or_else(|_| self.1.branches())
     }
 }
 
@@ -107,7 +124,7 @@ impl Facilities for CounterReloads {
 
     const NEW: Self = Self { reload: WriteOnce::new(), memory: ReloadMemory::new() };
 
-    fn detect(&'static self, this_processor: &Snapshot) {
+    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, _: &M) {
         // The same each time that the processor comes up.
         let _ = self.reload.set(pmu_intel::counter_reload(this_processor));
     }

@@ -1,14 +1,16 @@
 //! The performance interrupt.
 
-use pmu_core::{
-    Claim, CounterMemory, EventOverflow, Facility, InterruptFrame, Report, ServiceError,
-};
+use pmu_core::{Claim, CounterMemory, Facility, InterruptFrame, Report, Sample, ServiceError};
 
 use crate::kernel::duties::Duties;
+use crate::kernel::facilities::Facilities;
 use crate::kernel::of_processor::PmuSource;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::local_apic::Delivery;
+
+/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`] recorded.
+pub type PmuSample<'s, K> = Sample<'s, <<K as Kernel>::Facilities as Facilities>::Facility>;
 
 /// Result of handling a performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +64,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
-    /// kernel opened, the function also calls `overflowed`. A kernel opens events in the closure of
+    /// kernel opened, the function also calls `sampled` with the [`Sample`]. A kernel opens events in the closure of
     /// [`with`](Self::with).
     ///
     /// # Context
@@ -72,20 +74,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn interrupt_with<F: InterruptFrame>(
         &'static self,
         frame: &F,
-        mut overflowed: impl FnMut(EventOverflow),
+        mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Interrupted {
-        self.interrupt_beside(frame, (), move |report, ()| {
-            if let Report::Event(overflow) = report {
-                overflowed(overflow);
+        self.interrupt_beside(frame, (), move |report, sample, ()| {
+            if let Report::Event(_) = report {
+                sampled(sample);
             }
         })
     }
 
-    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles a
-    /// [`Facility`]: hardware beside the counters, such as the processor's [branch records](crate::PmuBranches). The
-    /// function first lets the facility read its hardware. The function then calls `sampled` for each overflow of a
-    /// source, and for each overflow of an event that the kernel opened. `sampled` receives the overflow and the
-    /// facility. The started profiles count a source's overflow before `sampled` is called.
+    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles another
+    /// [`Facility`]: hardware beside the counters of which events cannot ask anything yet, such as Intel's precise
+    /// records. The function first lets the facility read its hardware. The function then calls `sampled` for each
+    /// overflow of a source, and for each overflow of an event that the kernel opened. `sampled` receives the overflow,
+    /// the [`Sample`], and the facility. The started profiles count a source's overflow before `sampled` is called.
     ///
     /// Some facilities, such as [`Precise`](pmu_intel::precise::Precise), report each sample as a record, not as an
     /// overflow. Such a facility passes each record to a closure of its own, and `sampled` is not called.
@@ -94,18 +96,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::core::{PlainFrame, Report};
-    /// use pmu::{Interrupted, Pmu, PmuBranches};
+    /// use pmu::{Interrupted, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    /// static BRANCHES: PmuBranches<MyKernel, 8> = PmuBranches::new();
     ///
     /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt_beside(frame, BRANCHES.here(), |sample, branches| {
-    ///         let count = branches.map_or(0, |branches| branches.iter().count());
-    ///         match sample {
-    ///             Report::Source(overflow) => println!("{:?} after {count} branches", overflow.source),
-    ///             Report::Event(overflow) => println!("{:?} after {count} branches", overflow.event),
-    ///         }
+    ///     PMU.interrupt_beside(frame, (), |report, sample, ()| match report {
+    ///         Report::Source(overflow) => println!("{:?}", overflow.source),
+    ///         Report::Event(_) => println!("{:?} after {} branches", sample.event, sample.branches().count()),
     ///     })
     /// }
     /// # let _ = interrupt;
@@ -119,7 +117,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         frame: &F,
         facility: B,
-        mut sampled: impl FnMut(Report, &B),
+        mut sampled: impl FnMut(Report, PmuSample<'_, K>, &B),
     ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
@@ -133,18 +131,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         {
             let events = of.source(sources);
             let is_stuck = &mut interrupted.is_stuck;
-            let report = |report, facility: &B| match report {
+            let report = |report, sample: PmuSample<'_, K>, facility: &B| match report {
                 Report::Source(overflow) => {
                     self.profiles.interrupt(frame, overflow.source);
-                    sampled(report, facility);
+                    sampled(report, sample, facility);
                 }
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
-                Report::Event(_) => sampled(report, facility),
+                Report::Event(_) => sampled(report, sample, facility),
             };
             let (msr, apic) = (K::msr(), Duties::<K>::platform());
-            match events.service_with(&msr, &apic, &of.counters, facility, report) {
+            match events.service_samples(&msr, &apic, &of.counters, facility, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.overflows = serviced.overflows;

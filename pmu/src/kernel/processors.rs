@@ -53,7 +53,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 if place.is_some() {
                     return Err(PmuError::IsUp);
                 }
-                of.facilities.detect(this_processor);
+                of.facilities.detect(this_processor, &K::msr());
                 let session = of.source(sources).initialize(
                     this_processor,
                     K::counters(),

@@ -120,7 +120,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
                 counters.switch_in(&processor.unit, &mut thread, 2).unwrap();
             }
             _ => {
-                let window = counters.lend(1, |o| reports.borrow_mut().push(o)).unwrap();
+                let window = counters.lend(1, |o| reports.borrow_mut().push(*o)).unwrap();
                 assert_eq!(status(&mock), 0, "{way}");
                 window.end(2).unwrap();
             }

@@ -4,8 +4,8 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
 use pmu::core::{
-    BranchError, BranchFilter, Event, GenericEvent, InterruptFrame, KProfileSource, NoBranches,
-    Report,
+    BranchError, BranchFilter, CounterError, Event, GenericEvent, InterruptFrame, KProfileSource,
+    NoBranches, Report,
 };
 use pmu::{Busy, PmuError};
 use pmu_virt::{
@@ -36,9 +36,11 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
         machine.up();
         let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
         let profiled = Event::generic(GenericEvent::Instructions).every(5_000);
+        let profiled = profiled.with_branches(BranchFilter::KERNEL);
         let own = Event::generic(GenericEvent::Cycles).every(5_000);
+        let own = own.with_branches(BranchFilter::KERNEL);
         let source = pmu.source(profiled).unwrap();
-        let recorded = machine.branches.record(&machine.snapshot(), BranchFilter::KERNEL, |of| {
+        let recorded = pmu.record_branches(BranchFilter::KERNEL, |of| {
             of.freeze_on_interrupt().unwrap();
             of.start(BranchFilter::KERNEL).unwrap();
             pmu.sample(profiled, &callback, || {
@@ -56,7 +58,7 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
                 machine.happen(0, Happens::Instructions, 5_000);
                 machine.mocks[0].branch(&branch(0x3000));
                 machine.happen(0, Happens::Cycles, 5_000);
-                // The other processors record nothing.
+                // Another processor records for its own sample.
                 machine.mocks[1].branch(&branch(0x4000));
                 machine.happen(1, Happens::Instructions, 5_000);
                 pmu.with(|session, _| session.counters_mut().close_event(id, 0)).unwrap().unwrap();
@@ -68,7 +70,7 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
         let samples = machine.sampled.take();
         let found: Vec<_> = samples.iter().map(|(on, _, branches)| (*on, &branches[..])).collect();
         let expected: [(usize, &[u64]); 3] =
-            [(0, &[0x2000, 0x1000]), (0, &[0x3000, 0x2000, 0x1000]), (1, &[])];
+            [(0, &[0x2000, 0x1000]), (0, &[0x3000, 0x2000, 0x1000]), (1, &[0x4000])];
         assert_eq!(found, expected, "{configuration:?}");
         let of_profile = samples.iter().map(|(_, report, _)| match report {
             Report::Source(overflow) => overflow.source == source,
@@ -84,43 +86,58 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
 #[test]
 fn a_processors_branch_records_are_taken_once_and_given_back() {
     let [(configuration, records), ..] = kinds();
-    let (machine, _) = Machine::with_branches(configuration, records);
-    let (branches, this) = (&machine.branches, machine.snapshot());
+    let (machine, pmu) = Machine::with_branches(configuration, records);
+    machine.up();
     let recording = || machine.mocks[0].with_branch_records(|left| left.is_recording()).unwrap();
-    assert!(branches.here().is_none());
-    let mut recorder = branches.take(&this).unwrap();
+    let mut recorder = pmu.branch_recorder().unwrap();
     let taken = PmuError::Branches(BranchError::MemoryInUse);
-    assert_eq!(branches.take(&this).map(|_| ()), Err(taken));
-    assert_eq!(branches.record(&this, BranchFilter::ALL, |_| ()), Err(taken));
+    assert_eq!(pmu.branch_recorder().map(|_| ()), Err(taken));
+    assert_eq!(pmu.record_branches(BranchFilter::ALL, |_| ()), Err(taken));
     recorder.start(BranchFilter::ALL).unwrap();
     recorder.shut_down().unwrap();
     // Another processor has its own.
-    machine.on(1, || branches.take(&this).unwrap().shut_down().unwrap());
+    machine.on(1, || pmu.branch_recorder().unwrap().shut_down().unwrap());
     // It is given back where the function unwinds, ends the recording itself, and where the recording cannot start.
     let unwound = catch_unwind(AssertUnwindSafe(|| {
-        branches.record(&this, BranchFilter::ALL, |_| {
+        pmu.record_branches(BranchFilter::ALL, |_| {
             assert!(recording());
             panic!("the work unwinds");
         })
     }));
     assert!(unwound.is_err() && !recording());
-    branches.record(&this, BranchFilter::ALL, |of| of.shut_down()).unwrap().unwrap();
+    pmu.record_branches(BranchFilter::ALL, |of| of.shut_down()).unwrap().unwrap();
     let nothing = BranchFilter::ALL.only(pmu::core::BranchKinds::NONE);
     let refused = PmuError::Branches(BranchError::FilterUnsupported(nothing));
-    assert_eq!(branches.record(&this, nothing, |_| ()), Err(refused));
-    assert_eq!(branches.record(&this, BranchFilter::ALL, |_| recording()), Ok(true));
+    assert_eq!(pmu.record_branches(nothing, |_| ()), Err(refused));
+    assert_eq!(pmu.record_branches(BranchFilter::ALL, |_| recording()), Ok(true));
     assert!(!recording());
     let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
-    assert_eq!(machine.on(PROCESSORS, || branches.take(&this).map(|_| ())), Err(nowhere));
+    assert_eq!(machine.on(PROCESSORS, || pmu.branch_recorder().map(|_| ())), Err(nowhere));
 }
 
 #[test]
 fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
     let [(configuration, _), ..] = kinds();
-    let (machine, _) = Machine::new(configuration);
-    let none = machine.branches.take(&machine.snapshot()).map(|_| ());
+    let (machine, pmu) = Machine::new(configuration);
     let reason = BranchError::NoRecords(NoBranches::NotDeclared);
-    assert_eq!(none, Err(PmuError::Branches(reason)));
-    assert!(machine.branches.here().is_none());
+    for is_up in [false, true] {
+        if is_up {
+            machine.up();
+        }
+        let none = pmu.branch_recorder().map(|_| ());
+        assert_eq!(none, Err(PmuError::Branches(reason)));
+    }
     assert_eq!(PmuError::Branches(reason).to_string(), reason.to_string());
+    // An event that asks for branches is refused, and one that does not is sampled all the same.
+    let event = Event::generic(GenericEvent::Cycles).every(5_000);
+    let open = |event: Event| {
+        pmu.with(|session, unit| session.counters_mut().open_event(unit, &event)).unwrap()
+    };
+    let refused = open(event.with_branches(BranchFilter::ALL));
+    assert_eq!(refused, Err(CounterError::BranchesUnsupported));
+    let id = open(event).unwrap();
+    pmu.with(|session, _| session.counters_mut().start_event(id, 0)).unwrap().unwrap();
+    machine.happen(0, Happens::Cycles, 5_000);
+    assert_eq!(machine.overflows.borrow().len(), 1);
+    machine.down();
 }

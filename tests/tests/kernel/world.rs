@@ -10,7 +10,7 @@ use pmu::core::{
 };
 use pmu::intel::SiblingErratum;
 use pmu::kprofile::SourceRequest;
-use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuBranches, PmuTopDown};
+use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuTopDown};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, processors};
@@ -96,7 +96,6 @@ pub(crate) struct Machine {
     pub(crate) ops: [IbsMemory; PROCESSORS],
     beside: Beside,
     pub(crate) top_down: PmuTopDown<World, PROCESSORS>,
-    pub(crate) branches: PmuBranches<World, PROCESSORS>,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
 }
@@ -192,7 +191,6 @@ impl Machine {
             ops: Default::default(),
             beside,
             top_down: PmuTopDown::new(),
-            branches: PmuBranches::new(),
             sampled: RefCell::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
@@ -249,21 +247,16 @@ impl Machine {
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
         if let Beside::Branches(_) = self.beside {
-            let interrupted = self.pmu().interrupt_beside(
-                &frame,
-                machine().branches.here(),
-                |report, branches| {
-                    let found = branches.iter().flat_map(|branches| branches.iter());
-                    let sample = (here, report, found.map(|branch| branch.from).collect());
-                    self.sampled.borrow_mut().push(sample);
-                },
-            );
+            let interrupted = self.pmu().interrupt_beside(&frame, (), |report, sample, ()| {
+                let found = sample.branches().map(|branch| branch.from).collect();
+                self.sampled.borrow_mut().push((here, report, found));
+            });
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
         if let Beside::TopDown(_) = self.beside {
             let top_down = machine().top_down.here();
-            let interrupted = self.pmu().interrupt_beside(&frame, top_down, |report, _| {
+            let interrupted = self.pmu().interrupt_beside(&frame, top_down, |report, _, _| {
                 if let Report::Event(overflow) = report {
                     overflowed(overflow);
                 }
@@ -272,14 +265,14 @@ impl Machine {
             return;
         }
         let interrupted = match self.samplers[here].try_borrow().is_ok_and(|ops| ops.is_none()) {
-            true => self.pmu().interrupt_with(&frame, overflowed),
+            true => self.pmu().interrupt_with(&frame, |sample| overflowed(*sample)),
             false => {
                 let unit = unit();
                 let ops = Ibs::new(&unit, &self.ops[here], |record: &IbsRecord| {
                     let exact = SampledFrame::new(&frame, record.address(&unit));
                     self.pmu().profiles().interrupt(&exact, OPS);
                 });
-                self.pmu().interrupt_beside(&frame, ops, |report, _| match report {
+                self.pmu().interrupt_beside(&frame, ops, |report, _, _| match report {
                     Report::Event(overflow) => overflowed(overflow),
                     Report::Source(_) => {}
                 })
@@ -334,7 +327,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = ();
+    type Facilities = pmu::BranchRecords;
 
     fn msr() -> Registers {
         Registers

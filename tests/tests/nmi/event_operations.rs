@@ -311,7 +311,7 @@ fn interrupt<I: ProfileInterface>(
                 Some(_) => world.told[SOURCE].set(world.told[SOURCE].get() + 1),
                 None => world.told(Report::Event(overflow)),
             };
-            counters.suspend(1, report).unwrap();
+            counters.suspend(1, |sample| report(*sample)).unwrap();
             assert_eq!(running(&mock), CounterSet::NONE, "{context}");
             if operation == Operation::SuspendLost {
                 mock.lose_registers();

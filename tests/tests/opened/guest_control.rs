@@ -162,7 +162,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         counters.apply_period(ids[0], 0x10_0000, 30, not).unwrap();
         host.run(3);
         assert_eq!(values(&counters), [3012, 6], "{context}: a period");
-        let mut window = counters.lend(30, not).unwrap();
+        let mut window = counters.lend(30, |sample| not(*sample)).unwrap();
         assert_eq!(guest_control(&host.source, &memory), None, "{context}: lent");
         assert_eq!(window.lent().global_control(), 0, "{context}");
         window.end(40).unwrap();
@@ -173,7 +173,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         counters.enable_event(ids[1], 40).unwrap();
         host.run(6);
         assert_eq!(values(&counters), [6042, 16], "{context}: a member");
-        counters.suspend(41, not).unwrap();
+        counters.suspend(41, |sample| not(*sample)).unwrap();
         assert_eq!(guest_control(&host.source, &memory), None, "{context}: suspended");
         mock.lose_registers();
         counters.resume(42, not).unwrap();

@@ -57,12 +57,12 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
             let event = counters.open_event(&processor.unit, &event).unwrap();
             counters.start_event(event, 0).unwrap();
             happen(&mock, 2, 0x700);
-            let not = |o| panic!("{o:?}");
+            let not = |o: pmu_core::EventOverflow| panic!("{o:?}");
             if suspends {
-                counters.suspend(0, not).unwrap();
-                counters.lend(0, not).unwrap().end(0).unwrap();
+                counters.suspend(0, |sample| not(*sample)).unwrap();
+                counters.lend(0, |sample| not(*sample)).unwrap().end(0).unwrap();
             } else {
-                drop(counters.lend(0, not).unwrap());
+                drop(counters.lend(0, |sample| not(*sample)).unwrap());
                 mock.lose_registers();
                 counters.resume(0, not).unwrap();
             }

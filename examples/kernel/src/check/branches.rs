@@ -1,27 +1,28 @@
 //! Claims of branch records, on a loop whose branches were counted by hand.
 
-use pmu::PmuError;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{BranchError, BranchFilter, BranchKind, BranchUnit, Snapshot};
+use pmu::core::{
+    BranchFilter, BranchKind, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Snapshot,
+};
 
 use crate::check::bench::Bench;
 use crate::check::claim::{Outcome, Reason};
 use crate::check::handler;
 use crate::demos::branches::{Listed, listed, sample};
 use crate::demos::failure::Failure;
-use crate::embedding::memory::BRANCHES;
+use crate::embedding::memory::MAX_RECORDS;
 use crate::embedding::msr::control_msr;
 use crate::embedding::opened_events::with_events;
 
 /// The records can be taken: the last one gives back what is written to it, and the recording can be started.
-pub fn registers(_: &Bench) -> Outcome {
-    let taken = BRANCHES.take(&Snapshot::capture(CpuIdReaderNative));
-    match taken.and_then(|mut recorder| Ok(recorder.shut_down()?)) {
-        Ok(()) => Outcome::of(true),
-        Err(PmuError::Branches(BranchError::NoRecords(_))) => Outcome::ABSENT,
-        Err(PmuError::Branches(_)) => Outcome::of(false),
-        Err(_) => Outcome::not_tried(Reason::Driver),
-    }
+pub fn registers(bench: &Bench) -> Outcome {
+    static MEMORY: BranchMemory<[BranchSlot; MAX_RECORDS]> = BranchMemory::new();
+    let snapshot = Snapshot::capture(CpuIdReaderNative);
+    let Ok(unit) = bench.machine.branches_of(&snapshot, &control_msr()) else {
+        return Outcome::ABSENT;
+    };
+    let taken = BranchRecorder::take(&unit, control_msr(), &MEMORY);
+    Outcome::of(taken.is_ok_and(|mut recorder| recorder.shut_down().is_ok()))
 }
 
 /// A sample has as many branches as the model has records, each after the one before it.
@@ -67,19 +68,12 @@ fn freezing(bench: &Bench) -> Option<BranchUnit> {
     bench.machine.branches_of(&snapshot, &control_msr()).ok().filter(BranchUnit::can_freeze)
 }
 
-/// Samples the known loop twice within one recording, and judges both samples.
+/// Samples the known loop twice, and judges both samples.
 fn of_samples(filter: BranchFilter, judge: impl FnOnce([Listed; 2]) -> Outcome) -> Outcome {
     handler::leave();
     let sampled = with_events(|counters, unit| {
-        let mut recorder = BRANCHES.take(&Snapshot::capture(CpuIdReaderNative))?;
-        let samples = (|| {
-            recorder.freeze_on_interrupt()?;
-            recorder.start(filter)?;
-            let mut twice = || sample(counters, unit).map(|()| listed());
-            Ok::<_, Failure>([twice()?, twice()?])
-        })();
-        recorder.shut_down()?;
-        samples
+        let mut twice = || sample(counters, unit, filter).map(|()| listed());
+        Ok::<_, Failure>([twice()?, twice()?])
     });
     sampled.map_or(Outcome::not_tried(Reason::Driver), judge)
 }

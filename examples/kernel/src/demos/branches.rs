@@ -1,13 +1,13 @@
 //! The last branches before a sample of a loop whose branches are known.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
-use pmu::core::{Branch, BranchFilter, CounterSet, CounterUnit, Event, EventSelect, Snapshot};
+use pmu::core::{BranchFilter, Branches, CounterSet, CounterUnit, Event, EventSelect, Snapshot};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
-use crate::embedding::memory::{BRANCHES, MAX_RECORDS};
+use crate::embedding::memory::MAX_RECORDS;
 use crate::embedding::msr::control_msr;
 use crate::embedding::opened_events::Events;
 use crate::line;
@@ -30,17 +30,18 @@ static SAMPLED: AtomicU64 = AtomicU64::new(0);
 static FOUND: [[AtomicU64; 2]; MAX_RECORDS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MAX_RECORDS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+static FROZEN: AtomicBool = AtomicBool::new(false);
 /// Samples so far, wherever they were.
 static SAMPLES: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps the branches of a sample, in an NMI. A sample that is not in the loop, or soon after its begin, is left out.
-pub fn sampled(rip: u64, branches: &mut dyn Iterator<Item = Branch>) {
+pub fn sampled(rip: u64, branches: &Branches<'_>) {
     SAMPLES.fetch_add(1, Ordering::Relaxed);
     if SAMPLED.load(Ordering::Relaxed) != 0 || CALLS.name_of(rip).is_none() {
         return;
     }
     let mut count = 0;
-    for (place, branch) in FOUND.iter().zip(branches) {
+    for (place, branch) in FOUND.iter().zip(branches.iter()) {
         place[0].store(branch.from, Ordering::Relaxed);
         place[1].store(branch.to, Ordering::Relaxed);
         if CALLS.name_of(branch.from).is_none() {
@@ -49,6 +50,7 @@ pub fn sampled(rip: u64, branches: &mut dyn Iterator<Item = Branch>) {
         count += 1;
     }
     COUNT.store(count, Ordering::Relaxed);
+    FROZEN.store(branches.is_frozen(), Ordering::Relaxed);
     SAMPLED.store(rip, Ordering::Relaxed);
 }
 
@@ -56,7 +58,7 @@ pub fn sampled(rip: u64, branches: &mut dyn Iterator<Item = Branch>) {
 /// listing, as many as the processor has records.
 ///
 /// # Errors
-/// Those of the counters and of the branch records.
+/// Those of the counters.
 pub fn run(
     machine: &'static Machine,
     snapshot: &Snapshot,
@@ -70,12 +72,8 @@ pub fn run(
             return Ok(true);
         }
     };
-    let mut recorder = BRANCHES.take(snapshot)?;
-    let freezes = recorder.freeze_on_interrupt().is_ok();
-    recorder.start(BranchFilter::KERNEL)?;
-    let sampled = sample(counters, unit);
-    recorder.shut_down().map_err(Failure::from).and(sampled)?;
-    Ok(print(records.depth(), freezes))
+    sample(counters, unit, BranchFilter::KERNEL)?;
+    Ok(print(records.depth(), FROZEN.load(Ordering::Relaxed)))
 }
 
 /// Runs the loop of calls until one of its interrupts finds as many of its branches as there are records, or the
@@ -83,12 +81,17 @@ pub fn run(
 ///
 /// # Errors
 /// Those of the counters.
-pub fn sample(counters: &mut Events, unit: &CounterUnit) -> Result<(), Failure> {
+pub fn sample(
+    counters: &mut Events,
+    unit: &CounterUnit,
+    filter: BranchFilter,
+) -> Result<(), Failure> {
     SAMPLED.store(0, Ordering::Relaxed);
     COUNT.store(0, Ordering::Relaxed);
     let begin = clock::now();
     for period in PERIODS {
         let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(period);
+        let sampled = sampled.with_branches(filter);
         let event = counters.open_event(unit, &sampled)?;
         counters.start_event(event, clock::now())?;
         SAMPLES.store(0, Ordering::Relaxed);

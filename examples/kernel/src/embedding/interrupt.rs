@@ -3,12 +3,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::amd::ibs::{Ibs, IbsRecord};
-use pmu::core::{Branch, PreciseSample};
+use pmu::core::{Branches, PreciseSample};
 use pmu::intel::precise::{Precise, PreciseReport};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{BRANCHES, OP_UNITS, OPS, PMU, PRECISE_UNITS, RECORDS};
+use crate::embedding::memory::{OP_UNITS, OPS, PMU, PRECISE_UNITS, RECORDS};
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 
@@ -22,7 +22,7 @@ pub static OVERFLOWS: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }
 pub static STUCK: [AtomicU32; MAX_PROCESSORS] = [const { AtomicU32::new(0) }; MAX_PROCESSORS];
 
 /// A function that gets the interrupted address and the branches before it.
-pub type OnBranches = fn(u64, &mut dyn Iterator<Item = Branch>);
+pub type OnBranches = fn(u64, &Branches<'_>);
 
 /// The function of whatever samples branches.
 static ON_BRANCHES: Once<OnBranches> = Once::new();
@@ -43,7 +43,7 @@ pub fn on_op(function: fn(&PreciseSample)) {
     ON_OP.call_once(|| function);
 }
 
-/// Registers the function that the end of an event's period calls where branches are recorded, in an NMI; once.
+/// Registers the function that the end of an event's period calls if its sample has branches, in an NMI; once.
 pub fn on_branches(function: OnBranches) {
     ON_BRANCHES.call_once(|| function);
 }
@@ -59,22 +59,20 @@ pub fn performance_interrupt(frame: &TrapFrame) {
                 function(report);
             }
         };
-        PMU.interrupt_beside(&interrupted, Precise::new(unit, &RECORDS, recorded), |_, _| ())
+        PMU.interrupt_beside(&interrupted, Precise::new(unit, &RECORDS, recorded), |_, _, _| ())
     } else if let Some(unit) = OP_UNITS[number].get() {
         let sampled = |record: &IbsRecord| {
             if let Some(function) = ON_OP.get() {
                 function(&record.sample(unit));
             }
         };
-        PMU.interrupt_beside(&interrupted, Ibs::new(unit, &OPS[number], sampled), |_, _| ())
-    } else if let Some(branches) = BRANCHES.here() {
-        PMU.interrupt_beside(&interrupted, branches, |_, branches| {
-            if let Some(function) = ON_BRANCHES.get() {
-                function(frame.rip, &mut branches.iter());
+        PMU.interrupt_beside(&interrupted, Ibs::new(unit, &OPS[number], sampled), |_, _, _| ())
+    } else {
+        PMU.interrupt_with(&interrupted, |sample| {
+            if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
+                function(frame.rip, branches);
             }
         })
-    } else {
-        PMU.interrupt(&interrupted)
     };
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);

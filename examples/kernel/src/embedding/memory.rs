@@ -6,7 +6,7 @@ use pmu::amd::ibs::{IbsMemory, IbsUnit};
 use pmu::core::{DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu::intel::precise::{PreciseMemory, PreciseUnit};
-use pmu::{Machine, Pmu, PmuBranches};
+use pmu::{Machine, Pmu};
 use spin::Once;
 
 use crate::embedding::platform::Kernel;
@@ -23,8 +23,6 @@ pub static TIME_ONLY: Machine =
 
 /// The most branch records that a processor has.
 pub const MAX_RECORDS: usize = 32;
-/// Each processor's branch records.
-pub static BRANCHES: PmuBranches<Kernel, MAX_PROCESSORS, MAX_RECORDS> = PmuBranches::new();
 
 /// Each processor's samples of ops; and their unit, for its interrupt.
 pub static OPS: [IbsMemory; MAX_PROCESSORS] = [const { IbsMemory::new() }; MAX_PROCESSORS];

@@ -1,21 +1,15 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{
-    CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform, Snapshot, WithOpenedEvents,
-};
-use pmu::{KernelApic, MachineSources, PmuError};
+use pmu::core::{CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform, Snapshot};
+use pmu::{KernelApic, PmuError, PmuSource};
 
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::{Kernel, set_counters};
 
 /// The counters of a processor, with its events.
-pub type Events = CounterSession<
-    'static,
-    WithOpenedEvents<'static, MachineSources<Kernel>>,
-    FixupMsr,
-    SessionPlatform<KernelApic<Kernel>>,
->;
+pub type Events =
+    CounterSession<'static, PmuSource<Kernel>, FixupMsr, SessionPlatform<KernelApic<Kernel>>>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///

@@ -5,9 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::core::{CounterSet, FixupMsr, Interval, Snapshot, TimerUnavailable};
-use pmu::{Delivery, Machine};
+use pmu::{BranchRecords, Delivery, Machine};
 
 use crate::embedding::extended_entries;
+use crate::embedding::memory::MAX_RECORDS;
 use crate::embedding::msr::control_msr;
 use crate::machine::smp::CALL_MS;
 use crate::machine::vectors::PERFORMANCE;
@@ -21,7 +22,7 @@ pub struct Kernel;
 // there is one on each.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = FixupMsr;
-    type Facilities = ();
+    type Facilities = BranchRecords<MAX_RECORDS>;
 
     fn msr() -> FixupMsr {
         control_msr()

@@ -371,7 +371,7 @@ impl Perf {
         let (shared, now) = (self.shared, self.now());
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         let report = |overflow| per.overflowed(mock, overflow);
-        let mut window = session.lend(now, report).unwrap();
+        let mut window = session.lend(now, |sample| report(*sample)).unwrap();
         window.lent().set_programmed(true);
         run(mock, window.lent().counters());
         if estimates {
@@ -385,7 +385,7 @@ impl Perf {
     pub(crate) fn suspend(&mut self, cpu: usize) {
         let now = self.now();
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
-        session.suspend(now, |overflow| per.overflowed(mock, overflow)).unwrap();
+        session.suspend(now, |sample| per.overflowed(mock, *sample)).unwrap();
         mock.lose_registers();
         session.resume(now, |overflow| per.overflowed(mock, overflow)).unwrap();
         self.to_user_mode(cpu);

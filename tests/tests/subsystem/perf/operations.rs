@@ -62,7 +62,7 @@ impl Subsystem<'_, '_> {
             (1, _, Some(group)) => drop(counters.start_group(group, *now)),
             (2, ..) => drop(counters.rotate(*now)),
             (3, ..) => {
-                if let Ok(window) = counters.lend(*now, report) {
+                if let Ok(window) = counters.lend(*now, |sample| report(*sample)) {
                     let _ = window.end(*now);
                 }
             }
@@ -361,7 +361,7 @@ impl Subsystem<'_, '_> {
         let (away, loses) = (self.random.below(20), self.random.below(3) != 0);
         let here = &mut self.cpus[cpu];
         let report = |overflow| here.lent.report(overflow, self.told);
-        here.counters.suspend(self.now, report).unwrap();
+        here.counters.suspend(self.now, |sample| report(*sample)).unwrap();
         assert_eq!(running(here.mock), CounterSet::NONE, "{}", self.context);
         here.mock.inject(Fault::None);
         here.mock.deliver();
@@ -413,7 +413,7 @@ impl Subsystem<'_, '_> {
         let (away, happened) = (1 + self.random.below(20), self.some_counts(cpu));
         let Cpu { counters, processor, mock, lent, .. } = &mut self.cpus[cpu];
         let report = |overflow| lent.report(overflow, self.told);
-        let mut window = counters.lend(self.now, report).unwrap();
+        let mut window = counters.lend(self.now, |sample| report(*sample)).unwrap();
         mock.deliver();
         window.lent().set_programmed(true);
         for (counter, registers) in processor.unit.iter().filter(|(of, _)| !of.is_fixed()) {
