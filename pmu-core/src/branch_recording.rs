@@ -1,4 +1,4 @@
-//! Who records branches: the events of a session, and a recorder.
+//! Owners of the branch records: the events of a session, and a recorder.
 //!
 //! [`events`] settles the records on what the running events ask for, and [`interrupt`] collects them in the counters'
 //! interrupt. [`recorder`], [`switch`], [`switch_area`] and [`lend`] are the recorder's: the last branches without any

@@ -2,8 +2,8 @@
 //!
 //! This module is below the counters, whose samples have branches. [`unit`] describes a processor's records as data,
 //! [`access`] has the register accesses that tasks and the interrupt make, [`recording`] the operations of a task.
-//! [`memory`] receives the records, and [`sampled`] shows them. [`record`], [`filter`] and [`kind`] are the types of the
-//! other modules.
+//! [`memory`] receives the records, and [`sampled`] shows them. [`record`], [`filter`] and [`kind`] are the types of
+//! the other modules.
 
 pub(crate) mod access;
 pub(crate) mod call_stack_frame;

@@ -94,10 +94,8 @@ impl<M: MsrBackend> Recording<'_, M> {
             self.memory.set_mode(UNKNOWN);
         }
         let is_unknown = self.memory.mode() & UNKNOWN != 0;
-        if is_unknown || self.memory.mode() & RECORDING != 0 {
+        if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
             self.halt_and_clear()?;
-        } else {
-            self.leave_no_records()?;
         }
         let freezes = self.unit.can_freeze() && !wanted.is_call_stack;
         if is_unknown {
@@ -152,6 +150,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Leaves nothing that the borrower of the counters may see, and no freeze. Keeps a call stack.
+    #[inline(never)]
     fn end_for_borrower(&self) -> Result<(), MsrFault> {
         if !self.memory.was_of_events() {
             return Ok(());
@@ -180,6 +179,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Ends what a predecessor left, and proves that the processor has the records. Finds whether it freezes them.
+    #[inline(never)]
     fn verify(&self) -> Result<(), MsrFault> {
         if !self.end_left_over()? {
             let (operation, register) = (MsrOperation::Write, self.unit.registers().from);
@@ -188,8 +188,8 @@ impl<M: MsrBackend> Recording<'_, M> {
         if let Some(freeze) = self.unit.registers().freeze {
             let set = self.set_freeze(true);
             let found = set.and_then(|()| self.msr.update_retrying(freeze.bit.read()));
-            self.set_freeze(false)?;
             if !found.is_ok_and(|value| value & freeze.bit.bits() != 0) {
+                self.memory.clear_mode(FREEZING);
                 self.memory.set_mode(UNFREEZABLE);
             }
         }

@@ -1,5 +1,7 @@
 //! Selection of the branches that a processor records.
 
+use core::fmt;
+
 use crate::branches::kind::{BranchKind, BranchKinds};
 
 /// Selects the branches that a processor records: by privilege level, and by kind.
@@ -108,29 +110,85 @@ impl BranchFilter {
             && self.call_stack == other.call_stack
     }
 
-    /// Returns the filter as a number above 0.
-    pub(crate) const fn pack(self) -> u16 {
-        let Self { kinds, user, kernel, call_stack } = self;
-        1 << 15
-            | (call_stack as u16) << 10
-            | (kernel as u16) << 9
-            | (user as u16) << 8
-            | kinds.bits() as u16
-    }
-
-    /// Returns the filter of such a number; `None` for 0.
-    pub(crate) const fn unpack(packed: u16) -> Option<Self> {
-        if packed == 0 {
-            return None;
-        }
-        let kinds = BranchKinds::of_bits(packed as u8);
-        let [user, kernel, call_stack] =
-            [packed >> 8 & 1 != 0, packed >> 9 & 1 != 0, packed >> 10 & 1 != 0];
-        Some(Self { kinds, user, kernel, call_stack })
-    }
-
     /// Returns whether the filter selects no branch.
     pub const fn is_empty(self) -> bool {
         self.kinds.is_empty() || !(self.user || self.kernel)
+    }
+}
+
+/// A filter in two bytes, or none.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PackedFilter(u16);
+
+impl PackedFilter {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) const fn new(filter: BranchFilter) -> Self {
+        let BranchFilter { kinds, user, kernel, call_stack } = filter;
+        let levels = (user as u16) << 8 | (kernel as u16) << 9 | (call_stack as u16) << 10;
+        Self(1 << 15 | levels | kinds.bits() as u16)
+    }
+
+    pub(crate) const fn get(self) -> Option<BranchFilter> {
+        let Self(bits) = self;
+        if bits == 0 {
+            return None;
+        }
+        let kinds = BranchKinds::of_bits(bits as u8);
+        let [user, kernel, call_stack] = [bits & 1 << 8, bits & 1 << 9, bits & 1 << 10];
+        Some(BranchFilter {
+            kinds,
+            user: user != 0,
+            kernel: kernel != 0,
+            call_stack: call_stack != 0,
+        })
+    }
+
+    #[inline]
+    pub(crate) const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
+    pub(crate) const fn of_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+}
+
+impl fmt::Debug for PackedFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for PackedFilter {
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(f, "{}", self.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_filter_is_the_filter_again() {
+        assert_eq!(PackedFilter::NONE.get(), None);
+        let filters = [
+            BranchFilter::USER,
+            BranchFilter::KERNEL.only(BranchKinds::CALLS),
+            BranchFilter::ALL.only(BranchKinds::NONE),
+            BranchFilter::USER.call_stack(),
+            BranchFilter::ALL.at(false, false),
+        ];
+        for filter in filters {
+            let packed = PackedFilter::new(filter);
+            assert_eq!((packed.get(), packed.is_none()), (Some(filter), false));
+            assert_eq!(PackedFilter::of_bits(packed.bits()), packed);
+        }
     }
 }

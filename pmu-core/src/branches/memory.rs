@@ -80,7 +80,7 @@ pub(crate) const STACK: u8 = 128;
 pub(crate) enum Taken {
     /// A recorder has them.
     Refused,
-    /// Nobody has tried the registers.
+    /// The registers are still to be tried.
     Unverified,
     Verified,
 }
@@ -165,13 +165,15 @@ impl BranchMemory {
 
     /// Takes the memory for the events of a session, unless a recorder has it.
     pub(crate) fn take_for_events(&self, unit: &BranchUnit) -> Taken {
-        let from = |owner| self.owner.compare_exchange(owner, OF_EVENTS, Acquire, Relaxed).is_ok();
-        let is_same = self.unit.load(Relaxed) == unit.fingerprint();
-        if is_same && (self.is_of_events() || from(VERIFIED)) {
-            return Taken::Verified;
-        }
-        if ![UNTAKEN, VERIFIED, TRIED].into_iter().any(from) && !self.is_of_events() {
+        let before = self.owner.load(Relaxed);
+        if before == TAKEN
+            || self.owner.compare_exchange(before, OF_EVENTS, Acquire, Relaxed).is_err()
+        {
             return Taken::Refused;
+        }
+        let is_same = self.unit.load(Relaxed) == unit.fingerprint();
+        if is_same && matches!(before, OF_EVENTS | VERIFIED) {
+            return Taken::Verified;
         }
         self.mode.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
@@ -180,8 +182,10 @@ impl BranchMemory {
 
     /// Notes that no event needs the records.
     pub(crate) fn leave_to_others(&self) {
-        for (from, to) in [(OF_EVENTS, VERIFIED), (TRIED, UNTAKEN)] {
-            let _ = self.owner.compare_exchange(from, to, Release, Relaxed);
+        let before = self.owner.load(Relaxed);
+        let after = if before == OF_EVENTS { VERIFIED } else { UNTAKEN };
+        if matches!(before, OF_EVENTS | TRIED) {
+            let _ = self.owner.compare_exchange(before, after, Release, Relaxed);
         }
     }
 
@@ -195,11 +199,6 @@ impl BranchMemory {
     pub(crate) fn give_up(&self) {
         self.mode.store(STALE | UNKNOWN, Relaxed);
         let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
-    }
-
-    /// Returns whether the events of a session have the records.
-    pub(crate) fn is_of_events(&self) -> bool {
-        self.owner.load(Relaxed) == OF_EVENTS
     }
 
     /// Returns whether a recorder has the records.

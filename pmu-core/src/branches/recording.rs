@@ -84,17 +84,20 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are
     /// cleared.
+    #[inline(never)] // Linked once: several operations end a recording.
     pub(crate) fn halt_for_another(&self) -> Result<u64, MsrFault> {
         self.halt().inspect_err(|_| self.memory.set_mode(STALE))
     }
 
     /// Stops the recording for another thread or owner, and clears the records.
+    #[inline(never)] // Linked once: several operations end a recording.
     pub(crate) fn halt_and_clear(&self) -> Result<(), MsrFault> {
         self.halt_for_another()?;
         self.clear_stopped()
     }
 
     /// Clears the records, and notes that they are another owner's where that fails.
+    #[inline(never)] // Linked once: several operations end a recording.
     pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
         self.memory.clear_mode(CLEAR);
         let cleared = self.unit.clear_records(self.msr);

@@ -232,7 +232,8 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterMemory, EventFacility, MsrBackend, Platform, Report, ServiceError, SourceInterface, WithOpenedEvents,
+    /// #     CounterMemory, EventFacility, MsrBackend, Platform, Report, ServiceError, SourceInterface,
+    /// #     WithOpenedEvents,
     /// # };
     /// # fn push(_: Report, _from: u64) {}
     /// /// The handler of sources and opened events, whose samples have branches.

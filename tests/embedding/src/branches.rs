@@ -13,46 +13,42 @@ use core::sync::atomic::Ordering;
 
 use machine::{Apic, Msr, register};
 use pmu_core::{
-    BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service_with,
+    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError, CounterMemory,
+    CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry, EventTable,
+    GenericEvent, OpenedEvents, Snapshot, service,
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
-const STACK_LIMIT: usize = 704;
+const STACK_LIMIT: usize = 816;
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
 static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
 
-/// The handler of the performance interrupt. Returns the number of periods that were over.
+type Events<'a> = OpenedEvents<'a, Branches<'a>>;
+
+fn events<'a>(unit: &'a CounterUnit, branches: &'a BranchUnit) -> Events<'a> {
+    OpenedEvents::new(unit, &EVENTS).with(Branches::new(branches, &RECORDS))
+}
+
+/// The handler of the performance interrupt. Returns the number of periods that were over, with branches.
 fn performance_interrupt(unit: &CounterUnit, branches: &BranchUnit) -> u32 {
     let mut reported = 0;
-    let events = OpenedEvents::new(unit, &EVENTS);
-    let records = Branches::new(branches, &RECORDS);
-    let serviced = service_with(&events, &Msr, &Apic, &MEMORY, records, |_, records| {
-        reported += 1;
-        records.iter().for_each(|branch| _ = black_box((branch.from, branch.to)));
+    let events = events(unit, branches);
+    let serviced = service(&events, &Msr, &Apic, &MEMORY, |sample| {
+        reported += u32::from(sample.branch_records().is_some());
+        sample.branches().for_each(|branch| _ = black_box((branch.from, branch.to)));
     });
     if serviced.is_ok() { reported } else { 0 }
 }
 
-fn record(branches: &BranchUnit) -> Result<BranchRecorder<'_, Msr>, BranchError> {
-    let mut recorder = BranchRecorder::take(branches, Msr, &RECORDS)?;
-    recorder.freeze_on_interrupt()?;
-    recorder.start(BranchFilter::USER)?;
-    Ok(recorder)
-}
-
 /// Interrupts each 65,536 instructions.
 fn sample(unit: &CounterUnit, branches: &BranchUnit) -> Result<bool, CounterError> {
-    let events = OpenedEvents::new(unit, &EVENTS);
+    let events = events(unit, branches);
     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Msr, Apic, &MEMORY)?;
     let sampled =
         Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
-    let sampled = counters.open_event(unit, &sampled)?;
-    // The registers are memory, in which some have one place: what is recorded is not asked.
-    let recorder = black_box(record(branches));
+    let sampled = counters.open_event(unit, &sampled.with_branches(BranchFilter::USER))?;
     counters.start_event_if_free(sampled, 0)?;
     // IA32_PERF_GLOBAL_STATUS: the first counter has overflowed.
     if let Some(register) = register(0x38E) {
@@ -66,9 +62,6 @@ fn sample(unit: &CounterUnit, branches: &BranchUnit) -> Result<bool, CounterErro
     let deepest = stack::depth_of(&mut || {
         reported = performance_interrupt(black_box(unit), black_box(branches));
     });
-    if let Ok(mut recorder) = recorder {
-        let _ = black_box(recorder.shut_down());
-    }
     counters.stop_event(sampled, 10)?;
     counters.shut_down()?;
     Ok(reported == 1 && deepest <= STACK_LIMIT)

@@ -210,7 +210,7 @@ fn check_clear(mock: &Mock<'_>, unit: &BranchUnit, at: &str) {
     }
 }
 
-/// What a guest may leave: its own branches, recorded by its own filter.
+/// A guest leaves its own branches, recorded by its own filter.
 fn run_guest(mock: &Mock<'_>, unit: &BranchUnit, records: bool) {
     let registers = unit.registers();
     if records {

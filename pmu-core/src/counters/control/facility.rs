@@ -1,6 +1,6 @@
 //! The facilities of a session's events: asked as an event is opened, and settled as events come and go.
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::PackedFilter;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::Event;
@@ -20,11 +20,32 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &self,
         counters: CounterSet,
         membership: Membership,
-        branches: Option<BranchFilter>,
+        branches: PackedFilter,
     ) -> Result<CounterSet, CounterError> {
+        if !S::Facility::OFFERS {
+            return match (membership.reload, branches.is_none()) {
+                (0, true) => Ok(counters),
+                (0, false) => Err(CounterError::BranchesUnsupported),
+                _ => Err(CounterError::NotReloadable),
+            };
+        }
         let mut asked = Asked::of(membership, branches);
         let counters = self.source.facility().resolve(&mut asked, counters);
         asked.unmet().map(|()| counters)
+    }
+
+    /// Checks that no event that runs records branches by another filter than an event that is to run.
+    pub(crate) fn check_branches(&self, entry: &EventEntry) -> Result<(), CounterError> {
+        let filter = entry.branches();
+        if !S::Facility::OFFERS || filter.is_none() {
+            return Ok(());
+        }
+        let running = self.slots().filter_map(|(_, slot)| self.table().entry(slot.running()?));
+        let differs = |other: PackedFilter| !other.is_none() && other != filter;
+        match running.map(EventEntry::branches).any(differs) {
+            true => Err(CounterError::BranchFilterInUse),
+            false => Ok(()),
+        }
     }
 
     /// Returns whether a member of a group to be opened reloads others.
@@ -55,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let membership = entry.membership().with(Membership::RELOADS, reloads);
         let membership = Membership { reload: named, ..membership };
-        let counters = self.resolve(entry.counters(), membership, None)?;
+        let counters = self.resolve(entry.counters(), membership, PackedFilter::NONE)?;
         if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }

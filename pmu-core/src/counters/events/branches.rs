@@ -1,6 +1,6 @@
 //! Events whose samples have the last branches.
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::{BranchFilter, PackedFilter};
 use crate::counters::events::event::Event;
 
 impl Event {
@@ -15,10 +15,11 @@ impl Event {
     /// without such branch records.
     ///
     /// A processor records by one filter at a time. Events with another filter do not run at the same time:
-    /// [rotating](Self::rotating) events take turns. The records are cleared at each
-    /// [`switch_out`](crate::CounterSession::switch_out) and [`switch_in`](crate::CounterSession::switch_in), so that no
-    /// thread's sample has branches of another thread. A kernel whose events of the processor have branches makes both
-    /// calls at each thread switch, also without events of the thread. A [call
+    /// [rotating](Self::rotating) events take turns.
+    ///
+    /// [`switch_out`](crate::CounterSession::switch_out) and [`switch_in`](crate::CounterSession::switch_in) clear the
+    /// records, so that no thread's sample has branches of another thread. If events of the processor have branches,
+    /// the kernel makes both calls at each thread switch, also without events of the thread. A [call
     /// stack](BranchFilter::call_stack) thus begins anew at each switch.
     ///
     /// ```
@@ -27,7 +28,7 @@ impl Event {
     /// assert_eq!(misses.branches(), Some(BranchFilter::USER));
     /// ```
     pub const fn with_branches(mut self, filter: BranchFilter) -> Self {
-        self.branches = Some(filter);
+        self.branches = PackedFilter::new(filter);
         self
     }
 
@@ -38,6 +39,6 @@ impl Event {
     /// assert_eq!(Event::generic(GenericEvent::Cycles).every(10_007).branches(), None);
     /// ```
     pub const fn branches(&self) -> Option<BranchFilter> {
-        self.branches
+        self.branches.get()
     }
 }

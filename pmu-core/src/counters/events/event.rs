@@ -1,6 +1,6 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::PackedFilter;
 use crate::counters::events::extra::Extra;
 use crate::counters::events::membership::Membership;
 use crate::counters::names::counter_id::CounterSet;
@@ -44,7 +44,7 @@ pub struct Event {
     pub(crate) counters: CounterSet,
     pub(crate) extra: Extra,
     /// The branches that samples of the event have.
-    pub(crate) branches: Option<BranchFilter>,
+    pub(crate) branches: PackedFilter,
 }
 
 /// The period of an event, and whether the event has a total.
@@ -101,7 +101,7 @@ impl Event {
             tag: 0,
             counters: CounterSet::ALL,
             extra: Extra::NONE,
-            branches: None,
+            branches: PackedFilter::NONE,
         }
     }
 

@@ -1,6 +1,6 @@
 //! An event that is on no processor: switched out, or created without a processor.
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::events::extra::Extra;
@@ -52,7 +52,7 @@ pub struct SavedEvent {
     pub(crate) membership: u64,
     pub(crate) extra: Extra,
     /// The branches of its samples.
-    pub(crate) branches: Option<BranchFilter>,
+    pub(crate) branches: PackedFilter,
     pub(crate) select: u64,
     pub(crate) tag: u64,
     pub(crate) counters: u64,
@@ -70,7 +70,7 @@ impl SavedEvent {
         core_type: 0,
         membership: 0,
         extra: Extra::NONE,
-        branches: None,
+        branches: PackedFilter::NONE,
         select: 0,
         tag: 0,
         counters: 0,

@@ -1,6 +1,6 @@
 //! Hardware beside the counters that a session's events ask for.
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::{BranchFilter, PackedFilter};
 use crate::branches::sampled::Branches;
 use crate::counters::error::CounterError;
 use crate::counters::events::membership::Membership;
@@ -109,9 +109,9 @@ pub struct Asked {
 }
 
 impl Asked {
-    pub(crate) const fn of(membership: Membership, branches: Option<BranchFilter>) -> Self {
+    pub(crate) const fn of(membership: Membership, branches: PackedFilter) -> Self {
         let (reloaded, reloads) = (membership.reload != 0, membership.has(Membership::RELOADS));
-        Self { reloaded, reloads, branches }
+        Self { reloaded, reloads, branches: branches.get() }
     }
 
     /// Returns the error of a request that the event cannot do without, and that was not met.
@@ -176,9 +176,14 @@ impl<'r> Running<'r> {
     /// Returns the counters whose events' samples have [branches](crate::Event::with_branches), with the filter, which
     /// all these events have in common.
     pub fn with_branches(&self) -> Option<(CounterSet, BranchFilter)> {
-        let filter_of = |counter| self.on(counter).and_then(|event| event.branches());
-        let filter = self.counters.iter().find_map(filter_of)?;
-        Some((self.counters.retain(|counter| filter_of(counter).is_some()), filter))
+        let mut found = None;
+        for counter in self.counters.iter() {
+            if let Some(filter) = self.on(counter).and_then(|event| event.branches()) {
+                let others = found.map_or(CounterSet::NONE, |(others, _)| others);
+                found = Some((others | counter.only(), filter));
+            }
+        }
+        found
     }
 
     /// Returns the registers of one of these counters.
@@ -237,7 +242,7 @@ impl<'r> RunningEvent<'r> {
 
     /// Returns the filter of the [branches](crate::Event::with_branches) that the event's samples have.
     pub fn branches(&self) -> Option<BranchFilter> {
-        self.entry.branches()
+        self.entry.branches().get()
     }
 
     /// Returns whether the event is [reloaded](crate::Event::reloaded_by) by its own overflows.

@@ -2,7 +2,7 @@
 
 use core::ops::Deref;
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
 use crate::branches::sampled::Branches;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -27,18 +27,22 @@ pub struct Sample<'s, F = ()> {
     overflow: EventOverflow,
     facility: &'s F,
     /// The branches that the event asked for.
-    branches: Option<BranchFilter>,
+    branches: PackedFilter,
 }
 
 impl<'s, F> Sample<'s, F> {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new<S: EventSource>(
         source: &S,
         overflow: EventOverflow,
         facility: &'s F,
     ) -> Self {
         let entry = if S::Facility::OFFERS { source.opened().entry(overflow.event) } else { None };
-        Self { overflow, facility, branches: entry.and_then(EventEntry::branches) }
+        Self {
+            overflow,
+            facility,
+            branches: entry.map_or(PackedFilter::NONE, EventEntry::branches),
+        }
     }
 
     /// Returns the source's facility, which has [collected](crate::Facility::collect) what belongs to the sample.
@@ -61,8 +65,11 @@ impl<F: EventFacility> Sample<'_, F> {
     ///     }
     /// }
     /// ```
+    #[inline]
     pub fn branches(&self) -> impl Iterator<Item = Branch> {
-        self.branch_records().into_iter().flat_map(Branches::iter)
+        // A flattened option would take the room of two iterators on the interrupt's stack.
+        let mut branches = self.branch_records().map(Branches::iter);
+        core::iter::from_fn(move || branches.as_mut()?.next())
     }
 
     /// Returns the branch records of the sample, with what else is known of them. Returns `None` if the event did not
@@ -72,7 +79,7 @@ impl<F: EventFacility> Sample<'_, F> {
     /// [`BranchRecorder`](crate::BranchRecorder) records meanwhile.
     pub fn branch_records(&self) -> Option<&Branches<'_>> {
         let records = self.facility.branches()?;
-        let are_its = match self.branches {
+        let are_its = match self.branches.get() {
             Some(filter) => records.are_of(filter),
             None => self.event.row().is_some() && records.are_of_recorder(),
         };

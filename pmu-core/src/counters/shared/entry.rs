@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-use crate::branches::filter::BranchFilter;
+use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::membership::Membership;
@@ -78,7 +78,7 @@ pub struct EventEntry {
     state: AtomicU8,
     /// This processor can count the event.
     countable: AtomicBool,
-    /// The [filter](BranchFilter::pack) of the branches of its samples; 0 for none.
+    /// The [filter](PackedFilter) of the branches of its samples; 0 for none.
     branches: AtomicU16,
     turn: AtomicU32,
     members: SharedMembers,
@@ -132,7 +132,7 @@ impl EventEntry {
         self.countable.store(countable, Relaxed);
         self.members.store(event);
         self.extra.store(&event.extra);
-        self.branches.store(event.branches.map_or(0, BranchFilter::pack), Relaxed);
+        self.branches.store(event.branches.bits(), Relaxed);
         self.period.store(event.period);
         self.total.store(event.count.value, Relaxed);
         self.enabled.store(event.count.enabled, Relaxed);
@@ -197,8 +197,8 @@ impl EventEntry {
 
     /// Returns the filter of the branches that the event's samples have.
     #[inline]
-    pub(crate) fn branches(&self) -> Option<BranchFilter> {
-        BranchFilter::unpack(self.branches.load(Relaxed))
+    pub(crate) fn branches(&self) -> PackedFilter {
+        PackedFilter::of_bits(self.branches.load(Relaxed))
     }
 
     /// Returns the extra register of the present encoding.

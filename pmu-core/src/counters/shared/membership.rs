@@ -58,11 +58,11 @@ impl EventEntry {
         self.membership().has(Membership::EXTRA)
     }
 
-    /// Returns whether the event takes more to start than a free counter: an extra register, branches, counters that no
-    /// other event uses, or a change of the global control register.
+    /// Returns whether the event takes more to start than a free counter: an extra register, counters that no other
+    /// event uses, or a change of the global control register.
     pub(crate) fn needs_more_than_a_counter(&self) -> bool {
         const MORE: u8 = Membership::EXTRA | Membership::EXCLUSIVE | Membership::IN_GUESTS;
-        self.membership().has(MORE) || self.branches().is_some()
+        self.membership().has(MORE)
     }
 
     /// Returns whether no other event is counted while this one is, except those of its group.

@@ -1,5 +1,6 @@
 //! The search for a plan, before any register is accessed.
 
+use crate::branches::filter::PackedFilter;
 use crate::counters::control::assignment::plan::{NoRoom, Placement};
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::events::membership::Membership;
@@ -82,9 +83,11 @@ impl Planner<'_> {
 
     /// Returns whether an event and the others of the plan record branches by the same filter, if at all.
     fn shares_branches(&self, event: EventId) -> bool {
-        let filter_of = |event| self.table.entry(event).and_then(EventEntry::branches);
-        let Some(filter) = filter_of(event) else { return true };
-        self.plan.events().filter_map(filter_of).all(|other| other == filter)
+        let filter_of =
+            |event| self.table.entry(event).map_or(PackedFilter::NONE, EventEntry::branches);
+        let filter = filter_of(event);
+        let agrees = |other: PackedFilter| other.is_none() || other == filter;
+        filter.is_none() || self.plan.events().map(filter_of).all(agrees)
     }
 
     /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no

@@ -131,8 +131,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event starts only with its group.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the event is already started.
-    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
-    ///   event finds no counter or extra register, and does not rotate.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
+    ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the event finds no counter or extra register, or
+    ///   branches are recorded by another filter, and the event does not rotate.
     /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
     /// - [`Faulted`](CounterError::Faulted): a register access failed, and the start could not be undone, because a
     ///   counter could not be stopped.
@@ -174,6 +175,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   kinds: [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
     ///   of an [`OnSharedCore`](crate::OnSharedCore) source, and, on Intel, events that count only
     ///   [in guests](Event::in_guests).
+    /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
+    ///   [branches](Event::with_branches) by another filter.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
     ///   error is also returned while another event that counts only in guests runs. `start_event` does not fail for
     ///   this reason.
@@ -185,6 +188,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if self.table().runs_exclusive_or_of_guests() {
             return Err(CounterError::NoFreeCounter);
         }
+        self.check_branches(entry)?;
         let state = if entry.is_countable() {
             let room = self.free_counter(entry.counters());
             room.and_then(|counter| self.run(counter, event))?;
