@@ -45,7 +45,10 @@ impl EventFacility for Branches<'_> {
         let settled = match wanted {
             Some(wanted) => recording.record(wanted, running.are_switched()),
             None if running.are_lent() => recording.end_for_borrower(),
-            None => recording.end(),
+            None => {
+                recording.end();
+                Ok(())
+            }
         };
         let counters = asked.map_or(CounterSet::NONE, |(counters, _)| counters);
         settled.map_err(|fault| Unsettled { counters, fault })
@@ -120,19 +123,17 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Ends what was recorded for events. An access that fails is no error of the events that still run: it is tried
     /// again with the next change, and until then the records are not read.
-    fn end(&self) -> Result<(), MsrFault> {
+    fn end(&self) {
         let mode = self.memory.mode();
         if !self.memory.was_of_events() || mode & (RECORDING | STALE | CLEAR) == CLEAR {
-            return Ok(());
+            return;
         }
         self.memory.kept.store(0, Relaxed);
-        if mode & UNKNOWN != 0 {
-            self.end_unknown(mode)?;
-        } else if self.halt_and_clear().is_err() {
-            return Ok(());
+        let is_unknown = mode & UNKNOWN != 0;
+        let ended = if is_unknown { self.end_unknown(mode) } else { self.halt_and_clear() };
+        if ended.is_ok() {
+            self.memory.leave_to_others();
         }
-        self.memory.leave_to_others();
-        Ok(())
     }
 
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.

@@ -208,7 +208,7 @@ pub unsafe trait Kernel: Sized + 'static {
     ///         let exact = SampledFrame::new(frame, record.address(unit));
     ///         PMU.profiles().interrupt(&exact, OPS);
     ///     });
-    ///     PMU.interrupt_beside(frame, ops, |_, _| ()).claim
+    ///     PMU.interrupt_beside(frame, ops, |_, _, _| ()).claim
     /// }
     /// # let _ = (non_maskable_interrupt, take_ops);
     /// ```

@@ -64,7 +64,7 @@ impl<K: Kernel, const P: usize> PmuTopDown<K, P> {
     /// static TOP_DOWN: PmuTopDown<MyKernel, 8> = PmuTopDown::new();
     ///
     /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt_beside(frame, TOP_DOWN.here(), |_sample, _top_down| ())
+    ///     PMU.interrupt_beside(frame, TOP_DOWN.here(), |_, _, _| ())
     /// }
     /// # let _ = interrupt;
     /// ```

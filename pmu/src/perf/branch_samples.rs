@@ -14,13 +14,12 @@ use crate::perf::event_attr::PerfEventAttr;
 ///
 /// ```
 /// use pmu::perf::{BranchSamples, PerfEventAttr};
-/// use pmu::core::{Branch, BranchFilter};
+/// use pmu::core::{Branch, Event};
 ///
-/// fn open(mut attr: PerfEventAttr) -> Result<Option<BranchFilter>, Box<dyn core::error::Error>> {
-///     let samples = attr.take_branches()?; // For `BranchRecorder::start`, and for each branch of a sample.
+/// fn open(mut attr: PerfEventAttr) -> Result<Event, Box<dyn core::error::Error>> {
+///     let samples = attr.take_branches()?; // Kept for each branch of a sample.
 ///     let event = attr.event(|_| None)?;
-///     # let _ = event;
-///     Ok(samples.map(|samples| samples.filter()))
+///     Ok(samples.map_or(event, |samples| event.with_branches(samples.filter())))
 /// }
 /// fn sample(samples: BranchSamples, branches: impl Iterator<Item = Branch>, mut write: impl FnMut([u8; 24])) {
 ///     for entry in branches.filter_map(|branch| samples.entry(&branch)) {
@@ -151,7 +150,7 @@ impl BranchSamples {
         Ok(Self { wanted, filter })
     }
 
-    /// Returns the filter for the branch recorder.
+    /// Returns the filter for [`Event::with_branches`](pmu_core::Event::with_branches).
     pub const fn filter(&self) -> BranchFilter {
         self.filter
     }

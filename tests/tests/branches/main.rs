@@ -6,6 +6,7 @@ mod detection;
 mod formats;
 mod interrupted;
 mod lent;
+mod of_events;
 mod outsiders;
 mod platforms;
 mod recorder;
