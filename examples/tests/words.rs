@@ -108,7 +108,7 @@ fn what_cannot_be_read_is_not_advised_to_be_made_writable() {
         assert_eq!(output.status.code(), Some(2), "{complaint}");
         assert!(complaint.contains(file) && !complaint.contains("writable"), "{complaint}");
     }
-    // What only its owner may read, as another user.
+    // As another user than the one who may read it.
     fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
     let mut other = Command::new(env!("CARGO_BIN_EXE_profile"));
     other.arg("report").arg(&file).current_dir("/");

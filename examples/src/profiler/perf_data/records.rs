@@ -30,7 +30,7 @@ pub(super) struct Records<R> {
     header: [u8; HEADER],
     given: usize,
     body: u64,
-    /// What the records of the round before and of this one take.
+    /// Memory for the records of the round before, and for those of this one.
     round_before: u64,
     round: u64,
 }
