@@ -174,6 +174,22 @@ fn mappings_as_large_as_can_be_do_not_take_a_buffer_of_their_size_each() {
     assert!(text.contains("109 seen, 109 hit"), "{text}");
 }
 
+/// Samples are reported round by round: of such a recording half a report would be made.
+#[test]
+fn a_record_behind_many_rounds_that_is_not_read_is_an_error_and_not_a_shorter_report() {
+    let round: Vec<u8> = [68, 0, 0, 0, 0, 0, 8, 0].to_vec();
+    let rounds = [first(9), round].concat().repeat(10_000);
+    assert_eq!(report("hostile-rounds.data", &with_records(&rounds)).status.code(), Some(0));
+    for (kind, told) in [(71, "trace"), (81, "compressed"), (83, "compressed")] {
+        let last = [kind, 0, 0, 0, 0, 0, 16, 0].into_iter().chain([0xFF; 8]);
+        let records = rounds.iter().copied().chain(last).collect::<Vec<_>>();
+        let output = report("hostile-last.data", &with_records(&records));
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.contains(told) && output.stdout.is_empty(), "{complaint}");
+    }
+}
+
 /// Until a round ends, all records are held: 20 million of the smallest take gigabytes, and so do the largest.
 #[test]
 fn records_that_no_round_ends_are_an_error_and_are_not_held() {

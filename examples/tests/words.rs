@@ -2,7 +2,9 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -106,6 +108,20 @@ fn what_cannot_be_read_is_not_advised_to_be_made_writable() {
         assert_eq!(output.status.code(), Some(2), "{complaint}");
         assert!(complaint.contains(file) && !complaint.contains("writable"), "{complaint}");
     }
+    // As another user than the one who may read it.
+    fs::set_permissions(&file, Permissions::from_mode(0o000)).unwrap();
+    let mut other = Command::new(env!("CARGO_BIN_EXE_profile"));
+    other.arg("report").arg(&file).current_dir("/");
+    // SAFETY: no preconditions.
+    if unsafe { libc::geteuid() } == 0 {
+        other.uid(65534).gid(65534);
+    }
+    let complaint = match other.output() {
+        Ok(output) => text(&output.stderr),
+        Err(error) => return println!("skipped: not as an ordinary user: {error}"),
+    };
+    fs::remove_file(&file).unwrap();
+    assert!(complaint.contains("denied") && !complaint.contains("writable"), "{complaint}");
 }
 
 #[test]

@@ -62,6 +62,11 @@ pub trait PerfEvents {
         false
     }
 
+    /// Returns the error that ended a recording before its last record.
+    fn failure(&mut self) -> Option<io::Error> {
+        None
+    }
+
     /// Returns how much the target has consumed on the opened processors, in the period's unit; `None` if
     /// the kernel does not tell.
     fn consumed(&mut self) -> Option<u64>;

@@ -5,6 +5,8 @@
 mod build_ids;
 mod check;
 pub mod reader;
+mod records;
+mod source;
 mod synthesized;
 pub mod writer;
 

@@ -34,6 +34,9 @@ pub fn run(
     sampling.select(selection);
     while !sampling.has_ended() {
         sampling.read()?;
+        if let Some(error) = sampling.failure() {
+            return Err(failed(error));
+        }
         progress(sampling.statistics());
     }
     Ok((sampling.finish()?, facts, source))

@@ -12,6 +12,7 @@ pub mod thinning;
 use core::cmp::Reverse;
 use core::ops::Range;
 use std::collections::HashMap;
+use std::io;
 use std::path::Path;
 use std::thread;
 
@@ -153,6 +154,11 @@ impl<E: PerfEvents, const N: usize> Sampling<E, N> {
     /// Returns true once a recording has no more records.
     pub fn has_ended(&self) -> bool {
         self.hardware.events.has_ended()
+    }
+
+    /// Returns the error that ended a recording before its last record.
+    pub fn failure(&mut self) -> Option<io::Error> {
+        self.hardware.events.failure()
     }
 
     /// Profiles the kernel: finely where its functions and its modules' are, and coarsely in between.

@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicU8, Ordering};
 
 use crate::profile::source::KProfileSource;
 
-const NONE_ANSWERED: u8 = 1;
-const ANSWERED: u8 = 2;
-const NO_MEMORY: u8 = 3;
+// From the worst result to the best.
+const NO_MEMORY: u8 = 1;
+const NONE_ANSWERED: u8 = 2;
+const ANSWERED: u8 = 3;
 
 /// Record of whether the counters of a machine work, and have memory. A counter works if it keeps a value that was
 /// written to it. A session records the result when it takes ownership of a processor's counters, or lacks the memory
@@ -29,21 +30,18 @@ impl CounterAnswer {
 
     /// Notes that a processor's counters answered, or that none of them did.
     pub(crate) fn note(&self, answered: bool) {
-        if answered {
-            self.0.store(ANSWERED, Ordering::Relaxed);
-        } else {
-            self.note_first(NONE_ANSWERED);
-        }
+        self.note_result(if answered { ANSWERED } else { NONE_ANSWERED });
     }
 
     /// Notes that the kernel had no memory for a processor's counters.
     pub(crate) fn note_no_memory(&self) {
-        self.note_first(NO_MEMORY);
+        self.note_result(NO_MEMORY);
     }
 
-    /// Notes a result, unless there is one: another processor's counters may have answered.
-    fn note_first(&self, result: u8) {
-        let _ = self.0.compare_exchange(0, result, Ordering::Relaxed, Ordering::Relaxed);
+    /// Notes a processor's result. The best one of all processors stays.
+    #[inline(never)] // Linked once: two results are noted by it.
+    fn note_result(&self, result: u8) {
+        self.0.fetch_max(result, Ordering::Relaxed);
     }
 
     /// Returns whether the record makes a source unsupported. Without memory, all sources are.
@@ -52,5 +50,26 @@ impl CounterAnswer {
             NONE_ANSWERED => source != KProfileSource::TIME,
             result => result == NO_MEMORY,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_result_of_all_processors_stays() {
+        let (time, other) = (KProfileSource::TIME, KProfileSource::TOTAL_CYCLES);
+        let answer = CounterAnswer::new();
+        let excluded = || [time, other].map(|source| answer.excludes(source));
+        assert_eq!(excluded(), [false, false]);
+        answer.note_no_memory();
+        assert_eq!(excluded(), [true, true]);
+        answer.note(false);
+        answer.note_no_memory();
+        assert_eq!(excluded(), [false, true]);
+        answer.note(true);
+        answer.note(false);
+        assert_eq!(excluded(), [false, false]);
     }
 }

@@ -1,12 +1,13 @@
 //! The declaration of a source: what the boot processor's CPUID says of the source, without an access to a register.
 
+use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::error::InterfaceError;
 use crate::profile::information::{Availability, SourceInformation};
-use crate::profile::source::{KProfileSource, ProfileSource};
+use crate::profile::source::KProfileSource;
 use crate::profile::source_interface::SourceInterface;
 
 /// Returns the cell of the interval of a source that the boot processor declares, and its limits.
@@ -17,7 +18,7 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     if interface.answer().is_some_and(|answer| answer.excludes(source)) {
         return Err(InterfaceError::UnsupportedSource(source));
     }
-    let declared = match interface.table().row(source) {
+    let declared = match interface.table().row_by_call(source) {
         Some(row) => interface
             .intervals()
             .get(row)
@@ -37,14 +38,14 @@ pub(crate) fn store_interval<I: SourceInterface + ?Sized>(
     cell: &AtomicU32,
     interval: Interval,
 ) {
-    let (rows, intervals) = (interface.table().rows(), interface.intervals());
-    let row = interface.table().row(source).and_then(|row| rows.get(row));
-    let source = row.and_then(ProfileSource::canonical).unwrap_or(source);
+    let names = || interface.table().rows().iter().zip(interface.intervals());
+    let known = names().find(|(_, own)| ptr::eq(*own, cell));
+    let shared = known.and_then(|(row, _)| row.canonical()).unwrap_or(source);
     // The variable that all names copy.
-    let canonical =
-        interface.table().row(source).and_then(|row| intervals.get(row)).unwrap_or(cell);
+    let row = interface.table().row_by_call(shared);
+    let canonical = row.and_then(|row| interface.intervals().get(row)).unwrap_or(cell);
     canonical.store(interval.get(), SeqCst);
-    for (_, name) in rows.iter().zip(intervals).filter(|(row, _)| row.canonical() == Some(source)) {
+    for (_, name) in names().filter(|(row, _)| row.canonical() == Some(shared)) {
         // Another task may set the interval by another name. Whoever comes last copies the interval that stays.
         loop {
             let copied = canonical.load(SeqCst);

@@ -137,9 +137,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns the index of a source in the interface's table.
-    #[inline(never)] // Linked once: each operation on a source asks.
     fn row(&self, source: KProfileSource) -> Option<usize> {
-        self.interface().table().row(source)
+        self.interface().table().row_by_call(source)
     }
 
     /// Returns whether a source is not one of the table, but was added.

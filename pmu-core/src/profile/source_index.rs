@@ -36,6 +36,12 @@ impl SourceTable {
         (row < self.rows.len()).then_some(row)
     }
 
+    /// As [`row`](Self::row), and linked once: each operation on a source asks.
+    #[inline(never)]
+    pub(crate) fn row_by_call(&self, source: KProfileSource) -> Option<usize> {
+        self.row(source)
+    }
+
     /// Returns the index of the row with this name. `name` is the documented name or the name that Windows reports.
     /// Case matters.
     pub fn row_named(&self, name: &str) -> Option<usize> {

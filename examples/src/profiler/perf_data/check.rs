@@ -1,11 +1,11 @@
-//! Checks of a recording before it is read: the library allocates as much as its counts say.
+//! Checks of the parts of a recording beside its records, before they are used: the library allocates as much as their
+//! counts say.
 //!
 //! Source: Linux, tools/perf/Documentation/perf.data-file-format.txt.
 
-use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::io;
 
+use super::source::Parts;
 use super::{COMMAND_LINE, EVENT_DESCRIPTIONS, HEADER_BYTES, MAGIC, SECTION_BYTES};
 
 /// The most bytes that the parts of a file beside its records may have together, and the most events.
@@ -20,28 +20,15 @@ const MOST_ATTRIBUTES: u64 = 4096;
 /// many bytes as the version before has, and continues at a wrong place.
 const ATTRIBUTES: [usize; 8] = [64, 72, 80, 96, 104, 112, 120, 128];
 
-/// The kinds of records that are refused: `PERF_RECORD_AUXTRACE`, `_COMPRESSED` and `_COMPRESSED2`.
-const AUXTRACE: u32 = 71;
-const COMPRESSED: u32 = 81;
-const COMPRESSED2: u32 = 83;
-
-/// `PERF_RECORD_FINISHED_ROUND`: no later record is older than the round before.
-const FINISHED_ROUND: u32 = 68;
-
-/// Memory that a record takes beside its bytes until it is sorted, in bytes at most, and the most that the records of
-/// two rounds, which are held at a time, may take.
-const MEMORY_OF_RECORD: u64 = 120;
-const MOST_UNSORTED: u64 = 1 << 30;
-
 /// Checks that a file is a recording of this byte order, that its sections lie in the file, and that each count in a
-/// section is of what the section has room for.
+/// section is of what the section has room for. Returns the records' section.
 ///
 /// # Errors
 /// It is none, or damaged, or of a kind that is not read.
-pub(super) fn check(file: &File) -> io::Result<()> {
-    let size = file.metadata()?.len();
+pub(super) fn check(file: &mut Parts) -> io::Result<Section> {
+    let size = file.size;
     let mut header = [0; HEADER_BYTES as usize];
-    if file.read_exact_at(&mut header, 0).is_err() || header[..8] != MAGIC {
+    if file.read_at(&mut header, 0).is_err() || header[..8] != MAGIC {
         return wrong("no recording: it does not begin as perf.data does");
     }
     let word = |place: usize| word(&header, 8 * place).unwrap_or(0);
@@ -65,14 +52,14 @@ pub(super) fn check(file: &File) -> io::Result<()> {
     check_events(file, attributes, with_place, size)?;
     check_events(file, types, with_place + SECTION_BYTES, size)?;
     check_features(file, [9, 10, 11, 12].map(word), records.end(), size)?;
-    check_records(file, records)
+    Ok(records)
 }
 
 /// A part of the file.
 #[derive(Clone, Copy)]
-struct Section {
-    place: u64,
-    size: u64,
+pub(super) struct Section {
+    pub(super) place: u64,
+    pub(super) size: u64,
 }
 
 impl Section {
@@ -90,15 +77,15 @@ impl Section {
     }
 
     /// Reads a section that is in the file, and is not large.
-    fn read(self, file: &File) -> io::Result<Vec<u8>> {
+    fn read(self, file: &mut Parts) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; self.size as usize];
-        file.read_exact_at(&mut bytes, self.place)?;
+        file.read_at(&mut bytes, self.place)?;
         Ok(bytes)
     }
 }
 
 /// Checks a list of events, each of which ends in the place of its numbers.
-fn check_events(file: &File, events: Section, each: u64, size: u64) -> io::Result<()> {
+fn check_events(file: &mut Parts, events: Section, each: u64, size: u64) -> io::Result<()> {
     if events.size / each > MOST_EVENTS {
         return wrong("a damaged recording: it declares more events than there are");
     }
@@ -119,7 +106,7 @@ fn check_events(file: &File, events: Section, each: u64, size: u64) -> io::Resul
 }
 
 /// Checks the features, whose places follow the records.
-fn check_features(file: &File, bits: [u64; 4], table: u64, size: u64) -> io::Result<()> {
+fn check_features(file: &mut Parts, bits: [u64; 4], table: u64, size: u64) -> io::Result<()> {
     let set = (0..256).filter(|bit| bits[*bit as usize / 64] >> (bit % 64) & 1 != 0);
     let mut left = MOST_BYTES;
     for (number, feature) in (0..).zip(set) {
@@ -200,42 +187,6 @@ fn word(bytes: &[u8], place: usize) -> Option<u64> {
 const NO_ATTRIBUTES: &str =
     "a damaged recording: an event's attributes have a size that none can have";
 
-fn wrong(reason: &str) -> io::Result<()> {
+pub(super) fn wrong<T>(reason: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::InvalidData, reason.to_owned()))
-}
-
-/// Walks through the headers of the records: those whose bodies the library would take for lengths of what follows are
-/// refused, as are those that it cannot read.
-fn check_records(file: &File, records: Section) -> io::Result<()> {
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    reader.seek(SeekFrom::Start(records.place))?;
-    let (mut left, mut round_before, mut round) = (records.size, 0, 0);
-    while left > 0 {
-        let mut header = [0; 8];
-        reader.read_exact(&mut header)?;
-        let [a, b, c, d, _, _, low, high] = header;
-        let (kind, size) =
-            (u32::from_le_bytes([a, b, c, d]), u64::from(u16::from_le_bytes([low, high])));
-        if size < 8 || size > left {
-            return wrong("a damaged recording: a record is longer than what is left");
-        }
-        match kind {
-            AUXTRACE => {
-                return wrong("a recording of a processor's trace (AUX area), which is not read");
-            }
-            COMPRESSED | COMPRESSED2 => {
-                return wrong("a compressed recording; record it without -z");
-            }
-            FINISHED_ROUND => (round_before, round) = (round, 0),
-            _ => round += size + MEMORY_OF_RECORD,
-        }
-        if round_before + round > MOST_UNSORTED {
-            return wrong(
-                "a recording whose records cannot be sorted: too many between two rounds",
-            );
-        }
-        reader.seek_relative(size as i64 - 8)?;
-        left -= size;
-    }
-    Ok(())
 }

@@ -4,18 +4,17 @@
 use core::mem::zeroed;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufReader, Seek};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use linux_perf_data::linux_perf_event_reader::{
     AttrFlags, PerfEventAttr, PerfEventType, SampleFormat, SamplingPolicy,
 };
-use linux_perf_data::{PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
+use linux_perf_data::{Error, PerfFile, PerfFileReader, PerfFileRecord, PerfRecordIter};
 use perf_event_open_sys::bindings::perf_event_attr;
 
-use super::check::check;
+use super::source::Source;
 use crate::profiler::kallsyms::Kallsyms;
 use crate::profiler::maps::Mapping;
 use crate::profiler::perf::record::Layout;
@@ -35,7 +34,7 @@ const MMAP: u32 = 1;
 /// A recording.
 pub struct Reader {
     file: PerfFile,
-    records: PerfRecordIter<BufReader<File>>,
+    records: PerfRecordIter<Source>,
     /// By the event's number.
     layouts: Vec<Layout>,
     /// Records before the first sample, which tell of the kernel.
@@ -43,6 +42,7 @@ pub struct Reader {
     /// Set if the recorded kernel's functions are where the running one's are.
     is_this_kernel: bool,
     has_ended: bool,
+    failure: Option<io::Error>,
     /// Facts for the reader.
     pub facts: Recorded,
 }
@@ -71,12 +71,14 @@ impl Reader {
     /// It cannot be read, or is none.
     pub fn open(path: &Path) -> io::Result<Self> {
         // A FIFO of this name would block; where the file is, its reader named it.
-        let mut opened = open_link(path, Owner::Any, u64::MAX)?;
-        check(&opened)?;
-        opened.rewind()?;
+        Self::of(Source::check(open_link(path, Owner::Any, u64::MAX)?)?)
+    }
+
+    /// Reads what was checked.
+    fn of(source: Source) -> io::Result<Self> {
         let PerfFileReader { perf_file: file, record_iter: records } =
-            PerfFileReader::parse_file(BufReader::with_capacity(1 << 20, opened))
-                .map_err(io::Error::other)?;
+            PerfFileReader::parse_file(source.clone()).map_err(error)?;
+        source.begin_records()?;
         let events = file.event_attributes();
         let layouts = events.iter().map(|event| layout(event.attributes())).collect();
         let event = events.first().ok_or_else(|| io::Error::other("no event was recorded"))?;
@@ -109,6 +111,7 @@ impl Reader {
             first: VecDeque::new(),
             is_this_kernel: false,
             has_ended: false,
+            failure: None,
             facts,
         };
         let here = Kallsyms::running().and_then(|kernel| kernel.texts().next());
@@ -128,7 +131,7 @@ impl Reader {
     /// Returns the next record, if the profiler needs it, and the kernel's first address, if the record tells it;
     /// `None` at the end.
     fn next(&mut self) -> io::Result<Option<(Option<Record>, Option<u64>)>> {
-        let next = self.records.next_record(&mut self.file).map_err(io::Error::other)?;
+        let next = self.records.next_record(&mut self.file).map_err(error)?;
         let Some(record) = next else {
             self.has_ended = true;
             return Ok(None);
@@ -147,6 +150,14 @@ impl Reader {
             sample.processor = 0;
         }
         Ok(Some((parsed, kernel)))
+    }
+}
+
+/// Returns the error of the file itself, if that was it.
+fn error(error: Error) -> io::Error {
+    match error {
+        Error::IoError(error) => error,
+        error => io::Error::other(error),
     }
 }
 
@@ -177,16 +188,19 @@ impl PerfEvents for Reader {
     fn read(&mut self, records: &mut Vec<Record>) {
         records.extend(self.first.drain(..));
         for _ in 0..AT_ONCE {
+            if self.has_ended {
+                return;
+            }
             match self.next() {
-                Ok(Some((record, _))) => records.extend(record),
-                Ok(None) => return,
+                Ok(next) => records.extend(next.and_then(|(record, _)| record)),
                 // A damaged record hides where the next one begins.
-                Err(_) => {
-                    self.has_ended = true;
-                    return;
-                }
+                Err(error) => (self.failure, self.has_ended) = (Some(error), true),
             }
         }
+    }
+
+    fn failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
     }
 
     fn consumed(&mut self) -> Option<u64> {
@@ -214,5 +228,81 @@ impl PerfEvents for Reader {
         let files = self.file.build_ids().unwrap_or_default().into_values();
         let path = |path: Vec<u8>| PathBuf::from(OsString::from_vec(path));
         files.map(|file| (path(file.path), file.build_id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    /// A recording that the fuzzer keeps: 50 samples of one event.
+    const WHOLE: &[u8] = include_bytes!("../../../../fuzz/seeds/profile_recording/fifty-samples");
+
+    /// Checks the recording, has its file rewritten, and reads it. Returns its facts, and the number of its samples.
+    fn rewritten(name: &str, rewrite: impl FnOnce(&File)) -> io::Result<(Recorded, usize)> {
+        let name = format!("pmu-rewritten-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, WHOLE).unwrap();
+        let source = Source::check(File::open(&path).unwrap()).unwrap();
+        rewrite(&File::options().write(true).open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
+        let mut reader = Reader::of(source)?;
+        let mut records = Vec::new();
+        while !reader.has_ended() {
+            reader.read(&mut records);
+        }
+        let samples = records.iter().filter(|one| matches!(one.what, What::Sample(_)));
+        reader.failure().map_or(Ok((reader.facts, samples.count())), Err)
+    }
+
+    /// The records' section.
+    fn records() -> core::ops::Range<usize> {
+        let word = |place| u64::from_le_bytes(WHOLE[place..place + 8].try_into().unwrap()) as usize;
+        word(40)..word(40) + word(48)
+    }
+
+    #[test]
+    fn a_recording_rewritten_between_its_check_and_its_reading_is_read_as_it_was_checked() {
+        let (as_it_is, samples) = rewritten("nothing", |_| ()).unwrap();
+        assert_eq!(samples, 50);
+        // Each count and size beside the records is the largest that there is.
+        let (facts, samples) = rewritten("parts", |file| {
+            let all = [0xFF].repeat(WHOLE.len());
+            file.write_all_at(&all[..records().start], 0).unwrap();
+            let end = records().end;
+            file.write_all_at(&all[end..], end as u64).unwrap();
+        })
+        .unwrap();
+        assert_eq!(samples, 50);
+        assert_eq!((facts.command, facts.event), (as_it_is.command, as_it_is.event));
+    }
+
+    /// The library allocates as much for a trace as the first word of its body says.
+    #[test]
+    fn records_rewritten_before_they_are_read_are_an_error_and_nothing_is_allocated_for_them() {
+        let mut last = records().start;
+        loop {
+            let size = usize::from(u16::from_le_bytes([WHOLE[last + 6], WHOLE[last + 7]]));
+            if last + 2 * size > records().end {
+                break;
+            }
+            last += size;
+        }
+        for (header, told) in [
+            ([71, 0, 0, 0, 0, 0, 72, 0], "trace"),
+            ([81, 0, 0, 0, 0, 0, 72, 0], "compressed"),
+            ([9, 0, 0, 0, 0, 0, 0xFF, 0xFF], "longer"),
+            ([9, 0, 0, 0, 0, 0, 0, 0], "longer"),
+        ] {
+            let failure = rewritten(told, |file| {
+                file.write_all_at(&[header, (1_u64 << 46).to_le_bytes()].concat(), last as u64)
+                    .unwrap();
+            });
+            let failure = failure.unwrap_err().to_string();
+            assert!(failure.contains(told), "{failure}");
+        }
     }
 }

@@ -196,7 +196,13 @@ fn bar(value: f64, greatest: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use pmu_kprofile::Statistics;
+
     use super::*;
+    use crate::profiler::call_stacks::CallStacks;
+    use crate::profiler::report::Run;
+    use crate::profiler::report::consumed::Unit;
+    use crate::profiler::symbols::Symbols;
 
     #[test]
     fn a_name_takes_no_more_room_than_there_is() {
@@ -210,7 +216,42 @@ mod tests {
         assert_eq!(wrapped(note, usize::MAX), [note]);
         let lines = ["most samples", "are in", "`/a/very/long/path`,", "so to say"];
         assert_eq!(wrapped(note, 12), lines);
+        assert_eq!(wrapped(note, 11)[..2], ["most", "samples are"]);
         assert_eq!(wrapped("", 12), [""]);
+    }
+
+    #[test]
+    fn a_report_has_no_line_of_a_note_beyond_the_terminals_width() {
+        let run = Run {
+            processor: "one".into(),
+            interface: "none".into(),
+            source: "Timer",
+            interval: "1 ms".into(),
+            each: 1,
+            unit: Unit::Nanoseconds,
+            start: 0,
+            subject: "a command".into(),
+        };
+        let (statistics, stacks) = (Statistics::default(), CallStacks::default());
+        let symbols = Symbols::default();
+        let mut report = Report::new(run, statistics, None, &[], stacks, symbols, |_| None);
+        report.notes = vec!["some words ".repeat(20).trim_end().into(); 2];
+        for width in [40, 57, 80] {
+            report.width = Some(width);
+            let text = report.to_string();
+            let notes: Vec<_> = text
+                .lines()
+                .skip_while(|line| !line.starts_with("note"))
+                .take_while(|line| !line.is_empty())
+                .collect();
+            let longest = notes.iter().map(|line| line.chars().count()).max();
+            assert!((width - 8..=width).contains(&longest.unwrap()), "{width}: {text}");
+            let words =
+                notes.iter().flat_map(|line| line.split(' ')).filter(|word| *word == "words");
+            assert!(words.count() == 40 && notes.len() > 2, "{width}: {text}");
+        }
+        report.width = None;
+        assert_eq!(report.to_string().lines().filter(|line| line.starts_with("note")).count(), 2);
     }
 
     #[test]

@@ -78,26 +78,27 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             .wrmsr_retrying(registers.register_for(value), value)
             .map_err(CounterError::Access)?;
         slot.store(SlotState::Running { event, period });
-        let Err(fault) = self.set_control(registers, bits) else {
+        let fault = match self.set_control(registers, bits) {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart
             // the counters, it closed the gate, which was open.
-            let is_open = is_paused || !self.is_gated(counter);
-            if slot.load() != SlotState::Faulted && !self.memory.is_muted() && is_open {
+            Ok(())
+                if slot.load() != SlotState::Faulted
+                    && !self.memory.is_muted()
+                    && (is_paused || !self.is_gated(counter)) =>
+            {
                 return Ok(());
             }
-            slot.store(SlotState::Faulted);
-            return Err(CounterError::Faulted(marked_faulted(registers.control.register())));
+            Ok(()) => marked_faulted(registers.control.register()),
+            Err(fault) => match self.set_control(registers, 0) {
+                Ok(()) => {
+                    slot.store(SlotState::Free);
+                    return Err(CounterError::Access(fault));
+                }
+                Err(fault) => fault,
+            },
         };
-        match self.set_control(registers, 0) {
-            Ok(()) => {
-                slot.store(SlotState::Free);
-                Err(CounterError::Access(fault))
-            }
-            Err(fault) => {
-                slot.store(SlotState::Faulted);
-                Err(CounterError::Faulted(fault))
-            }
-        }
+        slot.store(SlotState::Faulted);
+        Err(CounterError::Faulted(fault))
     }
 
     /// Detaches a counter from its event, and reads it. Returns the period for which it was loaded, its value, and
