@@ -1,5 +1,6 @@
 //! Costs in register accesses: exact, and equal to the tables in COSTS.md.
 
+mod asked_branches;
 mod branches;
 mod events;
 mod groups;
