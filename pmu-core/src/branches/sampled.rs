@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branches::filter::BranchFilter;
-use crate::branches::memory::{BranchMemory, STALE};
+use crate::branches::memory::{BranchMemory, BranchSlot, STALE};
 use crate::branches::record::{Branch, RawBranch};
 use crate::branches::unit::BranchUnit;
 use crate::msr::backend::MsrBackend;
@@ -69,18 +69,19 @@ impl<'a> Branches<'a> {
     ///
     /// Each record is decoded when the iterator reaches it.
     pub fn iter(&self) -> impl Iterator<Item = Branch> + use<'a> {
-        let (unit, len) = (self.unit, self.len);
+        let unit = self.unit;
         let aborted = |record| {
             let transaction = unit.decode(record).and_then(|branch| branch.transaction);
             transaction.is_some_and(|transaction| transaction.aborted)
         };
-        let mut records = self.raw().take(len.into()).peekable();
+        let mut slots = self.filled().iter();
         core::iter::from_fn(move || {
             loop {
-                let record = records.next()?;
+                let record = slots.next()?.load();
+                let older = slots.as_slice().first();
                 // The processor recorded the abort twice: first with the bit that says so.
                 let is_double = unit.format().doubles_aborts
-                    && records.peek().is_some_and(|older| aborted(*older));
+                    && older.is_some_and(|older| aborted(older.load()));
                 if !is_double && let Some(branch) = unit.decode(record) {
                     return Some(branch);
                 }
@@ -91,7 +92,12 @@ impl<'a> Branches<'a> {
     /// Returns the records undecoded, as read from the processor's registers, the newest first. [`BranchUnit::decode`]
     /// decodes a record.
     pub fn raw(&self) -> impl Iterator<Item = RawBranch> + use<'a> {
-        self.memory.slots().iter().take(self.len.into()).map(|slot| slot.load())
+        self.filled().iter().map(BranchSlot::load)
+    }
+
+    /// Returns the slots that have records.
+    fn filled(&self) -> &'a [BranchSlot] {
+        self.memory.slots().get(..self.len.into()).unwrap_or_default()
     }
 
     /// Returns whether the processor froze the records when it raised the interrupt. Frozen records contain no branches
