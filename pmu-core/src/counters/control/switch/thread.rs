@@ -27,6 +27,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
     /// removed events return, or until [`close_group`](Self::close_group).
     ///
+    /// If events have [branches](crate::Event::with_branches), the call clears the branch records.
+    ///
     /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
     /// of the events is in a group, one write first stops all these counters at once, and one write at the end enables
     /// the counters again.

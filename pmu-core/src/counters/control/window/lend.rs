@@ -60,8 +60,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
     /// let the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
-    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
-    /// still comes, `service` claims the interrupt, and does not report the overflow again.
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`]. If the
+    /// overflow's interrupt still comes, `service` claims the interrupt, and does not report the overflow again.
     ///
     /// Opening and ending a window costs these register accesses:
     /// - With a global control register: two writes and one read. Each event on a counter adds one RDPMC and two
