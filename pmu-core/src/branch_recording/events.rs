@@ -115,8 +115,10 @@ impl<M: MsrBackend> Recording<'_, M> {
         if kept != 0 && is_same && !is_switched {
             let slots = self.memory.slots().iter().take(kept.into());
             let newest = self.memory.newest.load(Relaxed);
-            self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()))?;
             self.memory.clear_mode(CLEAR);
+            let written = self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()));
+            // A part of the call stack may be in the registers.
+            written.inspect_err(|_| self.memory.set_mode(STALE))?;
         }
         self.go_on()
     }

@@ -1,0 +1,165 @@
+//! Branches of events after failed accesses, and beside other owners of the records.
+
+use core::cell::RefCell;
+
+use super::asked::Source;
+use super::support::*;
+use pmu_core::{
+    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterMemory, CounterSession,
+    CounterSet, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, MAX_COUNTERS,
+    MsrAddress, MsrBackend, OpenedEvents, Sample, service,
+};
+use pmu_tests::opened::{happened, raw};
+use pmu_virt::mock::Fault;
+use pmu_virt::{FedBranch, FedBranchKind};
+
+const PERIOD: u64 = 100_000;
+
+type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>, &'a Mock<'a>>;
+
+/// The samples of a session: tags and branches; `None` without records.
+type Found = Vec<(u64, Option<Vec<u64>>)>;
+
+struct Scene<'a> {
+    name: &'a str,
+    mock: &'a Mock<'a>,
+    unit: &'a BranchUnit,
+    counters: &'a CounterUnit,
+    records: &'a Records,
+    source: Source<'a>,
+    memory: &'a CounterMemory,
+    session: Session<'a>,
+    samples: &'a RefCell<Found>,
+}
+
+fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
+    let prepared = Prepared::new(processor);
+    let (unit, counters, mock) = (&prepared.unit, &processor.counters(), &processor.mock());
+    let records: Records = BranchMemory::<[BranchSlot; 32]>::new();
+    let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let memory: &CounterMemory = &memory;
+    let table = EventTable::<[EventEntry; 8]>::new();
+    let source = OpenedEvents::new(counters, &table as &EventTable);
+    let source = source.with(Branches::new(unit, &records));
+    let samples = RefCell::new(vec![]);
+    let handler = |mock: &Mock<'_>| {
+        let _ = service(&source, mock, mock, memory, |sample: Sample<'_, Branches<'_>>| {
+            let records = sample.branch_records();
+            let found = records.map(|records| records.iter().map(|of| of.from).collect());
+            samples.borrow_mut().push((sample.tag, found));
+        });
+    };
+    mock.on_interrupt(&handler);
+    let session = CounterSession::take(source, counters, CounterSet::ALL, mock, mock, memory);
+    let (records, samples, name) = (&records, &samples, processor.name);
+    let session = session.unwrap();
+    act(&mut Scene { name, mock, unit, counters, records, source, memory, session, samples });
+    no_breach(mock, processor.name);
+}
+
+impl<'a> Scene<'a> {
+    fn open(&mut self, kind: usize, filter: BranchFilter) -> EventId {
+        let event = raw(kind).every(PERIOD).tagged(kind as u64).with_branches(filter);
+        self.session.open_event(self.counters, &event).unwrap()
+    }
+
+    fn overflow(&self, kind: usize) -> Found {
+        self.mock.advance(&mut happened(kind, PERIOD));
+        self.samples.take()
+    }
+
+    /// Returns what a borrower of the counters would see.
+    fn visible(&self) -> Option<String> {
+        let (mock, registers) = (self.mock, self.unit.registers());
+        if is_recording(mock) {
+            return Some(String::from("records"));
+        }
+        for record in 0..u32::from(self.unit.depth()) {
+            // SAFETY: the mock's registers are numbers.
+            let from = unsafe { MsrAddress::new(registers.from + record * registers.step) };
+            let found = mock.read(from).unwrap();
+            if found != 0 {
+                return Some(format!("record {record}: {found:#X}"));
+            }
+        }
+        let freeze = registers.freeze?;
+        let found = mock.update(freeze.bit.read()).unwrap();
+        (found & freeze.bit.bits() != 0).then(|| String::from("freezes"))
+    }
+}
+
+fn stack_of(processor: &Processor) -> Option<BranchFilter> {
+    let stack = BranchFilter::USER.call_stack();
+    processor.unit().recorded(stack).map(|_| stack)
+}
+
+/// A near call, which a call stack has until it returns.
+fn call(number: u64) -> FedBranch {
+    FedBranch { kind: FedBranchKind::RelativeCall, ..user(number) }
+}
+
+#[test]
+fn a_call_stack_that_could_not_be_brought_back_is_not_another_events() {
+    for processor in processors() {
+        let Some(stack) = stack_of(&processor) else { continue };
+        for failing in 1..200 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let (event, other) = (scene.open(2, stack), scene.open(3, stack));
+                scene.session.start_event(event, 0).unwrap();
+                (1..=3).for_each(|number| scene.mock.branch(&call(number)));
+                let window = scene.session.lend(1, |_| ()).unwrap();
+                scene.mock.inject(Fault::From(failing));
+                ended = window.end(1).is_ok();
+                scene.mock.inject(Fault::None);
+                if ended {
+                    return;
+                }
+                let at = format!("{}, {failing}", scene.name);
+                let _ = scene.session.stop_event(event, 2);
+                let _ = scene.session.switch_out(&mut [], 2, |_| ());
+                scene.session.start_event(other, 2).unwrap();
+                scene.mock.branch(&call(4));
+                let found = scene.overflow(3);
+                assert_eq!(found, [(3, Some(vec![call(4).from]))], "{at}");
+                // Nor is it a guest's.
+                let _ = scene.session.stop_event(other, 3);
+                let window = scene.session.lend(4, |_| ()).unwrap();
+                drop(window);
+                assert_eq!(scene.visible(), None, "{at}");
+            });
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_stack_that_could_not_be_brought_back_is_not_a_guests() {
+    for processor in processors() {
+        let Some(stack) = stack_of(&processor) else { continue };
+        for failing in 1..200 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, stack);
+                scene.session.start_event(event, 0).unwrap();
+                (1..=3).for_each(|number| scene.mock.branch(&call(number)));
+                let window = scene.session.lend(1, |_| ()).unwrap();
+                scene.mock.inject(Fault::From(failing));
+                ended = window.end(1).is_ok();
+                scene.mock.inject(Fault::None);
+                if ended {
+                    return;
+                }
+                let _ = scene.session.reprogram(|_| ());
+                let window = scene.session.lend(4, |_| ()).unwrap();
+                drop(window);
+                assert_eq!(scene.visible(), None, "{}, {failing}", scene.name);
+            });
+            if ended {
+                break;
+            }
+        }
+    }
+}
