@@ -150,6 +150,8 @@ impl BranchMemory {
         let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
             self.mode.store(0, Relaxed);
+            // The recorder overwrites a call stack that is kept.
+            self.kept.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
             self.unit.store(unit.fingerprint(), Relaxed);
         }
@@ -176,6 +178,8 @@ impl BranchMemory {
             return Taken::Verified;
         }
         self.mode.store(0, Relaxed);
+        // A call stack that is kept may be another unit's.
+        self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
         Taken::Unverified
     }

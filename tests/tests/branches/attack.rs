@@ -5,9 +5,9 @@ use core::cell::RefCell;
 use super::asked::Source;
 use super::support::*;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, MAX_COUNTERS,
-    MsrAddress, MsrBackend, OpenedEvents, Sample, service,
+    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches, CounterMemory,
+    CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId, EventTable,
+    MAX_COUNTERS, MsrAddress, MsrBackend, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;
@@ -161,5 +161,27 @@ fn a_call_stack_that_could_not_be_brought_back_is_not_a_guests() {
                 break;
             }
         }
+    }
+}
+
+#[test]
+fn a_recorder_within_a_window_leaves_nothing_to_the_events_after_it() {
+    for processor in processors() {
+        let Some(stack) = stack_of(&processor) else { continue };
+        with_scene(&processor, |scene| {
+            let event = scene.open(2, stack);
+            scene.session.start_event(event, 0).unwrap();
+            (1..=3).for_each(|number| scene.mock.branch(&call(number)));
+            scene.session.suspend(1, |_| ()).unwrap();
+            let mut recorder = BranchRecorder::take(scene.unit, scene.mock, scene.records).unwrap();
+            recorder.start(stack).unwrap();
+            (11..=13).for_each(|number| scene.mock.branch(&call(number)));
+            assert_eq!(addresses(&mut recorder).len(), 3);
+            recorder.shut_down().unwrap();
+            scene.session.resume(2, |_| ()).unwrap();
+            scene.mock.branch(&call(4));
+            let found = scene.overflow(2);
+            assert_eq!(found, [(2, Some(vec![call(4).from]))], "{}", scene.name);
+        });
     }
 }
