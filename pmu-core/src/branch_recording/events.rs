@@ -43,7 +43,7 @@ impl EventFacility for Branches<'_> {
             Some(Wanted { value, is_call_stack: filter.is_call_stack() })
         });
         let settled = match wanted {
-            Some(wanted) => recording.record(wanted, running.are_switched()),
+            Some(wanted) => recording.record(wanted, running),
             None if running.are_lent() => recording.end_for_borrower(),
             None => {
                 recording.end();
@@ -69,7 +69,7 @@ impl EventFacility for Branches<'_> {
 impl<M: MsrBackend> Recording<'_, M> {
     /// Records branches for events. While a recorder has the records, nothing is changed: the events' samples have its
     /// branches if it selects the same.
-    fn record(&self, wanted: Wanted, is_switched: bool) -> Result<(), MsrFault> {
+    fn record(&self, wanted: Wanted, running: &Running<'_>) -> Result<(), MsrFault> {
         match self.memory.take_for_events(self.unit) {
             Taken::Refused => return Ok(()),
             Taken::Unverified => {
@@ -80,17 +80,17 @@ impl<M: MsrBackend> Recording<'_, M> {
         let mode = self.memory.mode();
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         let goes_on = mode & (RECORDING | LOST | STALE | UNKNOWN) == RECORDING && is_same;
-        match (goes_on, is_switched) {
+        match (goes_on, running.are_switched()) {
             (true, false) => Ok(()),
             // Each write to the register of the depth clears all records, also while the processor records.
             (true, true) if self.unit.registers().depth.is_some() => self.clear_stopped(),
             (true, true) => self.halt_and_clear().and_then(|()| self.go_on()),
-            (false, _) => self.record_anew(wanted, is_switched),
+            (false, _) => self.record_anew(wanted, running.are_returned()),
         }
     }
 
     /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    fn record_anew(&self, wanted: Wanted, is_switched: bool) -> Result<(), MsrFault> {
+    fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
         let kept = self.memory.kept.swap(0, Relaxed);
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         if !is_same {
@@ -112,7 +112,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         if wanted.is_call_stack {
             self.memory.set_mode(STACK);
         }
-        if kept != 0 && is_same && !is_switched {
+        if kept != 0 && is_same && is_returned {
             let slots = self.memory.slots().iter().take(kept.into());
             let newest = self.memory.newest.load(Relaxed);
             self.memory.clear_mode(CLEAR);

@@ -68,6 +68,13 @@ impl<'a> Scene<'a> {
         self.samples.take()
     }
 
+    /// A further session takes the counters.
+    fn take_again(&mut self) {
+        let (mock, all) = (self.mock, CounterSet::ALL);
+        self.session =
+            CounterSession::take(self.source, self.counters, all, mock, mock, self.memory).unwrap();
+    }
+
     /// Returns what a borrower of the counters would see.
     fn visible(&self) -> Option<String> {
         let (mock, registers) = (self.mock, self.unit.registers());
@@ -179,6 +186,25 @@ fn a_recorder_within_a_window_leaves_nothing_to_the_events_after_it() {
             assert_eq!(addresses(&mut recorder).len(), 3);
             recorder.shut_down().unwrap();
             scene.session.resume(2, |_| ()).unwrap();
+            scene.mock.branch(&call(4));
+            let found = scene.overflow(2);
+            assert_eq!(found, [(2, Some(vec![call(4).from]))], "{}", scene.name);
+        });
+    }
+}
+
+#[test]
+fn a_call_stack_does_not_outlast_its_session() {
+    for processor in processors() {
+        let Some(stack) = stack_of(&processor) else { continue };
+        with_scene(&processor, |scene| {
+            let event = scene.open(2, stack);
+            scene.session.start_event(event, 0).unwrap();
+            (1..=3).for_each(|number| scene.mock.branch(&call(number)));
+            scene.session.shut_down().unwrap();
+            scene.take_again();
+            let event = scene.open(2, stack);
+            scene.session.start_event(event, 0).unwrap();
             scene.mock.branch(&call(4));
             let found = scene.overflow(2);
             assert_eq!(found, [(2, Some(vec![call(4).from]))], "{}", scene.name);
