@@ -192,7 +192,8 @@ impl<M: MsrBackend> Recording<'_, M> {
             let set = self.set_freeze(true);
             let found = set.and_then(|()| self.msr.update_retrying(freeze.bit.read()));
             if !found.is_ok_and(|value| value & freeze.bit.bits() != 0) {
-                self.memory.clear_mode(FREEZING);
+                // The bit may be set although it was not read.
+                self.set_freeze(false)?;
                 self.memory.set_mode(UNFREEZABLE);
             }
         }

@@ -201,7 +201,9 @@ impl BranchMemory {
 
     /// Notes that a register did not answer as events took the records. What the processor does is not known.
     pub(crate) fn give_up(&self) {
-        self.mode.store(STALE | UNKNOWN, Relaxed);
+        // The freeze bit may be set.
+        let freezing = self.mode() & FREEZING;
+        self.mode.store(freezing | STALE | UNKNOWN, Relaxed);
         let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
     }
 

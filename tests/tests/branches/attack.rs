@@ -211,3 +211,28 @@ fn a_call_stack_does_not_outlast_its_session() {
         });
     }
 }
+
+#[test]
+fn nothing_is_on_after_a_first_start_that_fails() {
+    for processor in processors() {
+        for failing in 1..200 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, BranchFilter::ALL);
+                scene.mock.inject(Fault::From(failing));
+                ended = scene.session.start_event(event, 0).is_ok();
+                scene.mock.inject(Fault::None);
+                let _ = scene.session.reprogram(|_| ());
+                let at = format!("{}, {failing}", scene.name);
+                let window = scene.session.lend(1, |_| ()).unwrap();
+                drop(window);
+                assert_eq!(scene.visible(), None, "{at}");
+                scene.session.shut_down().unwrap();
+                assert_eq!(scene.visible(), None, "{at}");
+            });
+            if ended {
+                break;
+            }
+        }
+    }
+}
