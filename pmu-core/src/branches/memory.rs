@@ -177,7 +177,8 @@ impl BranchMemory {
         if is_same && matches!(before, OF_EVENTS | VERIFIED) {
             return Taken::Verified;
         }
-        self.mode.store(0, Relaxed);
+        // The freeze bit stays set until it is cleared.
+        self.mode.fetch_and(FREEZING, Relaxed);
         // A call stack that is kept may be another unit's.
         self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);

@@ -23,7 +23,11 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Ends what a predecessor left. Returns whether the processor has the records.
     pub(crate) fn end_left_over(&self) -> Result<bool, MsrFault> {
         self.unit.stop(self.msr)?;
-        if self.set_freeze(false).is_err() {
+        if let Err(fault) = self.set_freeze(false) {
+            if self.memory.mode() & FREEZING != 0 {
+                // The register is there: the events of before set the bit.
+                return Err(fault);
+            }
             // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
             self.memory.set_mode(UNFREEZABLE);
         }

@@ -236,3 +236,31 @@ fn nothing_is_on_after_a_first_start_that_fails() {
         }
     }
 }
+
+#[test]
+fn nothing_is_on_after_two_starts_that_fail() {
+    for processor in processors() {
+        for register in [0x14CE, 0x1D9, 0xC000_010F] {
+            for failing in 1..60 {
+                let mut ended = false;
+                with_scene(&processor, |scene| {
+                    let event = scene.open(2, BranchFilter::ALL);
+                    let other = scene.open(3, BranchFilter::ALL);
+                    scene.mock.inject(Fault::From(failing));
+                    ended = scene.session.start_event(event, 0).is_ok();
+                    scene.mock.inject(Fault::Register(register));
+                    let _ = scene.session.start_event(other, 0);
+                    let _ = scene.session.stop_event(other, 0);
+                    scene.mock.inject(Fault::None);
+                    let _ = scene.session.reprogram(|_| ());
+                    let window = scene.session.lend(1, |_| ()).unwrap();
+                    drop(window);
+                    assert_eq!(scene.visible(), None, "{}, {register:#X}, {failing}", scene.name);
+                });
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+}
