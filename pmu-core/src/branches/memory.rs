@@ -149,7 +149,8 @@ impl BranchMemory {
         let from = |owner| self.owner.compare_exchange(owner, TAKEN, Acquire, Relaxed).is_ok();
         let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
-            self.mode.store(0, Relaxed);
+            // What the events could not clear is still to be cleared.
+            self.mode.fetch_and(FREEZING | STALE, Relaxed);
             // The recorder overwrites a call stack that is kept.
             self.kept.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
@@ -206,6 +207,18 @@ impl BranchMemory {
         let freezing = self.mode() & FREEZING;
         self.mode.store(freezing | STALE | UNKNOWN, Relaxed);
         let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
+    }
+
+    /// Gives the memory back after registers did not answer as the records were taken: to nobody, or, if the processor
+    /// may still freeze or record for events, to be cleared with their next change.
+    pub(crate) fn give_back_untaken(&self) {
+        match self.mode() & (FREEZING | STALE) {
+            0 => self.give_back(),
+            left => {
+                self.mode.store(left | STALE | UNKNOWN, Relaxed);
+                self.owner.store(TRIED, Release);
+            }
+        }
     }
 
     /// Returns whether a recorder has the records.

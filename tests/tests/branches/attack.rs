@@ -237,6 +237,48 @@ fn nothing_is_on_after_a_first_start_that_fails() {
     }
 }
 
+/// Each register that a session with branches accesses.
+fn accessed(processor: &Processor) -> Vec<u32> {
+    let mut found = vec![];
+    let unit = processor.unit();
+    let registers = unit.registers();
+    found.extend(registers.depth.map(MsrAddress::get));
+    found.extend(registers.filter.map(MsrAddress::get));
+    found.extend(registers.freeze.and_then(|freeze| freeze.status).map(|(_, of)| of.get()));
+    for record in [0, u32::from(unit.depth()) - 1] {
+        let at = |first: u32| first + record * registers.step;
+        found.push(at(registers.from));
+        found.extend(registers.to.map(at));
+        found.extend(registers.info.map(at));
+    }
+    // The enabling registers, and those of the freeze.
+    found.extend([0x1D9, 0x14CE, 0xC000_010F, 0x1C9]);
+    found
+}
+
+#[test]
+fn a_recorder_that_could_not_be_taken_leaves_no_freeze_of_the_events() {
+    for processor in processors() {
+        for register in accessed(&processor) {
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, BranchFilter::ALL);
+                scene.session.start_event(event, 0).unwrap();
+                scene.session.stop_event(event, 0).unwrap();
+                scene.mock.inject(Fault::Register(register));
+                let taken = BranchRecorder::take(scene.unit, scene.mock, scene.records);
+                scene.mock.inject(Fault::None);
+                let at = format!("{}, {register:#X}", scene.name);
+                if let Ok(mut recorder) = taken {
+                    recorder.shut_down().unwrap();
+                }
+                let window = scene.session.lend(1, |_| ()).unwrap();
+                drop(window);
+                assert_eq!(scene.visible(), None, "{at}");
+            });
+        }
+    }
+}
+
 #[test]
 fn nothing_is_on_after_two_starts_that_fail() {
     for processor in processors() {
