@@ -73,7 +73,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         match self.memory.take_for_events(self.unit) {
             Taken::Refused => return Ok(()),
             Taken::Unverified => {
-                self.verify().inspect_err(|_| self.memory.give_up())?;
+                self.verify().inspect_err(|_| self.memory.give_back_untaken())?;
             }
             Taken::Verified => {}
         }

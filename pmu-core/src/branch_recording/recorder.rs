@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branch_recording::error::BranchError;
 use crate::branches::filter::BranchFilter;
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE};
+use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING};
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchUnit;
@@ -119,7 +119,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         };
         match recorder.recording().end_left_over() {
             Ok(true) => {
-                memory.clear_mode(STALE);
                 memory.set_mode(CLEAR);
                 return Ok(recorder);
             }

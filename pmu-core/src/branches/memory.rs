@@ -47,7 +47,7 @@ const TAKEN: u8 = 1;
 const OF_EVENTS: u8 = 2;
 /// The events had the records last, which were found to answer.
 const VERIFIED: u8 = 3;
-/// The events could not have the records, of which a register did not answer.
+/// A register did not answer as the records were taken, and the processor may still freeze or record.
 const TRIED: u8 = 4;
 
 /// Bit of `mode`: the processor records.
@@ -178,8 +178,8 @@ impl BranchMemory {
         if is_same && matches!(before, OF_EVENTS | VERIFIED) {
             return Taken::Verified;
         }
-        // The freeze bit stays set until it is cleared.
-        self.mode.fetch_and(FREEZING, Relaxed);
+        // What was not cleared before is still to be cleared.
+        self.mode.fetch_and(FREEZING | STALE, Relaxed);
         // A call stack that is kept may be another unit's.
         self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
@@ -199,14 +199,6 @@ impl BranchMemory {
     pub(crate) fn lose(&self) {
         self.set_mode(UNKNOWN);
         self.clear_mode(CLEAR);
-    }
-
-    /// Notes that a register did not answer as events took the records. What the processor does is not known.
-    pub(crate) fn give_up(&self) {
-        // The freeze bit may be set.
-        let freezing = self.mode() & FREEZING;
-        self.mode.store(freezing | STALE | UNKNOWN, Relaxed);
-        let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
     }
 
     /// Gives the memory back after registers did not answer as the records were taken: to nobody, or, if the processor

@@ -31,8 +31,14 @@ impl<M: MsrBackend> Recording<'_, M> {
             // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
             self.memory.set_mode(UNFREEZABLE);
         }
-        let starts = self.unit.starts(self.msr)?;
+        let starts = self.unit.starts(self.msr).inspect_err(|_| {
+            if self.unit.stop(self.msr).is_err() {
+                // The processor may record.
+                self.memory.set_mode(STALE);
+            }
+        })?;
         self.unit.clear_records(self.msr)?;
+        self.memory.clear_mode(STALE);
         Ok(self.unit.answers(self.msr)? && starts)
     }
 

@@ -257,6 +257,30 @@ fn accessed(processor: &Processor) -> Vec<u32> {
 }
 
 #[test]
+fn a_register_that_is_missing_does_not_keep_the_counters_from_being_lent() {
+    for processor in processors() {
+        for register in accessed(&processor) {
+            with_scene(&processor, |scene| {
+                let at = format!("{}, {register:#X}", scene.name);
+                if scene.counters.global().is_some_and(|of| of.acknowledge.get() == register) {
+                    return;
+                }
+                let event = scene.open(2, BranchFilter::ALL);
+                scene.mock.inject(Fault::Register(register));
+                if scene.session.start_event(event, 0).is_ok() {
+                    return;
+                }
+                let window = scene.session.lend(1, |_| ()).map_err(|error| (at.clone(), error));
+                window.unwrap().end(2).unwrap();
+                scene.session.shut_down().map_err(|error| (at, error)).unwrap();
+                scene.mock.inject(Fault::None);
+                assert_eq!(scene.visible(), None);
+            });
+        }
+    }
+}
+
+#[test]
 fn a_recorder_that_could_not_be_taken_leaves_no_freeze_of_the_events() {
     for processor in processors() {
         for register in accessed(&processor) {
