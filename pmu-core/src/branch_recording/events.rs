@@ -141,6 +141,9 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.
     fn end_unknown(&self, mode: u8) -> Result<(), MsrFault> {
         let found = self.halt_for_another()?;
+        if mode & RECORDING != 0 {
+            self.memory.set_mode(STALE);
+        }
         if mode & FREEZING != 0 {
             self.set_freeze(false)?;
         }
@@ -164,6 +167,8 @@ impl<M: MsrBackend> Recording<'_, M> {
             if mode & (RECORDING | LOST | STALE | UNKNOWN | STACK) == RECORDING | STACK {
                 self.keep(found);
             }
+            // Until they are cleared.
+            self.memory.set_mode(STALE);
             self.set_freeze(false)?;
             self.clear_stopped()?;
         }

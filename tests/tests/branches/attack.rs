@@ -257,6 +257,30 @@ fn accessed(processor: &Processor) -> Vec<u32> {
 }
 
 #[test]
+fn nothing_is_visible_after_a_shutdown_that_failed_and_a_reprogramming() {
+    for processor in processors() {
+        for register in accessed(&processor) {
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, BranchFilter::ALL);
+                scene.session.start_event(event, 0).unwrap();
+                (1..=3).for_each(|number| scene.mock.branch(&user(number)));
+                scene.mock.inject(Fault::Register(register));
+                let ended = scene.session.shut_down();
+                scene.mock.inject(Fault::None);
+                if ended.is_ok() {
+                    return;
+                }
+                let at = format!("{}, {register:#X}", scene.name);
+                scene.session.reprogram(|_| ()).unwrap();
+                let window = scene.session.lend(1, |_| ()).unwrap();
+                drop(window);
+                assert_eq!(scene.visible(), None, "{at}");
+            });
+        }
+    }
+}
+
+#[test]
 fn a_register_that_is_missing_does_not_keep_the_counters_from_being_lent() {
     for processor in processors() {
         for register in accessed(&processor) {
