@@ -127,8 +127,12 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// again with the next change, and until then the records are not read.
     fn end(&self) {
         let mode = self.memory.mode();
-        if !self.memory.was_of_events() || mode & (RECORDING | STALE | CLEAR) == CLEAR {
+        if !self.memory.was_of_events() {
             return;
+        }
+        if mode & (RECORDING | STALE | CLEAR) == CLEAR {
+            // The start of a recording may have failed.
+            return self.memory.leave_to_others();
         }
         self.memory.kept.store(0, Relaxed);
         let is_unknown = mode & UNKNOWN != 0;

@@ -328,6 +328,52 @@ fn a_recorder_that_could_not_be_taken_leaves_no_freeze_of_the_events() {
 }
 
 #[test]
+fn a_start_that_failed_leaves_the_records_to_a_recorder() {
+    for processor in processors() {
+        for failing in 1..200 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, BranchFilter::ALL);
+                let other = scene.open(3, BranchFilter::USER);
+                scene.session.start_event(event, 0).unwrap();
+                scene.session.stop_event(event, 0).unwrap();
+                scene.mock.inject(Fault::From(failing));
+                ended = scene.session.start_event(other, 0).is_ok();
+                scene.mock.inject(Fault::None);
+                if ended {
+                    return;
+                }
+                let _ = scene.session.reprogram(|_| ());
+                let taken = BranchRecorder::take(scene.unit, scene.mock, scene.records);
+                let at = format!("{}, {failing}", scene.name);
+                taken.map_err(|error| (at, error)).unwrap().shut_down().unwrap();
+            });
+            if ended {
+                break;
+            }
+        }
+        for register in accessed(&processor) {
+            with_scene(&processor, |scene| {
+                let event = scene.open(2, BranchFilter::ALL);
+                let other = scene.open(3, BranchFilter::USER);
+                scene.session.start_event(event, 0).unwrap();
+                scene.session.stop_event(event, 0).unwrap();
+                scene.mock.inject(Fault::Register(register));
+                let _ = scene.session.start_event(other, 0);
+                let _ = scene.session.stop_event(other, 0);
+                scene.mock.inject(Fault::None);
+                let at = format!("{}, {register:#X}", scene.name);
+                let plain = raw(4).every(PERIOD);
+                let plain = scene.session.open_event(scene.counters, &plain).unwrap();
+                scene.session.start_event(plain, 0).map_err(|error| (at.clone(), error)).unwrap();
+                let taken = BranchRecorder::take(scene.unit, scene.mock, scene.records);
+                taken.map_err(|error| (at, error)).unwrap().shut_down().unwrap();
+            });
+        }
+    }
+}
+
+#[test]
 fn nothing_is_on_after_two_starts_that_fail() {
     for processor in processors() {
         for register in [0x14CE, 0x1D9, 0xC000_010F] {
