@@ -263,6 +263,9 @@ impl BranchMemory {
     ///
     /// Wrong: `let recorder = …; memory.reclaim(); recorder.start(filter)`.
     pub unsafe fn reclaim(&self) {
-        self.give_back();
+        // A session's events keep the records.
+        if self.is_of_recorder() {
+            self.give_back();
+        }
     }
 }

@@ -374,6 +374,21 @@ fn a_start_that_failed_leaves_the_records_to_a_recorder() {
 }
 
 #[test]
+fn memory_that_is_reclaimed_beside_events_ends_with_them() {
+    for processor in processors() {
+        with_scene(&processor, |scene| {
+            let event = scene.open(2, BranchFilter::ALL);
+            scene.session.start_event(event, 0).unwrap();
+            // SAFETY: no recorder is there.
+            unsafe { scene.records.reclaim() };
+            scene.session.stop_event(event, 1).unwrap();
+            scene.session.shut_down().unwrap();
+            assert_eq!(scene.visible(), None, "{}", scene.name);
+        });
+    }
+}
+
+#[test]
 fn nothing_is_on_after_two_starts_that_fail() {
     for processor in processors() {
         for register in [0x14CE, 0x1D9, 0xC000_010F] {
