@@ -1,6 +1,6 @@
 //! Branches of events after failed accesses, and beside other owners of the records.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 
 use super::asked::Source;
 use super::support::*;
@@ -30,6 +30,8 @@ struct Scene<'a> {
     memory: &'a CounterMemory,
     session: Session<'a>,
     samples: &'a RefCell<Found>,
+    /// The number of the access before which an event happens, from now on, and the event's kind.
+    happens: &'a Cell<(u32, usize)>,
 }
 
 fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
@@ -50,10 +52,30 @@ fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
         });
     };
     mock.on_interrupt(&handler);
+    let happens = Cell::new((0_u32, 0));
+    let before_access = |mock: &Mock<'_>| {
+        let (left, kind) = happens.get();
+        happens.set((left.saturating_sub(1), kind));
+        if left == 1 {
+            mock.advance(&mut happened(kind, 1));
+        }
+    };
+    mock.on_access(&before_access);
     let session = CounterSession::take(source, counters, CounterSet::ALL, mock, mock, memory);
     let (records, samples, name) = (&records, &samples, processor.name);
     let session = session.unwrap();
-    act(&mut Scene { name, mock, unit, counters, records, source, memory, session, samples });
+    act(&mut Scene {
+        name,
+        mock,
+        unit,
+        counters,
+        records,
+        source,
+        memory,
+        session,
+        samples,
+        happens: &happens,
+    });
     no_breach(mock, processor.name);
 }
 
@@ -411,6 +433,38 @@ fn nothing_is_on_after_two_starts_that_fail() {
                 if ended {
                     break;
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn an_overflow_within_a_turn_has_its_branches() {
+    for processor in processors() {
+        for access in 1..100 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                for (kind, filter) in [(2, BranchFilter::ALL), (3, BranchFilter::KERNEL)] {
+                    let event = raw(kind).every(PERIOD).rotating().tagged(kind as u64);
+                    let event = event.with_branches(filter);
+                    let event = scene.session.open_event(scene.counters, &event).unwrap();
+                    scene.session.start_event(event, 0).unwrap();
+                }
+                scene.session.rotate(1).unwrap();
+                scene.mock.advance(&mut happened(3, PERIOD - 1));
+                scene.session.rotate(2).unwrap();
+                scene.mock.branch(&kernel(1));
+                assert_eq!(scene.samples.take(), []);
+                scene.happens.set((access, 3));
+                scene.session.rotate(3).unwrap();
+                ended = scene.happens.get().0 != 0;
+                scene.happens.set((0, 3));
+                for (tag, found) in scene.samples.take() {
+                    assert!(found.is_some(), "{}, {access}: sample of {tag}", scene.name);
+                }
+            });
+            if ended {
+                break;
             }
         }
     }
