@@ -469,3 +469,34 @@ fn an_overflow_within_a_turn_has_its_branches() {
         }
     }
 }
+
+#[test]
+fn a_start_that_failed_because_of_others_branches_left_no_counter_running() {
+    let mut tried = 0;
+    for processor in processors() {
+        for failing in 1..60 {
+            for register in [0x14CE, 0x1D9, 0xC000_010F] {
+                with_scene(&processor, |scene| {
+                    let event = scene.open(2, BranchFilter::ALL);
+                    let plain = raw(3).every(PERIOD);
+                    let plain = scene.session.open_event(scene.counters, &plain).unwrap();
+                    scene.session.start_event(event, 0).unwrap();
+                    scene.mock.inject(Fault::From(failing));
+                    scene.overflow(2);
+                    scene.mock.inject(Fault::Register(register));
+                    let counts = scene.session.counter_of(event).is_some();
+                    if !counts || is_recording(scene.mock) {
+                        return;
+                    }
+                    let started = scene.session.start_event_if_free(plain, 1);
+                    let at = format!("{}, {failing}, {register:#X}", scene.name);
+                    tried += u32::from(started.is_err());
+                    let on = scene.session.counter_of(plain).is_some();
+                    assert_eq!(on, started.is_ok(), "{at}: {started:?}");
+                    assert_eq!(scene.session.is_started(plain), on, "{at}: {started:?}");
+                });
+            }
+        }
+    }
+    assert!(tried > 0);
+}

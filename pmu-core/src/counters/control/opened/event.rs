@@ -192,7 +192,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let state = if entry.is_countable() {
             let room = self.free_counter(entry.counters());
             room.and_then(|counter| self.run(counter, event))?;
-            self.settle_facilities()?;
+            self.settle_facilities().inspect_err(|_| {
+                // The registers of other events' facilities may be at fault.
+                if let Some(counter) = self.counter_of(event) {
+                    let _ = self.detach(counter, event);
+                }
+            })?;
             EventState::Counting
         } else {
             EventState::Uncountable
