@@ -57,7 +57,7 @@ fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
         let (left, kind) = happens.get();
         happens.set((left.saturating_sub(1), kind));
         if left == 1 {
-            mock.advance(&mut happened(kind, 1));
+            mock.advance(&mut happened(kind, PERIOD));
         }
     };
     mock.on_access(&before_access);
@@ -499,4 +499,27 @@ fn a_start_that_failed_because_of_others_branches_left_no_counter_running() {
         }
     }
     assert!(tried > 0);
+}
+
+#[test]
+fn an_overflow_within_a_start_on_a_free_counter_has_its_branches() {
+    for processor in processors() {
+        for access in 1..100 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let event = raw(3).every(PERIOD).tagged(3).with_branches(BranchFilter::KERNEL);
+                let event = scene.session.open_event(scene.counters, &event).unwrap();
+                scene.happens.set((access, 3));
+                scene.session.start_event_if_free(event, 3).unwrap();
+                ended = scene.happens.get().0 != 0;
+                scene.happens.set((0, 3));
+                for (tag, found) in scene.samples.take() {
+                    assert!(found.is_some(), "{}, {access}: sample of {tag}", scene.name);
+                }
+            });
+            if ended {
+                break;
+            }
+        }
+    }
 }
