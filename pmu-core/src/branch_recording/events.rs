@@ -43,7 +43,7 @@ impl EventFacility for Branches<'_> {
             Some(Wanted { value, is_call_stack: filter.is_call_stack() })
         });
         let settled = match wanted {
-            Some(wanted) => recording.record(wanted, running.are_switched()),
+            Some(wanted) => recording.record(wanted, running),
             None if running.are_lent() => recording.end_for_borrower(),
             None => {
                 recording.end();
@@ -69,28 +69,28 @@ impl EventFacility for Branches<'_> {
 impl<M: MsrBackend> Recording<'_, M> {
     /// Records branches for events. While a recorder has the records, nothing is changed: the events' samples have its
     /// branches if it selects the same.
-    fn record(&self, wanted: Wanted, is_switched: bool) -> Result<(), MsrFault> {
+    fn record(&self, wanted: Wanted, running: &Running<'_>) -> Result<(), MsrFault> {
         match self.memory.take_for_events(self.unit) {
             Taken::Refused => return Ok(()),
             Taken::Unverified => {
-                self.verify().inspect_err(|_| self.memory.give_up())?;
+                self.verify().inspect_err(|_| self.memory.give_back_untaken())?;
             }
             Taken::Verified => {}
         }
         let mode = self.memory.mode();
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         let goes_on = mode & (RECORDING | LOST | STALE | UNKNOWN) == RECORDING && is_same;
-        match (goes_on, is_switched) {
+        match (goes_on, running.are_switched()) {
             (true, false) => Ok(()),
             // Each write to the register of the depth clears all records, also while the processor records.
             (true, true) if self.unit.registers().depth.is_some() => self.clear_stopped(),
             (true, true) => self.halt_and_clear().and_then(|()| self.go_on()),
-            (false, _) => self.record_anew(wanted, is_switched),
+            (false, _) => self.record_anew(wanted, running.are_returned()),
         }
     }
 
     /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    fn record_anew(&self, wanted: Wanted, is_switched: bool) -> Result<(), MsrFault> {
+    fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
         let kept = self.memory.kept.swap(0, Relaxed);
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         if !is_same {
@@ -112,11 +112,13 @@ impl<M: MsrBackend> Recording<'_, M> {
         if wanted.is_call_stack {
             self.memory.set_mode(STACK);
         }
-        if kept != 0 && is_same && !is_switched {
+        if kept != 0 && is_same && is_returned {
             let slots = self.memory.slots().iter().take(kept.into());
             let newest = self.memory.newest.load(Relaxed);
-            self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()))?;
             self.memory.clear_mode(CLEAR);
+            let written = self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()));
+            // A part of the call stack may be in the registers.
+            written.inspect_err(|_| self.memory.set_mode(STALE))?;
         }
         self.go_on()
     }
@@ -125,8 +127,12 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// again with the next change, and until then the records are not read.
     fn end(&self) {
         let mode = self.memory.mode();
-        if !self.memory.was_of_events() || mode & (RECORDING | STALE | CLEAR) == CLEAR {
+        if !self.memory.was_of_events() {
             return;
+        }
+        if mode & (RECORDING | STALE | CLEAR) == CLEAR {
+            // The start of a recording may have failed.
+            return self.memory.leave_to_others();
         }
         self.memory.kept.store(0, Relaxed);
         let is_unknown = mode & UNKNOWN != 0;
@@ -139,6 +145,9 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.
     fn end_unknown(&self, mode: u8) -> Result<(), MsrFault> {
         let found = self.halt_for_another()?;
+        if mode & RECORDING != 0 {
+            self.memory.set_mode(STALE);
+        }
         if mode & FREEZING != 0 {
             self.set_freeze(false)?;
         }
@@ -162,6 +171,8 @@ impl<M: MsrBackend> Recording<'_, M> {
             if mode & (RECORDING | LOST | STALE | UNKNOWN | STACK) == RECORDING | STACK {
                 self.keep(found);
             }
+            // Until they are cleared.
+            self.memory.set_mode(STALE);
             self.set_freeze(false)?;
             self.clear_stopped()?;
         }
@@ -190,7 +201,8 @@ impl<M: MsrBackend> Recording<'_, M> {
             let set = self.set_freeze(true);
             let found = set.and_then(|()| self.msr.update_retrying(freeze.bit.read()));
             if !found.is_ok_and(|value| value & freeze.bit.bits() != 0) {
-                self.memory.clear_mode(FREEZING);
+                // The bit may be set although it was not read.
+                self.set_freeze(false)?;
                 self.memory.set_mode(UNFREEZABLE);
             }
         }

@@ -124,7 +124,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             }
             Ok(false) => memory.give_back(),
             Err(fault) => {
-                memory.give_back();
+                memory.give_back_untaken();
                 return Err(BranchError::Access(fault));
             }
         }

@@ -47,7 +47,7 @@ const TAKEN: u8 = 1;
 const OF_EVENTS: u8 = 2;
 /// The events had the records last, which were found to answer.
 const VERIFIED: u8 = 3;
-/// The events could not have the records, of which a register did not answer.
+/// A register did not answer as the records were taken, and the processor may still freeze or record.
 const TRIED: u8 = 4;
 
 /// Bit of `mode`: the processor records.
@@ -149,7 +149,10 @@ impl BranchMemory {
         let from = |owner| self.owner.compare_exchange(owner, TAKEN, Acquire, Relaxed).is_ok();
         let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
-            self.mode.store(0, Relaxed);
+            // What the events could not clear is still to be cleared.
+            self.mode.fetch_and(FREEZING | STALE, Relaxed);
+            // The recorder overwrites a call stack that is kept.
+            self.kept.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
             self.unit.store(unit.fingerprint(), Relaxed);
         }
@@ -175,7 +178,10 @@ impl BranchMemory {
         if is_same && matches!(before, OF_EVENTS | VERIFIED) {
             return Taken::Verified;
         }
-        self.mode.store(0, Relaxed);
+        // What was not cleared before is still to be cleared.
+        self.mode.fetch_and(FREEZING | STALE, Relaxed);
+        // A call stack that is kept may be another unit's.
+        self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
         Taken::Unverified
     }
@@ -195,10 +201,16 @@ impl BranchMemory {
         self.clear_mode(CLEAR);
     }
 
-    /// Notes that a register did not answer as events took the records. What the processor does is not known.
-    pub(crate) fn give_up(&self) {
-        self.mode.store(STALE | UNKNOWN, Relaxed);
-        let _ = self.owner.compare_exchange(OF_EVENTS, TRIED, Release, Relaxed);
+    /// Gives the memory back after registers did not answer as the records were taken: to nobody, or, if the processor
+    /// may still freeze or record for events, to be cleared with their next change.
+    pub(crate) fn give_back_untaken(&self) {
+        match self.mode() & (FREEZING | STALE) {
+            0 => self.give_back(),
+            left => {
+                self.mode.store(left | STALE | UNKNOWN, Relaxed);
+                self.owner.store(TRIED, Release);
+            }
+        }
     }
 
     /// Returns whether a recorder has the records.
@@ -251,6 +263,9 @@ impl BranchMemory {
     ///
     /// Wrong: `let recorder = …; memory.reclaim(); recorder.start(filter)`.
     pub unsafe fn reclaim(&self) {
-        self.give_back();
+        // A session's events keep the records.
+        if self.is_of_recorder() {
+            self.give_back();
+        }
     }
 }

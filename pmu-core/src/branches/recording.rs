@@ -23,12 +23,22 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Ends what a predecessor left. Returns whether the processor has the records.
     pub(crate) fn end_left_over(&self) -> Result<bool, MsrFault> {
         self.unit.stop(self.msr)?;
-        if self.set_freeze(false).is_err() {
+        if let Err(fault) = self.set_freeze(false) {
+            if self.memory.mode() & FREEZING != 0 {
+                // The register is there: the events of before set the bit.
+                return Err(fault);
+            }
             // Records that cannot freeze are records nevertheless: a hypervisor may lack the registers of the freeze.
             self.memory.set_mode(UNFREEZABLE);
         }
-        let starts = self.unit.starts(self.msr)?;
+        let starts = self.unit.starts(self.msr).inspect_err(|_| {
+            if self.unit.stop(self.msr).is_err() {
+                // The processor may record.
+                self.memory.set_mode(STALE);
+            }
+        })?;
         self.unit.clear_records(self.msr)?;
+        self.memory.clear_mode(STALE);
         Ok(self.unit.answers(self.msr)? && starts)
     }
 

@@ -1,6 +1,7 @@
 //! Branch records: formats, detection, the recorder of a task, and samples of the counters' interrupt.
 
 mod asked;
+mod attack;
 mod call_chains;
 mod detection;
 mod formats;

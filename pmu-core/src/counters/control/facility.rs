@@ -101,9 +101,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.settle_at(self.own(), Moment::Switched)
     }
 
-    /// Settles the facilities of these counters, which the interrupt path may not know at present.
+    /// Settles the facilities of these counters, which the interrupt path may not know at present. The counters were
+    /// another owner's, or their registers were lost.
     pub(crate) fn settle_facilities_of(&self, own: CounterSet) -> Result<(), CounterError> {
-        self.settle_at(own, Moment::Changed)
+        self.settle_at(own, Moment::Returned)
     }
 
     fn settle_at(&self, own: CounterSet, moment: Moment) -> Result<(), CounterError> {

@@ -151,6 +151,8 @@ pub(crate) enum Moment {
     Changed,
     /// Another thread runs.
     Switched,
+    /// The counters are the session's again.
+    Returned,
     /// The counters are about to be another owner's: no event is on them.
     Lent,
 }
@@ -171,6 +173,11 @@ impl<'r> Running<'r> {
     /// not show.
     pub fn are_switched(&self) -> bool {
         self.moment == Moment::Switched
+    }
+
+    /// Returns whether the events go on after the counters were another owner's.
+    pub(crate) fn are_returned(&self) -> bool {
+        self.moment == Moment::Returned
     }
 
     /// Returns the counters whose events' samples have [branches](crate::Event::with_branches), with the filter, which

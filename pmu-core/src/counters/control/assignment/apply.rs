@@ -5,6 +5,7 @@ use crate::counters::control::assignment::plan::{Placement, Plan};
 use crate::counters::control::assignment::planner::{Moving, Planner};
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
@@ -41,14 +42,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         applied
     }
 
-    /// Begins a change. If events of groups, or of guests, change counters, stops and returns all counters that change.
+    /// Begins a change. If events of groups, of guests, or with branches change counters, stops and returns all counters
+    /// that change.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
-        let is_gated =
-            |placed: Placement| self.table().entry(placed.event).is_some_and(EventEntry::is_gated);
+        // A sample before the facilities are settled would lack its branches.
+        let asks = |entry: &EventEntry| S::Facility::OFFERS && !entry.branches().is_none();
+        let is_gated = |placed: Placement| {
+            let entry = self.table().entry(placed.event);
+            entry.is_some_and(|entry| entry.is_gated() || asks(entry))
+        };
         let gated = |plan: &Plan, counter| plan.at(counter).is_some_and(is_gated);
         let together = changing
             .iter()
