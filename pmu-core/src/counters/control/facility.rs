@@ -7,7 +7,8 @@ use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_facility::{Asked, EventFacility, Moment, Running, Unsettled};
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
@@ -87,7 +88,25 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     fn on_counters(&self, counters: CounterSet, moment: Moment) -> Running<'_> {
         let (unit, memory, table) = (self.unit(), self.memory, self.table());
-        Running { unit, memory, table, counters, moment }
+        Running { unit, memory, table, counters, moment, coming: None }
+    }
+
+    /// Starts an event on a free counter, once the facilities are settled on it.
+    #[inline(never)]
+    pub(crate) fn run_settled(
+        &self,
+        counter: CounterId,
+        event: EventId,
+    ) -> Result<(), CounterError> {
+        let running = self.on_counters(self.own(), Moment::Changed);
+        let running = Running { coming: Some((counter, event)), ..running };
+        let settled = self.source.facility().settle(&self.msr, &running);
+        let ran = match settled {
+            Ok(()) => self.run(counter, event),
+            Err(Unsettled { fault, .. }) => Err(CounterError::Access(fault)),
+        };
+        // On failure, as if there was no such event.
+        ran.or_else(|error| self.settle_facilities().and(Err(error)))
     }
 
     /// Settles the facilities on the events that are on counters now. If registers do not answer, the counters of their

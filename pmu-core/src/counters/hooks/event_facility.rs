@@ -142,6 +142,8 @@ pub struct Running<'r> {
     pub(crate) table: &'r EventTable,
     pub(crate) counters: CounterSet,
     pub(crate) moment: Moment,
+    /// An event that is about to be started on a counter.
+    pub(crate) coming: Option<(CounterId, EventId)>,
 }
 
 /// The occasion on which a facility is settled.
@@ -201,7 +203,8 @@ impl<'r> Running<'r> {
     /// Returns the event that is on a counter.
     pub fn on(&self, counter: CounterId) -> Option<RunningEvent<'r>> {
         let slot = self.memory.slot(counter).filter(|_| !self.are_lent())?;
-        RunningEvent::of(self.table, slot.running()?)
+        let coming = self.coming.filter(|(on, _)| *on == counter).map(|(_, event)| event);
+        RunningEvent::of(self.table, coming.or(slot.running())?)
     }
 
     /// Returns the counters whose overflows are to reload this counter: those of the events that its event

@@ -8,7 +8,6 @@ use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -192,19 +191,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         self.check_branches(entry)?;
         let state = if entry.is_countable() {
-            let counter = self.free_counter(entry.counters())?;
-            // A sample before the facilities are settled would lack its branches.
-            let asks = S::Facility::OFFERS && !entry.branches().is_none();
-            let paused = if asks { counter.only() } else { CounterSet::NONE };
-            self.pause(paused)?;
-            let ran = self.run_for(counter, event, None, asks);
-            let settled = ran.and_then(|()| self.settle_facilities()).inspect_err(|_| {
-                // The registers of other events' facilities may be at fault.
-                if let Some(counter) = self.counter_of(event) {
-                    let _ = self.detach(counter, event);
-                }
-            });
-            settled.and(self.unpause(paused))?;
+            let room = self.free_counter(entry.counters());
+            if S::Facility::OFFERS {
+                self.run_settled(room?, event)?;
+            } else {
+                room.and_then(|counter| self.run(counter, event))?;
+            }
             EventState::Counting
         } else {
             EventState::Uncountable
