@@ -149,7 +149,7 @@ impl BranchMemory {
         let from = |owner| self.owner.compare_exchange(owner, TAKEN, Acquire, Relaxed).is_ok();
         let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
-            // What the events could not clear is still to be cleared.
+            // The events could not clear these.
             self.mode.fetch_and(FREEZING | STALE, Relaxed);
             // The recorder overwrites a call stack that is kept.
             self.kept.store(0, Relaxed);
@@ -178,7 +178,7 @@ impl BranchMemory {
         if is_same && matches!(before, OF_EVENTS | VERIFIED) {
             return Taken::Verified;
         }
-        // What was not cleared before is still to be cleared.
+        // An earlier attempt could not clear these.
         self.mode.fetch_and(FREEZING | STALE, Relaxed);
         // A call stack that is kept may be another unit's.
         self.kept.store(0, Relaxed);
@@ -201,8 +201,8 @@ impl BranchMemory {
         self.clear_mode(CLEAR);
     }
 
-    /// Gives the memory back after registers did not answer as the records were taken: to nobody, or, if the processor
-    /// may still freeze or record for events, to be cleared with their next change.
+    /// Gives the memory back after registers did not answer as the records were taken. If the processor may still
+    /// freeze or record, the next change of events clears the registers.
     pub(crate) fn give_back_untaken(&self) {
         match self.mode() & (FREEZING | STALE) {
             0 => self.give_back(),

@@ -5,11 +5,11 @@ use core::cell::{Cell, RefCell};
 use super::asked::Source;
 use super::support::*;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId, EventTable,
-    MAX_COUNTERS, MsrAddress, MsrBackend, OpenedEvents, Sample, service,
+    BranchEnable, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
+    EventTable, MAX_COUNTERS, MsrAccess, MsrAddress, MsrBackend, OpenedEvents, Sample, service,
 };
-use pmu_tests::opened::{happened, raw};
+use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind};
 
@@ -32,6 +32,8 @@ struct Scene<'a> {
     samples: &'a RefCell<Found>,
     /// The number of the access before which an event happens, from now on, and the event's kind.
     happens: &'a Cell<(u32, usize)>,
+    /// The register that faults.
+    missing: u32,
 }
 
 fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
@@ -75,6 +77,7 @@ fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)) {
         session,
         samples,
         happens: &happens,
+        missing: 0,
     });
     no_breach(mock, processor.name);
 }
@@ -88,6 +91,39 @@ impl<'a> Scene<'a> {
     fn overflow(&self, kind: usize) -> Found {
         self.mock.advance(&mut happened(kind, PERIOD));
         self.samples.take()
+    }
+
+    /// A borrower sees nothing of a thread, and nothing at all if no guest may have left something.
+    fn check_borrowed(&self, guests: bool, at: &str) {
+        let visible = self.visible();
+        if !guests {
+            return assert_eq!(visible, None, "{at}");
+        }
+        let registers = self.unit.registers();
+        for record in 0..u32::from(self.unit.depth()) {
+            // SAFETY: the mock's registers are numbers.
+            let from = unsafe { MsrAddress::new(registers.from + record * registers.step) };
+            let found = self.mock.read(from).unwrap() << 16 >> 16;
+            let is_of_guest = |base: u64| found.wrapping_sub(base << 16 >> 16) / 0x10 / 100 == 5000;
+            let is_guests = is_of_guest(user(0).from) || is_of_guest(kernel(0).from);
+            assert!(found == 0 || is_guests, "{at}: {found:#X}");
+        }
+    }
+
+    /// Every sample's branches are of this thread.
+    fn check(&self, epoch: u64, at: &str) {
+        for (tag, found) in self.samples.take() {
+            for from in found.into_iter().flatten() {
+                if epoch == 0 {
+                    continue;
+                }
+                let is_user = from >> 63 == 0;
+                assert!(is_user || tag != 3, "{at}: sample of {tag} has {from:#X}");
+                let base = if is_user { user(0).from } else { kernel(0).from };
+                let number = (from - base) / 0x10;
+                assert_eq!(number / 100, epoch, "{at}: sample of {tag} has {from:#X}");
+            }
+        }
     }
 
     /// A further session takes the counters.
@@ -120,6 +156,10 @@ impl<'a> Scene<'a> {
 fn stack_of(processor: &Processor) -> Option<BranchFilter> {
     let stack = BranchFilter::USER.call_stack();
     processor.unit().recorded(stack).map(|_| stack)
+}
+
+fn text(error: impl core::fmt::Debug) -> String {
+    format!("{error:?}")
 }
 
 /// A near call, which a call stack has until it returns.
@@ -520,6 +560,363 @@ fn an_overflow_within_a_start_on_a_free_counter_has_its_branches() {
             if ended {
                 break;
             }
+        }
+    }
+}
+
+#[test]
+fn an_overflow_before_any_access_of_a_life_has_its_branches() {
+    for processor in processors() {
+        for access in 1..600 {
+            let mut ended = false;
+            with_scene(&processor, |scene| {
+                let all = BranchFilter::ALL;
+                let members = [
+                    raw(2).every(PERIOD).tagged(2).with_branches(all),
+                    raw(3).every(PERIOD).tagged(3).with_branches(all),
+                    raw(4).every(PERIOD).tagged(4),
+                ];
+                let group = scene.session.open_group(scene.counters, &members).unwrap();
+                scene.happens.set((access, 3));
+                scene.session.start_group(group, 0).unwrap();
+                scene.mock.branch(&user(1));
+                scene.session.switch_out(&mut [], 1, |_| ()).unwrap();
+                scene.mock.branch(&user(2));
+                scene.session.switch_in(scene.counters, &mut [], 1).unwrap();
+                scene.mock.branch(&user(3));
+                let samples = scene.samples;
+                let report = |sample: Sample<'_, Branches<'_>>| {
+                    let records = sample.branch_records();
+                    let found = records.map(|records| records.iter().map(|of| of.from).collect());
+                    samples.borrow_mut().push((sample.tag, found));
+                };
+                scene.session.lend(2, report).unwrap().end(3).unwrap();
+                scene.mock.branch(&user(4));
+                scene.session.suspend(4, report).unwrap();
+                scene.session.resume(5, |_| ()).unwrap();
+                scene.mock.branch(&user(5));
+                scene.session.reprogram(|_| ()).unwrap();
+                scene.mock.branch(&user(6));
+                scene.session.rotate(6).unwrap();
+                scene.session.stop_group(group, 7).unwrap();
+                scene.session.start_group(group, 8).unwrap();
+                scene.mock.branch(&user(7));
+                scene.session.shut_down().unwrap();
+                let at = format!("{}, {access}", scene.name);
+                assert_eq!(scene.visible(), None, "{at}");
+                ended = scene.happens.get().0 != 0;
+                let found = scene.samples.take();
+                for (tag, found) in &found {
+                    assert!(found.is_some(), "{at}: sample of {tag}");
+                }
+            });
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sample_after_a_switch_or_window_that_was_interrupted_has_what_came_after_it() {
+    type Operation = fn(&mut Scene<'_>);
+    let operations: [(&str, Operation); 5] = [
+        ("out", |scene| scene.session.switch_out(&mut [], 1, |_| ()).unwrap()),
+        ("in", |scene| scene.session.switch_in(scene.counters, &mut [], 1).unwrap()),
+        ("window", |scene| {
+            let mut window = scene.session.lend(1, |_| ()).unwrap();
+            window.lent().set_programmed(true);
+            window.end(2).unwrap();
+        }),
+        ("suspend", |scene| {
+            scene.session.suspend(1, |_| ()).unwrap();
+            scene.session.resume(2, |_| ()).unwrap();
+        }),
+        ("reprogram", |scene| {
+            scene.session.reprogram(|_| ()).unwrap();
+        }),
+    ];
+    for processor in processors() {
+        for (name, operation) in operations {
+            for access in 1..300 {
+                let mut ended = false;
+                with_scene(&processor, |scene| {
+                    let event = scene.open(2, BranchFilter::ALL);
+                    scene.session.start_event(event, 0).unwrap();
+                    let other = scene.open(3, BranchFilter::ALL);
+                    scene.session.start_event(other, 0).unwrap();
+                    (1..=3).for_each(|number| scene.mock.branch(&user(number)));
+                    scene.happens.set((access, 3));
+                    operation(scene);
+                    ended = scene.happens.get().0 != 0;
+                    scene.happens.set((0, 3));
+                    let at = format!("{}, {name}, {access}", scene.name);
+                    let within = scene.samples.take();
+                    assert!(within.len() <= 1, "{at}: {within:X?}");
+                    for (tag, found) in within {
+                        assert!(found.is_some() || name != "out" && name != "in", "{at}: {tag}");
+                    }
+                    scene.mock.branch(&user(9));
+                    let found = scene.overflow(2);
+                    assert_eq!(found, [(2, Some(vec![user(9).from]))], "{at}");
+                    scene.mock.branch(&user(10));
+                    let found = scene.overflow(3);
+                    let [(3, Some(branches))] = &found[..] else { panic!("{at}: {found:?}") };
+                    assert_eq!(branches[..], [user(10).from, user(9).from], "{at}");
+                });
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_reprogramming_makes_up_for_any_register_that_was_missing() {
+    type Operation = fn(&mut Scene<'_>, EventId, EventId) -> Result<(), String>;
+    let operations: [(&str, Operation); 9] = [
+        ("out", |scene, _, _| scene.session.switch_out(&mut [], 1, |_| ()).map_err(text)),
+        ("in", |scene, _, _| scene.session.switch_in(scene.counters, &mut [], 1).map_err(text)),
+        ("window", |scene, _, _| {
+            let mut window = scene.session.lend(1, |_| ()).map_err(text)?;
+            window.lent().set_programmed(true);
+            window.end(2).map_err(text)
+        }),
+        ("end", |scene, _, _| {
+            let mock = scene.mock;
+            let register = scene.missing;
+            mock.inject(Fault::None);
+            let window = scene.session.lend(1, |_| ()).unwrap();
+            mock.inject(Fault::Register(register));
+            window.end(2).map_err(text)
+        }),
+        ("suspend", |scene, _, _| {
+            scene.session.suspend(1, |_| ()).map_err(text)?;
+            scene.mock.lose_registers();
+            scene.session.resume(2, |_| ()).map(|_| ()).map_err(text)
+        }),
+        ("stop", |scene, event, _| scene.session.stop_event(event, 1).map_err(text)),
+        ("rotate", |scene, _, _| scene.session.rotate(1).map_err(text)),
+        ("start", |scene, _, other| scene.session.start_event(other, 1).map_err(text)),
+        ("interrupt", |scene, _, _| {
+            scene.overflow(2);
+            Err(String::new())
+        }),
+    ];
+    for processor in processors() {
+        for stack in [None, stack_of(&processor)] {
+            for (name, operation) in operations {
+                for register in accessed(&processor) {
+                    with_scene(&processor, |scene| {
+                        let filter = stack.unwrap_or(BranchFilter::ALL);
+                        let event = scene.open(2, filter);
+                        let event3 = raw(3).every(PERIOD).rotating().tagged(3);
+                        let event3 = event3.with_branches(BranchFilter::USER);
+                        let other = scene.session.open_event(scene.counters, &event3).unwrap();
+                        scene.session.start_event(event, 0).unwrap();
+                        (1..=3).for_each(|number| scene.mock.branch(&call(number)));
+                        scene.mock.inject(Fault::Register(register));
+                        scene.missing = register;
+                        let done = operation(scene, event, other);
+                        scene.mock.inject(Fault::None);
+                        let at = format!("{}, {name}, {register:#X}, {stack:?}", scene.name);
+                        if done.is_err() {
+                            let healed = scene.session.resume(3, |_| ());
+                            assert!(healed.is_ok(), "{at}: {healed:?} after {done:?}");
+                        }
+                        // Another thread runs.
+                        scene
+                            .session
+                            .switch_out(&mut [], 4, |_| ())
+                            .map_err(|of| (&at, of))
+                            .unwrap();
+                        let _ = scene.session.stop_event(event, 4);
+                        let _ = scene.session.stop_event(other, 4);
+                        let window = scene.session.lend(4, |_| ()).unwrap();
+                        drop(window);
+                        assert_eq!(scene.visible(), None, "{at}");
+                        scene.session.lend(4, |_| ()).unwrap().end(5).unwrap();
+                        scene.session.start_event(event, 6).map_err(|of| (&at, of)).unwrap();
+                        scene.mock.branch(&call(9));
+                        let _ = scene.samples.take();
+                        let found = scene.overflow(2);
+                        assert_eq!(found, [(2, Some(vec![call(9).from]))], "{at}");
+                        scene.session.shut_down().unwrap();
+                        assert_eq!(scene.visible(), None, "{at}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The guest records its own branches in a window.
+fn run_guest(scene: &Scene<'_>, number: u64) {
+    let (mock, registers) = (scene.mock, scene.unit.registers());
+    if let Some(filter) = registers.filter {
+        mock.wrmsr_retrying(filter, 0).unwrap();
+    }
+    match registers.enable {
+        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0x7F_0007).unwrap(),
+        BranchEnable::Bits { bits, on, .. } => {
+            mock.update_retrying(bits.set_to(on)).unwrap();
+        }
+    }
+    mock.branch(&user(number));
+    mock.branch(&kernel(number));
+    // Its hypervisor stops the recording, and leaves the records.
+    match registers.enable {
+        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0).unwrap(),
+        BranchEnable::Bits { bits, off, .. } => {
+            mock.update_retrying(bits.set_to(off)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_fault_that_is_followed_by_others_shows_branches_of_another_thread_or_owner() {
+    const SEEDS: u64 = 100;
+    for (at, processor) in processors().into_iter().enumerate() {
+        let registers = accessed(&processor);
+        let stack = stack_of(&processor).unwrap_or(BranchFilter::KERNEL);
+        let filters = [BranchFilter::ALL, BranchFilter::USER, stack];
+        for seed in 1..SEEDS {
+            let mut random = Random((seed + 1000 * at as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+            with_scene(&processor, |scene| {
+                let mut log = vec![];
+                let guests = seed.is_multiple_of(2);
+                let mut epoch = 1;
+                let mut events = vec![];
+                let open = |scene: &mut Scene<'_>, events: &mut Vec<EventId>| {
+                    events.clear();
+                    for (place, filter) in filters.into_iter().enumerate() {
+                        let kind = place + 2;
+                        let event = raw(kind).every(PERIOD).rotating().tagged(kind as u64);
+                        let event = event.with_branches(filter);
+                        events.push(scene.session.open_event(scene.counters, &event).unwrap());
+                    }
+                };
+                open(scene, &mut events);
+                for _ in 0..60 {
+                    let operation = random.below(14);
+                    let event = events[random.below(3) as usize];
+                    let fault = match random.below(5) {
+                        0 => {
+                            let place = random.below(registers.len() as u64) as usize;
+                            Fault::Register(registers[place])
+                        }
+                        1 => Fault::From(1 + random.below(60) as u32),
+                        _ => Fault::None,
+                    };
+                    if random.below(4) == 0 {
+                        scene
+                            .happens
+                            .set((1 + random.below(40) as u32, 2 + random.below(3) as usize));
+                    }
+                    log.push((operation, fault));
+                    let name = || format!("{}, seed {seed}, {log:?}", processor.name);
+                    scene.mock.inject(fault);
+                    let now = 10 * log.len() as u64;
+                    match operation {
+                        0 | 1 => drop(scene.session.start_event(event, now)),
+                        2 => drop(scene.session.stop_event(event, now)),
+                        3 => drop(scene.session.rotate(now)),
+                        4 => {
+                            let _ = scene.session.switch_out(&mut [], now, |_| ());
+                            epoch += 1;
+                            scene.check(0, &name());
+                        }
+                        5 => {
+                            let _ = scene.session.switch_in(scene.counters, &mut [], now);
+                        }
+                        6 | 7 => {
+                            let mut lent = false;
+                            let was_lent = scene.session.counters().usable.is_empty();
+                            let mock = scene.mock;
+                            let guest = 100 * 5000;
+                            let records = guests && random.below(2) == 0;
+                            let dropped = random.below(4) == 0;
+                            if let Ok(window) = scene.session.lend(now, |_| ()) {
+                                mock.inject(Fault::None);
+                                drop(window);
+                                lent = true;
+                            }
+                            if lent {
+                                scene.happens.set((0, 2));
+                                scene.check_borrowed(was_lent || guests, &name());
+                                if records {
+                                    run_guest(scene, guest);
+                                }
+                                if !dropped {
+                                    mock.inject(fault);
+                                    if let Ok(mut window) = scene.session.lend(now, |_| ()) {
+                                        window.lent().set_programmed(true);
+                                        let _ = window.end(now);
+                                    }
+                                }
+                            }
+                        }
+                        8 => {
+                            if scene.session.suspend(now, |_| ()).is_ok() {
+                                scene.mock.lose_registers();
+                                let _ = scene.session.resume(now, |_| ());
+                            }
+                        }
+                        9 | 10 => drop(scene.session.reprogram(|_| ())),
+                        11 => {
+                            if let Ok(mut recorder) =
+                                BranchRecorder::take(scene.unit, scene.mock, scene.records)
+                            {
+                                let _ = recorder.start(filters[random.below(3) as usize]);
+                                let mut ended = recorder.shut_down();
+                                scene.mock.inject(Fault::None);
+                                if ended.is_err() {
+                                    ended = recorder.shut_down();
+                                }
+                                ended.unwrap();
+                                scene.happens.set((0, 2));
+                            }
+                        }
+                        12 => {
+                            let mut ended = scene.session.shut_down();
+                            if ended.is_err() && random.below(2) == 0 {
+                                scene.mock.inject(Fault::None);
+                                let _ = scene.session.reprogram(|_| ());
+                                continue;
+                            }
+                            scene.happens.set((0, 2));
+                            scene.mock.inject(Fault::None);
+                            while ended.is_err() {
+                                ended = scene.session.shut_down();
+                            }
+                            scene.check_borrowed(guests, &name());
+                            epoch += 1;
+                            scene.take_again();
+                            open(scene, &mut events);
+                        }
+                        _ => drop(scene.session.start_event_if_free(event, now)),
+                    }
+                    scene.mock.inject(Fault::None);
+                    scene.happens.set((0, 2));
+                    scene.samples.take();
+                    for _ in 0..random.below(6) {
+                        let number = 100 * epoch + random.below(90);
+                        match random.below(3) {
+                            0 => scene.mock.branch(&user(number)),
+                            1 => scene.mock.branch(&kernel(number)),
+                            _ => scene.mock.branch(&call(number)),
+                        }
+                    }
+                    for kind in 2..5 {
+                        scene.mock.advance(&mut happened(kind, PERIOD));
+                    }
+                    scene.check(epoch, &name());
+                }
+                let _ = scene.session.reprogram(|_| ());
+                scene.session.shut_down().unwrap();
+                scene.check_borrowed(guests, &format!("{}, seed {seed}, {log:?}", processor.name));
+            });
         }
     }
 }

@@ -42,8 +42,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         applied
     }
 
-    /// Begins a change. If events of groups, of guests, or with branches change counters, stops and returns all counters
-    /// that change.
+    /// Begins a change. If events of groups, of guests, or with branches change counters, stops and returns all
+    /// counters that change.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);

@@ -166,6 +166,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         let control = &self.memory.global_control;
         let (gate, values) = if was_lent {
+            // The borrower of before, or a recorder that could not be taken meanwhile, may have left branches.
+            self.clear_facilities(own).map_err(CounterError::Access)?;
             facility.suspend(&self.msr).map_err(CounterError::Access)?;
             (own.bits(), self.begin_anew(own))
         } else {
