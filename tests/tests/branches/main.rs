@@ -1,9 +1,9 @@
 //! Branch records: formats, detection, the recorder of a task, and samples of the counters' interrupt.
 
 mod asked;
-mod attack;
 mod call_chains;
 mod detection;
+mod disturbed;
 mod formats;
 mod interrupted;
 mod lent;

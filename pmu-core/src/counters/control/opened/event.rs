@@ -236,6 +236,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
+            if S::Facility::OFFERS {
+                // Registers of other events' facilities may be at fault.
+                self.take_off(event);
+            }
             let state = match (waits, refused) {
                 (true, _) => EventState::Waiting,
                 (false, true) => EventState::Refused,
@@ -244,6 +248,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.change_group(event, state);
         }
         if waits { Ok(()) } else { outcome }
+    }
+
+    /// Detaches an event and its group, of which the start failed.
+    #[inline(never)]
+    fn take_off(&self, event: EventId) {
+        for event in self.table().with_group(event) {
+            if let Some(counter) = self.counter_of(event) {
+                let _ = self.detach(counter, event);
+            }
+        }
+        // The failure of the start is the one that is told.
+        let _ = self.settle_facilities();
     }
 
     /// Sets the state of an event and its group, none of which is on a counter.

@@ -920,3 +920,30 @@ fn no_fault_that_is_followed_by_others_shows_branches_of_another_thread_or_owner
         }
     }
 }
+
+#[test]
+fn a_start_that_failed_is_not_started() {
+    for processor in processors() {
+        for failing in 1..60 {
+            for register in [0x14CE, 0x1D9, 0xC000_010F] {
+                with_scene(&processor, |scene| {
+                    let event = scene.open(2, BranchFilter::ALL);
+                    let plain = raw(3).every(PERIOD);
+                    let plain = scene.session.open_event(scene.counters, &plain).unwrap();
+                    scene.session.start_event(event, 0).unwrap();
+                    scene.mock.inject(Fault::From(failing));
+                    scene.overflow(2);
+                    scene.mock.inject(Fault::Register(register));
+                    let counts = scene.session.counter_of(event).is_some();
+                    if !counts || is_recording(scene.mock) {
+                        return;
+                    }
+                    let started = scene.session.start_event(plain, 1);
+                    let at = format!("{}, {failing}, {register:#X}", scene.name);
+                    let is_started = scene.session.is_started(plain);
+                    assert_eq!(is_started, started.is_ok(), "{at}: {started:?}");
+                });
+            }
+        }
+    }
+}
