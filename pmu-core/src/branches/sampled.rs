@@ -9,28 +9,50 @@ use crate::branches::unit::BranchUnit;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
-/// A processor's branch records, for the handler of the performance interrupt. Pass this value to
-/// [`service_with`](crate::service_with). At each overflow, `service_with` calls your closure with a reference to this
-/// value. In a task, [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
+/// A processor's branch records, as a facility of the [source](crate::EventSource::Facility) of its events. Events may
+/// then ask for [branches](crate::Event::with_branches), and their [samples](crate::Sample::branches) have them. The
+/// session takes the records when the first such event starts, and ends the recording with the last one. If the
+/// processor can freeze its records, they freeze at each interrupt.
 ///
 /// ```
 /// use pmu_core::{
-///     BranchMemory, BranchUnit, Branches, CounterMemory, EventSource, MsrBackend, Platform, ServiceError, Serviced,
-///     service_with,
+///     BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError, CounterMemory, CounterSession,
+///     CounterUnit, Event, EventTable, GenericEvent, MsrBackend, OpenedEvents, Platform, ServiceError, Serviced, service,
 /// };
+/// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
+///
+/// type Source<'a> = OpenedEvents<'a, Branches<'a>>;
+///
+/// /// The source of a processor: `records` is what `pmu_intel::branches` or `pmu_amd::branches` says of it.
+/// fn source<'a>(unit: &'a CounterUnit, events: &'a EventTable, records: &'a BranchUnit) -> Source<'a> {
+///     OpenedEvents::new(unit, events).with(Branches::new(records, &RECORDS))
+/// }
+///
+/// fn start<M: MsrBackend, P: Platform>(
+///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
+///     this_processor: &CounterUnit,
+/// ) -> Result<(), CounterError> {
+///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
+///     let misses = counters.open_event(this_processor, &misses)?;
+///     counters.start_event(misses, 0)
+/// }
 /// # fn push(_: u64, _: u64, _: u64) {}
-/// fn interrupt<S: EventSource, M: MsrBackend, P: Platform>(
-///     (source, msr, platform): (&S, &M, &P),
-///     (memory, unit, records): (&CounterMemory, &BranchUnit, &BranchMemory), // this processor's
+/// fn interrupt<M: MsrBackend, P: Platform>(
+///     source: &Source<'_>,
+///     (msr, platform): (&M, &P),
+///     memory: &CounterMemory, // this processor's
 /// ) -> Result<Serviced, ServiceError> {
-///     let branches = Branches::new(unit, records);
-///     service_with(source, msr, platform, memory, branches, |overflow, branches| {
-///         for branch in branches.iter() {
-///             push(overflow.tag, branch.from, branch.to); // the newest first
+///     service(source, msr, platform, memory, |sample| {
+///         for branch in sample.branches() {
+///             push(sample.tag, branch.from, branch.to); // the newest first
 ///         }
 ///     })
 /// }
 /// ```
+///
+/// A kernel whose source has no such facility passes the value to [`service_with`](crate::service_with), with the memory
+/// of a [`BranchRecorder`](crate::BranchRecorder). A kernel whose source has the facility does not also pass it.
+/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`, too.
 ///
 /// # Context
 /// Any context, including interrupt and NMI. Reading copies the records one by one into the
