@@ -17,7 +17,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 /// use pmu_core::{
 ///     BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError, CounterMemory, CounterSession,
-///     CounterUnit, Event, EventTable, GenericEvent, MsrBackend, OpenedEvents, Platform, ServiceError, Serviced, service,
+///     CounterUnit, Event, EventTable, GenericEvent, MsrBackend, OpenedEvents, Platform, ServiceError, Serviced,
+///     service,
 /// };
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
@@ -50,8 +51,8 @@ use crate::msr::fault::MsrFault;
 /// }
 /// ```
 ///
-/// A kernel whose source has no such facility passes the value to [`service_with`](crate::service_with), with the memory
-/// of a [`BranchRecorder`](crate::BranchRecorder). A kernel whose source has the facility does not also pass it.
+/// A kernel whose source has no such facility passes the value to [`service_with`](crate::service_with), with the
+/// memory of a [`BranchRecorder`](crate::BranchRecorder). A kernel whose source has the facility does not also pass it.
 /// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`, too.
 ///
 /// # Context
