@@ -174,7 +174,8 @@ fn mappings_as_large_as_can_be_do_not_take_a_buffer_of_their_size_each() {
     assert!(text.contains("109 seen, 109 hit"), "{text}");
 }
 
-/// Samples are reported round by round: of such a recording half a report would be made.
+/// The reader reports the samples of a round before it reads the next round. A report of the rounds before the damage
+/// would look whole.
 #[test]
 fn a_record_behind_many_rounds_that_is_not_read_is_an_error_and_not_a_shorter_report() {
     let round: Vec<u8> = [68, 0, 0, 0, 0, 0, 8, 0].to_vec();

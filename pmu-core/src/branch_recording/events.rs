@@ -25,12 +25,13 @@ struct Wanted {
 impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
 
-    /// Meets a request for branches that the processor can record. Zen 3's branch sampling, which [delays
-    /// interrupts](crate::BranchUnit::holds_interrupt), is left to a [recorder](crate::BranchRecorder).
+    /// Meets a request for branches that the processor can record, if the memory has room for all records. Zen 3's
+    /// branch sampling, which [delays interrupts](crate::BranchUnit::holds_interrupt), is left to a
+    /// [recorder](crate::BranchRecorder).
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
-        let can_record = |filter| self.unit.recorded(filter).is_some();
-        if !self.unit.holds_interrupt() {
-            asked.branches = asked.branches.filter(|filter| !can_record(*filter));
+        let has_room = self.memory.capacity() >= self.unit.depth().into();
+        if has_room && !self.unit.holds_interrupt() {
+            asked.branches = asked.branches.filter(|filter| self.unit.recorded(*filter).is_none());
         }
         counters
     }

@@ -66,7 +66,7 @@ pub struct Branches<'a> {
     pub(crate) found: u64,
     pub(crate) len: u8,
     pub(crate) is_frozen: bool,
-    /// The recording is to be started at the end.
+    /// The handler stopped the recording, and starts the recording again at the end of the pass.
     pub(crate) stopped: bool,
 }
 

@@ -74,8 +74,8 @@ pub enum CounterError {
     /// - The event keeps a [total](crate::Event::with_total).
     NotReloadable,
     /// The samples of the event cannot have the [branches](crate::Event::with_branches) that were asked for: the
-    /// session's source has no [`Branches`](crate::Branches), or the processor cannot record these branches for the
-    /// event.
+    /// session's source has no [`Branches`](crate::Branches), the processor cannot record these branches for the event,
+    /// or the lent [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
     BranchesUnsupported,
     /// Another event records [branches](crate::Event::with_branches) by another filter.
     BranchFilterInUse,

@@ -38,7 +38,7 @@ impl CounterAnswer {
         self.note_result(NO_MEMORY);
     }
 
-    /// Notes a processor's result. The best one of all processors stays.
+    /// Notes a processor's result. Of the results of all processors, the best is kept.
     #[inline(never)] // Linked once: two results are noted by it.
     fn note_result(&self, result: u8) {
         self.0.fetch_max(result, Ordering::Relaxed);

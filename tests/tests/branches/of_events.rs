@@ -132,6 +132,28 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
     }
 }
 
+/// A part of the records would be shown as all of them.
+#[test]
+fn memory_with_room_for_fewer_records_than_there_are_is_refused() {
+    for processor in processors() {
+        let (unit, counters, mock) = (processor.unit(), processor.counters(), processor.mock());
+        let records = BranchMemory::<[BranchSlot; 15]>::new();
+        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+        let table = EventTable::<[EventEntry; 2]>::new();
+        let source = OpenedEvents::new(&counters, &table as &EventTable);
+        let source = source.with(Branches::new(&unit, &records));
+        let mut session =
+            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
+                .unwrap();
+        let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
+        let opened = session.open_event(&counters, &event).map(|_| ());
+        // Core 2's format has eight records.
+        let has_room = unit.depth() <= 15;
+        let refused = Err(CounterError::BranchesUnsupported);
+        assert_eq!(opened, if has_room { Ok(()) } else { refused }, "{}", processor.name);
+    }
+}
+
 #[test]
 fn another_filter_waits_for_its_turn_or_is_refused() {
     for processor in processors() {

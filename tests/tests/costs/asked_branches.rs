@@ -3,6 +3,7 @@
 
 use core::cell::Cell;
 
+use super::branches::{Cost, text};
 use pmu_core::{
     BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterMemory, CounterSession,
     CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
@@ -14,21 +15,9 @@ use pmu_virt::{
     IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
 };
 
-/// Numbers of RDMSRs and WRMSRs.
-type Cost = [u32; 2];
-
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; and of a
 /// switch of threads.
 type Costs = [Cost; 6];
-
-fn text([reads, writes]: Cost) -> String {
-    match (reads, writes) {
-        (0, 0) => "–".into(),
-        (0, writes) => format!("{writes}W"),
-        (reads, 0) => format!("{reads}R"),
-        (reads, writes) => format!("{reads}R {writes}W"),
-    }
-}
 
 fn units(configuration: Configuration, mock: &Mock<'_>) -> (BranchUnit, CounterUnit) {
     let snapshot = mock.snapshot();

@@ -14,9 +14,9 @@ use pmu_virt::{
 };
 
 /// Numbers of RDMSRs and WRMSRs.
-type Cost = [u32; 2];
+pub(crate) type Cost = [u32; 2];
 
-fn text([reads, writes]: Cost) -> String {
+pub(crate) fn text([reads, writes]: Cost) -> String {
     match (reads, writes) {
         (0, 0) => "–".into(),
         (0, writes) => format!("{writes}W"),

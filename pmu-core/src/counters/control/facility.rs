@@ -23,13 +23,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         membership: Membership,
         branches: PackedFilter,
     ) -> Result<CounterSet, CounterError> {
-        if !S::Facility::OFFERS {
-            return match (membership.reload, branches.is_none()) {
-                (0, true) => Ok(counters),
-                (0, false) => Err(CounterError::BranchesUnsupported),
-                _ => Err(CounterError::NotReloadable),
-            };
-        }
         let mut asked = Asked::of(membership, branches);
         let counters = self.source.facility().resolve(&mut asked, counters);
         asked.unmet().map(|()| counters)

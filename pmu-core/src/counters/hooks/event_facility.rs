@@ -146,7 +146,7 @@ pub struct Running<'r> {
     pub(crate) coming: Option<(CounterId, EventId)>,
 }
 
-/// The occasion on which a facility is settled.
+/// The reason why the session settles its facilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
     /// Events came or went.

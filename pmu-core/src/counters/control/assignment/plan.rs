@@ -121,7 +121,7 @@ pub(crate) struct NoRoom {
 }
 
 impl NoRoom {
-    /// In place of a register: branches are recorded by another filter.
+    /// A value of [`register`](Self::register): the filter of the branch records has another value.
     pub(crate) const BRANCHES: u32 = u32::MAX;
 }
 
