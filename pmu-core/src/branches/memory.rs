@@ -151,8 +151,6 @@ impl BranchMemory {
         if taken {
             // The events could not clear these.
             self.mode.fetch_and(FREEZING | STALE, Relaxed);
-            // The recorder overwrites a call stack that is kept.
-            self.kept.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
             self.unit.store(unit.fingerprint(), Relaxed);
         }
@@ -180,7 +178,7 @@ impl BranchMemory {
         }
         // An earlier attempt could not clear these.
         self.mode.fetch_and(FREEZING | STALE, Relaxed);
-        // A call stack that is kept may be another unit's.
+        // A recorder may have overwritten a call stack that is kept, or the call stack is another unit's.
         self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
         Taken::Unverified

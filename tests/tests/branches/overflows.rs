@@ -64,6 +64,10 @@ fn an_overflow_within_a_start_on_a_free_counter_has_its_branches() {
                 scene.session.start_event_if_free(event, 3).unwrap();
             });
             check_records(scene, access);
+            // Started by one access, the last: what comes after it has its branches, too.
+            scene.mock.branch(&kernel(1));
+            let found = scene.overflow(3);
+            assert_eq!(found, [(3, Some(vec![kernel(1).from]))], "{}, {access}", scene.name);
             over
         });
     }
