@@ -23,6 +23,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         membership: Membership,
         branches: PackedFilter,
     ) -> Result<CounterSet, CounterError> {
+        if !S::Facility::OFFERS {
+            // Without a facility, nothing of `Asked` is linked.
+            return match (membership.reload, branches.is_none()) {
+                (0, true) => Ok(counters),
+                (0, false) => Err(CounterError::BranchesUnsupported),
+                _ => Err(CounterError::NotReloadable),
+            };
+        }
         let mut asked = Asked::of(membership, branches);
         let counters = self.source.facility().resolve(&mut asked, counters);
         asked.unmet().map(|()| counters)
