@@ -5,6 +5,10 @@
 
 pub(crate) mod access;
 pub(crate) mod branch;
+pub(crate) mod error;
 pub(crate) mod fetch;
+pub(crate) mod parts;
+pub(crate) mod precision;
+pub(crate) mod request;
 pub(crate) mod sample;
 pub(crate) mod tlb;

@@ -3,11 +3,12 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::counters::error::CounterError;
 use crate::counters::events::membership::Membership;
-use crate::counters::hooks::event_facility::{
-    Asked, EventFacility, Running, RunningEvent, Unsettled,
-};
+use crate::counters::hooks::asked::{Asked, EventControl};
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
+use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::msr::access::MsrAccess;
 use crate::msr::address::MsrAddress;
@@ -103,16 +104,16 @@ impl Facility for AutoCounterReload<'_> {}
 impl EventFacility for AutoCounterReload<'_> {
     const OFFERS: bool = true;
 
-    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let Asked { reloaded, reloads, .. } = *asked;
         (asked.reloaded, asked.reloads) = (false, false);
         let reloaded = if reloaded { self.reload.reloaded } else { CounterSet::ALL };
         let causing = if reloads { self.reload.causing } else { CounterSet::ALL };
-        counters & reloaded & causing
+        Ok(counters & reloaded & causing)
     }
 
-    fn is_silent(&self, event: &RunningEvent<'_>) -> bool {
-        event.reloads_itself()
+    fn control(&self, event: &RunningEvent<'_>) -> EventControl {
+        EventControl { silent: event.reloads_itself(), adaptive: false }
     }
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {

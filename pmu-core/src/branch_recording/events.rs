@@ -8,7 +8,10 @@ use crate::branches::memory::{
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchEnable;
-use crate::counters::hooks::event_facility::{Asked, EventFacility, Running, Unsettled};
+use crate::counters::error::CounterError;
+use crate::counters::hooks::asked::Asked;
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::running::{Running, Unsettled};
 use crate::counters::names::counter_id::CounterSet;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -28,12 +31,12 @@ impl EventFacility for Branches<'_> {
     /// Meets a request for branches that the processor can record, if the memory has room for all records. Zen 3's
     /// branch sampling, which [delays interrupts](crate::BranchUnit::holds_interrupt), is left to a
     /// [recorder](crate::BranchRecorder).
-    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let has_room = self.memory.capacity() >= self.unit.depth().into();
         if has_room && !self.unit.holds_interrupt() {
             asked.branches = asked.branches.filter(|filter| self.unit.recorded(*filter).is_none());
         }
-        counters
+        Ok(counters)
     }
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {

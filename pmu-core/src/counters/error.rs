@@ -8,6 +8,7 @@ use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::names::group_id::GroupId;
 use crate::detection::NoInterface;
 use crate::msr::fault::MsrFault;
+use crate::precise::error::NotPrecise;
 
 /// Error of an operation on a processor's counters.
 ///
@@ -133,6 +134,8 @@ pub enum CounterError {
     /// counter is running. No event uses the counter until the counter is
     /// [programmed again](crate::CounterSession::reprogram) or shut down.
     Faulted(MsrFault),
+    /// The event cannot be sampled as [precisely](crate::Event::precise) as requested. The value is the reason.
+    NotPrecise(NotPrecise),
 }
 
 /// Error of servicing an interrupt: a register access failed.
@@ -189,6 +192,14 @@ impl CounterError {
     /// Returns whether there was no counter or extra register for an event beside the others.
     pub(crate) const fn is_no_room(&self) -> bool {
         matches!(self, Self::NoFreeCounter | Self::ExtraRegisterInUse(_) | Self::BranchFilterInUse)
+    }
+
+    /// Returns the access that failed, if one did.
+    pub(crate) const fn fault(&self) -> Option<MsrFault> {
+        match self {
+            Self::Access(fault) | Self::Faulted(fault) => Some(*fault),
+            _ => None,
+        }
     }
 
     /// Returns the error of an access that leaves more than itself undone.
@@ -249,6 +260,7 @@ impl fmt::Display for CounterError {
             Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
             Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
             Self::BranchesUnsupported => f.write_str("the branches asked for cannot be recorded"),
+            Self::NotPrecise(reason) => reason.fmt(f),
             Self::BranchFilterInUse => {
                 f.write_str("another event records branches by another filter")
             }

@@ -6,6 +6,7 @@ pub(crate) mod event;
 pub(crate) mod extra;
 pub(crate) mod membership;
 pub(crate) mod period;
+pub(crate) mod precise;
 pub(crate) mod reload;
 pub(crate) mod resolve;
 pub(crate) mod saved;

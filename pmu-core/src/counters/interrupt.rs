@@ -19,6 +19,7 @@ pub(crate) mod claim;
 pub(crate) mod facilities;
 pub(crate) mod overflow;
 pub(crate) mod pass;
+pub(crate) mod records;
 pub(crate) mod reload;
 pub(crate) mod sample;
 pub(crate) mod sample_read;

@@ -11,3 +11,4 @@ pub(crate) mod remote_count;
 pub(crate) mod saved_period;
 pub(crate) mod slot;
 pub(crate) mod table;
+pub(crate) mod waiting;

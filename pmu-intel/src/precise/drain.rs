@@ -85,7 +85,7 @@ impl PreciseMemory {
     }
 
     /// Resets the area's index. Returns the number of bytes that were written: 0 if the index cannot be right.
-    fn reset_area(&self, unit: &PreciseUnit) -> usize {
+    pub(crate) fn reset_area(&self, unit: &PreciseUnit) -> usize {
         let (area, base) = (self.save_area(), self.buffer_address());
         if !self.names_buffer() {
             return 0;
@@ -102,7 +102,7 @@ impl PreciseMemory {
     }
 
     /// Resets the register's offset, and keeps its threshold. Returns the number of bytes that were written.
-    fn reset_register<M: MsrBackend>(&self, msr: &M) -> Result<usize, MsrFault> {
+    pub(crate) fn reset_register<M: MsrBackend>(&self, msr: &M) -> Result<usize, MsrFault> {
         let register = index_register();
         let found = PebsIndex::from_bits(msr.rdmsr_retrying(register)?);
         if found.write() == 0 && !found.full() {

@@ -2,9 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{CounterError, MsrFault};
-
-use crate::precise::groups::PreciseGroups;
+use pmu_core::{CounterError, MsrFault, SampleParts};
 
 /// Reason why a processor has no precise records that this crate supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +72,7 @@ pub enum PreciseEventError {
     /// supports zero skid.
     NoExactCounter,
     /// The request has groups that this processor's records cannot have. The value consists of these groups.
-    Groups(PreciseGroups),
+    Groups(SampleParts),
     /// A latency was requested for an event that is not the processor's load-latency event. Some processors have no
     /// load-latency event.
     NotLatencyEvent,

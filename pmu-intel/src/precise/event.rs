@@ -1,41 +1,6 @@
 //! A request for precise records.
 
-use pmu_core::Event;
-
-use crate::precise::groups::PreciseGroups;
-
-/// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. Each
-/// variant has the number of the same level in perf's `precise_ip`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum Precision {
-    /// Level 1: constant skid. A record may have only the address of the next instruction.
-    ConstantSkid = 1,
-    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. This
-    /// instruction may come after the instruction that made the counter overflow.
-    ZeroSkidRequested = 2,
-    /// Level 3: zero skid is required. A record describes exactly the instruction that made the counter overflow (PDIR,
-    /// PDIST).
-    ZeroSkidRequired = 3,
-}
-
-impl Precision {
-    /// Returns the precision for a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
-    ///
-    /// ```
-    /// use pmu_intel::precise::Precision;
-    /// assert_eq!(Precision::of_level(2), Some(Precision::ZeroSkidRequested)); // `cycles:pp`
-    /// assert_eq!(Precision::of_level(0), None); // an event without records
-    /// ```
-    pub const fn of_level(level: u8) -> Option<Self> {
-        match level {
-            1 => Some(Self::ConstantSkid),
-            2 => Some(Self::ZeroSkidRequested),
-            3 => Some(Self::ZeroSkidRequired),
-            _ => None,
-        }
-    }
-}
+use pmu_core::{Event, Precision, SampleParts};
 
 /// An event for which the processor itself writes records: one precise record whenever the event's counter overflows.
 ///
@@ -53,10 +18,10 @@ impl Precision {
 ///
 /// ```
 /// use pmu_core::{Event, GenericEvent};
-/// use pmu_intel::precise::{PreciseEvent, PreciseGroups, Precision};
+/// use pmu_intel::precise::{PreciseEvent, Precision, SampleParts};
 /// // Every 10,007th branch of user mode, with the general registers.
 /// let branches = Event::generic(GenericEvent::Branches).user_only().every(10_007);
-/// let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested).with(PreciseGroups::REGISTERS);
+/// let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested).with(SampleParts::REGISTERS);
 /// # let _ = event;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +29,7 @@ impl Precision {
 pub struct PreciseEvent {
     pub(crate) event: Event,
     pub(crate) precision: Precision,
-    pub(crate) groups: PreciseGroups,
+    pub(crate) groups: SampleParts,
     /// Latency of the loads that are sampled, in cycles; 0: the event is not of loads' latencies.
     pub(crate) latency: u16,
     /// The handler loads the counter, and not the processor.
@@ -75,35 +40,35 @@ impl PreciseEvent {
     /// Creates a request to record an event. Each record has the instruction's address, the counters that overflowed,
     /// and the time. In PEBS formats before 3, records lack some of these values.
     pub const fn new(event: Event, precision: Precision) -> Self {
-        let groups = PreciseGroups::NONE;
+        let groups = SampleParts::NONE;
         Self { event, precision, groups, latency: 0, by_handler: false }
     }
 
     /// Adds groups of data to the event's records.
     #[must_use]
-    pub fn with(mut self, groups: PreciseGroups) -> Self {
+    pub fn with(mut self, groups: SampleParts) -> Self {
         self.groups = self.groups | groups;
         self
     }
 
     /// Samples only loads with a latency of at least `cycles` (perf's `ldlat`). The event must be the processor's
     /// load-latency event: `MEM_TRANS_RETIRED.LOAD_LATENCY`, or `MEM_UOPS_RETIRED.LOAD_LATENCY` on E-cores. Each record
-    /// then has the group [`MEMORY`](PreciseGroups::MEMORY). The event runs only on counters that can count it, such as
+    /// then has the group [`MEMORY`](SampleParts::ACCESS). The event runs only on counters that can count it, such as
     /// counters 1 to 7 on Golden Cove, also if the event is [raw](Event::raw).
     ///
     /// A processor has only one latency threshold, so all started events must have the same `cycles`.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect};
-    /// use pmu_intel::precise::{PreciseEvent, PreciseGroups, Precision};
+    /// use pmu_intel::precise::{PreciseEvent, Precision, SampleParts};
     /// // MEM_TRANS_RETIRED.LOAD_LATENCY of Skylake: loads that take 64 cycles or more.
     /// let loads = Event::raw(EventSelect::from_bits(0x01CD)).every(1_009);
     /// let loads = PreciseEvent::new(loads, Precision::ZeroSkidRequested).with_latency(64);
-    /// assert!(loads.groups().contains(PreciseGroups::MEMORY));
+    /// assert!(loads.groups().contains(SampleParts::ACCESS));
     /// ```
     #[must_use]
     pub fn with_latency(self, cycles: u16) -> Self {
-        Self { latency: cycles, ..self.with(PreciseGroups::MEMORY) }
+        Self { latency: cycles, ..self.with(SampleParts::ACCESS) }
     }
 
     /// Makes the interrupt handler, instead of the processor, load the counter with each new period. The processor then
@@ -133,7 +98,7 @@ impl PreciseEvent {
     }
 
     /// Returns the groups of data that were added to the event's records.
-    pub const fn groups(&self) -> PreciseGroups {
+    pub const fn groups(&self) -> SampleParts {
         self.groups
     }
 }

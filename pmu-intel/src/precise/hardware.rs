@@ -2,18 +2,17 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::{CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrFault, SampleParts};
 
 use crate::precise::decode::format::PreciseFormat;
 use crate::precise::drain::index_register;
-use crate::precise::groups::PreciseGroups;
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::registers::{
     IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, PebsDataCfg, PebsIndex, PmcCfgC,
 };
 use crate::precise::slot::PreciseSlot;
 use crate::precise::threshold::PreciseThreshold;
-use crate::precise::unit::PreciseUnit;
+use crate::precise::unit::{PreciseUnit, kinds_of_counters};
 use crate::registers::{IA32_DS_AREA, IA32_PEBS_ENABLE, IA32_PMC_FX0_CFG_C, IA32_PMC_GP0_CFG_C};
 
 /// Distance of the registers of adjacent counters.
@@ -132,21 +131,21 @@ impl<M: MsrBackend> Hardware<'_, M> {
     }
 
     /// Writes the groups of adaptive records.
-    pub(crate) fn write_groups(&self, groups: PreciseGroups) -> Result<(), MsrFault> {
+    pub(crate) fn write_groups(&self, groups: SampleParts) -> Result<(), MsrFault> {
         if !self.unit.has_adaptive_control() {
             return Ok(());
         }
         let all = self.unit.counters.counters();
         let count = groups.branch_count();
-        let counters = groups.contains(PreciseGroups::COUNTERS);
+        let counters = groups.contains(SampleParts::COUNTERS);
         let value = PebsDataCfg::new()
-            .with_memory(groups.contains(PreciseGroups::MEMORY))
-            .with_registers(groups.contains(PreciseGroups::REGISTERS))
-            .with_vectors(groups.contains(PreciseGroups::VECTORS))
+            .with_memory(groups.contains(SampleParts::ACCESS))
+            .with_registers(groups.contains(SampleParts::REGISTERS))
+            .with_vectors(groups.contains(SampleParts::VECTORS))
             .with_branches(count != 0)
             .with_branch_count(count.saturating_sub(1))
             .with_counters(counters)
-            .with_metrics(groups.contains(PreciseGroups::METRICS))
+            .with_metrics(groups.contains(SampleParts::METRICS))
             .with_general_counters(if counters { all.bits() as u16 } else { 0 })
             .with_fixed_counters(if counters { (all.bits() >> 32) as u8 } else { 0 });
         self.write(MSR_PEBS_DATA_CFG, value.into_bits())
@@ -181,22 +180,22 @@ impl<M: MsrBackend> Hardware<'_, M> {
         let value = slot.map_or(PmcCfgC::new(), |slot| {
             let (event, groups) = (slot.event(), slot.event().groups());
             let period = slot.period.load(Relaxed) as u32;
-            let counters = groups.contains(PreciseGroups::COUNTERS);
+            let counters = groups.contains(SampleParts::COUNTERS);
             PmcCfgC::new()
                 .with_reload(if event.is_loaded_by_handler() { 0 } else { period.wrapping_neg() })
-                .with_counters(groups.kinds_of_counters())
+                .with_counters(kinds_of_counters(groups))
                 .with_general_counters(counters)
                 .with_fixed_counters(counters)
-                .with_metrics(groups.contains(PreciseGroups::METRICS))
+                .with_metrics(groups.contains(SampleParts::METRICS))
                 .with_branches(match groups.branch_count() {
                     0 => 0,
                     1..=8 => 1,
                     9..=16 => 2,
                     17.. => 3,
                 })
-                .with_xmm(groups.contains(PreciseGroups::VECTORS))
-                .with_registers(groups.contains(PreciseGroups::REGISTERS))
-                .with_memory(groups.contains(PreciseGroups::MEMORY))
+                .with_xmm(groups.contains(SampleParts::VECTORS))
+                .with_registers(groups.contains(SampleParts::REGISTERS))
+                .with_memory(groups.contains(SampleParts::ACCESS))
                 .with_enable(true)
         });
         let first = if counter.is_fixed() { IA32_PMC_FX0_CFG_C } else { IA32_PMC_GP0_CFG_C };

@@ -8,6 +8,8 @@ use pmu_core::{CounterId, CounterSet, MAX_COUNTERS, MAX_GENERAL};
 
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::slot::PreciseSlot;
+use crate::precise::state::State;
+use crate::precise::threshold::PreciseThreshold;
 
 /// Number of counter resets in the area: that of the formats with the most.
 pub(crate) const RESETS: usize = 48;
@@ -36,6 +38,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     area: ControlAreaMemory<RESETS>,
     slots: [PreciseSlot; MAX_COUNTERS],
     /// The counters that write records, and those that are reserved.
+    pub(crate) state: State,
+    threshold: AtomicU8,
     recording: AtomicU64,
     reserved: AtomicU64,
     /// The reserved counters of starts that failed and could not be undone.
@@ -90,6 +94,8 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
         Self {
             area: ControlAreaMemory::new(),
             slots: [const { PreciseSlot::new() }; MAX_COUNTERS],
+            state: State::new(),
+            threshold: AtomicU8::new(PreciseThreshold::EachRecord as u8),
             recording: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             abandoned: AtomicU64::new(0),
@@ -184,6 +190,24 @@ impl PreciseMemory {
         let Some(slot) = slot.filter(|_| (1..1 << 31).contains(&period)) else { return false };
         slot.period.store(period, Relaxed);
         true
+    }
+
+    /// Sets the fill level of the buffer at which the processor interrupts. The processor interrupts for each record
+    /// while an event has a period that a counter cannot take at once, or has
+    /// [branches](pmu_core::Event::with_branches). The threshold takes effect when a precise event next starts, stops,
+    /// or takes its turn.
+    ///
+    /// # Context
+    /// Any context.
+    pub fn set_threshold(&self, threshold: PreciseThreshold) {
+        self.threshold.store(threshold as u8, Relaxed);
+    }
+
+    pub(crate) fn threshold(&self) -> PreciseThreshold {
+        match self.threshold.load(Relaxed) {
+            0 => PreciseThreshold::EachRecord,
+            _ => PreciseThreshold::NearlyFull,
+        }
     }
 
     pub(crate) fn save_area(&self) -> &PebsDsSaveArea<RESETS> {

@@ -1,8 +1,7 @@
 //! Properties of precise records by processor model. No register or CPUID leaf declares these properties.
 
-use pmu_core::{CounterSet, EventSelect, Snapshot};
+use pmu_core::{CounterSet, EventSelect, Precision, Snapshot};
 
-use crate::precise::event::Precision;
 use crate::precise::source::SourceEncoding;
 
 /// The event by which loads of a given latency are sampled.

@@ -8,12 +8,11 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{
     CounterError, CounterId, CounterSession, CounterSet, EventSelect, EventSource, MsrBackend,
-    MsrFault, Platform,
+    MsrFault, Platform, SampleParts,
 };
 
 use crate::precise::error::PreciseError;
 use crate::precise::extra::ExtraRegister;
-use crate::precise::groups::PreciseGroups;
 use crate::precise::hardware::Hardware;
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::report::PreciseReport;
@@ -84,7 +83,7 @@ pub struct PreciseRecorder<'a, M> {
     pub(crate) hardware: Hardware<'a, M>,
     pub(crate) threshold: PreciseThreshold,
     /// The groups that adaptive records have at present, as far as they were written.
-    groups: Option<PreciseGroups>,
+    groups: Option<SampleParts>,
     pub(crate) latency: ExtraRegister,
     pub(crate) frontend: ExtraRegister,
     is_open: bool,
@@ -249,7 +248,7 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
         }
         // A counter whose event has no groups writes the basic group alone.
         let has_basic = self.memory().slots(counters).any(|(_, slot)| !self.is_adaptive(slot));
-        let least = self.size_of(if has_basic { PreciseGroups::NONE } else { groups });
+        let least = self.size_of(if has_basic { SampleParts::NONE } else { groups });
         let sizes = (least, self.size_of(groups));
         self.hardware.arrange(sizes, counters.len(), self.threshold_of(counters));
         Ok(())
@@ -469,13 +468,13 @@ impl<'a, M: MsrBackend> PreciseRecorder<'a, M> {
     }
 
     /// Returns the groups that the events of these counters have together.
-    pub(crate) fn groups_of(&self, counters: CounterSet) -> PreciseGroups {
+    pub(crate) fn groups_of(&self, counters: CounterSet) -> SampleParts {
         let slots = self.memory().slots(counters);
-        slots.fold(PreciseGroups::NONE, |all, (_, slot)| all | slot.event().groups())
+        slots.fold(SampleParts::NONE, |all, (_, slot)| all | slot.event().groups())
     }
 
     /// Returns the size of the greatest record with these groups.
-    pub(crate) fn size_of(&self, groups: PreciseGroups) -> usize {
+    pub(crate) fn size_of(&self, groups: SampleParts) -> usize {
         self.unit().record_size(groups, self.unit().counters.counters().len())
     }
 

@@ -44,32 +44,38 @@ impl PreciseReport<'_> {
     /// [next](PreciseRecord::next_address) instruction. The sample describes a memory access only if the sampled event
     /// counts loads or stores.
     pub fn sample(&self) -> PreciseSample {
-        let memory = self.record.memory().filter(|_| self.access != AccessKind::Unknown);
-        let split = self.unit.has_two_latencies();
+        self.unit.sample(&self.record, self.access)
+    }
+}
+
+impl PreciseUnit {
+    /// Returns what a record tells of its instruction.
+    pub(crate) fn sample(&self, record: &PreciseRecord<'_>, kind: AccessKind) -> PreciseSample {
+        let memory = record.memory().filter(|_| kind != AccessKind::Unknown);
+        let split = self.has_two_latencies();
         PreciseSample {
-            address: self.record.address(),
+            address: record.address(),
             branch: None,
-            access: memory.map(|memory| self.access(&memory)),
+            access: memory.map(|memory| self.access(&memory, kind)),
             fetch: None,
             latency: memory.filter(|_| split).map(|memory| memory.latency as u16),
-            retire_latency: if self.unit.records_retire_latency() {
-                self.record.retire_latency()
+            retire_latency: if self.records_retire_latency() {
+                record.retire_latency()
             } else {
                 None
             },
         }
     }
 
-    fn access(&self, memory: &MemoryInfo) -> DataAccess {
+    fn access(&self, memory: &MemoryInfo, kind: AccessKind) -> DataAccess {
         let address = memory.address;
-        if self.access == AccessKind::Stores {
+        if kind == AccessKind::Stores {
             let (hit, locked) = self.store(memory.source);
             let source = hit.then_some(DataSource::L1);
             return DataAccess { store: true, address, source, locked, ..DataAccess::default() };
         }
-        let latency =
-            if self.unit.has_two_latencies() { memory.latency >> 32 } else { memory.latency };
-        let decoded = LoadSource::of(self.unit.sources, memory.source);
+        let latency = if self.has_two_latencies() { memory.latency >> 32 } else { memory.latency };
+        let decoded = LoadSource::of(self.sources, memory.source);
         DataAccess {
             load: true,
             address,
@@ -87,12 +93,10 @@ impl PreciseReport<'_> {
     /// Returns whether the first-level cache had a store's line, and whether the store is locked, if known.
     fn store(&self, source: u64) -> (bool, Option<bool>) {
         let bit = |bit: u32| source >> bit & 1 != 0;
-        match self.unit.sources {
+        match self.sources {
             SourceEncoding::LionCove => (source & 0xFF == 1, None),
             // From Golden Cove on, MEM_TRANS_RETIRED.STORE_SAMPLE has a load's encoding: only value 1 is this cache.
-            SourceEncoding::Skylake | SourceEncoding::SkylakeServer
-                if self.unit.has_two_latencies() =>
-            {
+            SourceEncoding::Skylake | SourceEncoding::SkylakeServer if self.has_two_latencies() => {
                 (source & 0xF == 1, Some(bit(5)))
             }
             // SDM vol. 3B, "Precise Store": bit 0, the first-level cache has the line; 5, locked.

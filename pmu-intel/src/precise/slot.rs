@@ -3,8 +3,9 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use pmu_core::SampleParts;
+
 use crate::precise::event::PreciseEvent;
-use crate::precise::groups::PreciseGroups;
 use crate::precise::report::AccessKind;
 
 /// One counter that writes records: 48 bytes that a task and the interrupt share.
@@ -92,7 +93,7 @@ impl SlotEvent {
         }
     }
 
-    pub(crate) const fn groups(self) -> PreciseGroups {
-        PreciseGroups::from_bits((self.flags >> GROUPS) as u16)
+    pub(crate) const fn groups(self) -> SampleParts {
+        SampleParts::from_bits((self.flags >> GROUPS) as u16)
     }
 }

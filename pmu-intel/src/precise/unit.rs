@@ -2,7 +2,7 @@
 
 use pmu_core::{
     CounterSet, CounterUnit, Event, EventSelect, GenericEvent, MsrAccess, MsrBackend, MsrUpdate,
-    Snapshot,
+    Precision, SampleParts, Snapshot,
 };
 
 use crate::counters::{INTEL, unit};
@@ -10,8 +10,7 @@ use crate::cpuid::ArchitecturalPerfmon;
 use crate::debug_store::support::DebugStoreSupport;
 use crate::precise::decode::format::PreciseFormat;
 use crate::precise::error::{NoPrecise, PreciseEventError};
-use crate::precise::event::{PreciseEvent, Precision};
-use crate::precise::groups::PreciseGroups;
+use crate::precise::event::PreciseEvent;
 use crate::precise::model::{LatencyEvent, MEROM, Model};
 use crate::precise::registers::{
     MSR_PEBS_FRONTEND, PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS,
@@ -29,7 +28,7 @@ pub struct PreciseUnit {
     format: PreciseFormat,
     capable: CounterSet,
     exact: CounterSet,
-    groups: PreciseGroups,
+    groups: SampleParts,
     /// Format 4 or later without `PEBS_BASELINE`: the basic group alone.
     basic_only: bool,
     timing: bool,
@@ -45,10 +44,13 @@ const FRONTEND_EVENTS: [u16; 5] = [0x01C6, 0x02C6, 0x03C6, 0x04C2, 0x40AD];
 const FRONTEND_BITS: u32 = 0x7F_FFFF;
 
 /// The groups that adaptive records can have.
-const ADAPTIVE: PreciseGroups = PreciseGroups::from_bits(0x2007);
+const ADAPTIVE: SampleParts = SampleParts::ACCESS
+    .and(SampleParts::REGISTERS)
+    .and(SampleParts::VECTORS)
+    .and(SampleParts::branches(32));
 
 /// The groups that records of formats 1 to 3 have.
-const FIXED: PreciseGroups = PreciseGroups::from_bits(0b11);
+const FIXED: SampleParts = SampleParts::ACCESS.and(SampleParts::REGISTERS);
 
 impl PreciseUnit {
     /// Detects the precise records of the processor that executes the call: architectural PEBS, or PEBS with a Debug
@@ -85,7 +87,7 @@ impl PreciseUnit {
             format: PreciseFormat::Architectural,
             capable: CounterSet::NONE,
             exact: CounterSet::NONE,
-            groups: PreciseGroups::NONE,
+            groups: SampleParts::NONE,
             basic_only: false,
             timing: true,
             general_resets: 0,
@@ -112,13 +114,13 @@ impl PreciseUnit {
             return None;
         }
         let can = PmcCfgC::from_bits(u64::from(processor.leaf(0x23, 4).ebx) << 32);
-        let of = |has: bool, group| if has { group } else { PreciseGroups::NONE };
-        let groups = of(can.memory(), PreciseGroups::MEMORY)
-            | of(can.registers(), PreciseGroups::REGISTERS)
-            | of(can.xmm(), PreciseGroups::VECTORS)
-            | of(can.branches() != 0, PreciseGroups::branches(32))
-            | of(can.counters(), PreciseGroups::COUNTERS)
-            | of(can.metrics(), PreciseGroups::METRICS);
+        let of = |has: bool, group| if has { group } else { SampleParts::NONE };
+        let groups = of(can.memory(), SampleParts::ACCESS)
+            | of(can.registers(), SampleParts::REGISTERS)
+            | of(can.xmm(), SampleParts::VECTORS)
+            | of(can.branches() != 0, SampleParts::branches(32))
+            | of(can.counters(), SampleParts::COUNTERS)
+            | of(can.metrics(), SampleParts::METRICS);
         Some(Self { capable, exact: set(counters.ebx, counters.edx), groups, ..self })
     }
 
@@ -155,12 +157,12 @@ impl PreciseUnit {
         let capable =
             if baseline { all } else { all & CounterSet::from_bits(self.model.counters.into()) };
         let groups = match format {
-            PreciseFormat::Adaptive if !baseline => PreciseGroups::NONE,
+            PreciseFormat::Adaptive if !baseline => SampleParts::NONE,
             PreciseFormat::Adaptive if number >= 6 => {
-                ADAPTIVE | PreciseGroups::COUNTERS | PreciseGroups::METRICS
+                ADAPTIVE | SampleParts::COUNTERS | SampleParts::METRICS
             }
             PreciseFormat::Adaptive => ADAPTIVE,
-            PreciseFormat::Core | PreciseFormat::Bits32 => PreciseGroups::REGISTERS,
+            PreciseFormat::Core | PreciseFormat::Bits32 => SampleParts::REGISTERS,
             _ => FIXED,
         };
         Ok(Self {
@@ -198,7 +200,7 @@ impl PreciseUnit {
 
     /// Returns the groups of data that the processor's precise records can have. In PEBS formats 0 to 3, every record
     /// has all groups that this method returns.
-    pub const fn groups(&self) -> PreciseGroups {
+    pub const fn groups(&self) -> SampleParts {
         self.groups
     }
 
@@ -239,26 +241,26 @@ impl PreciseUnit {
     }
 
     /// Returns the size in bytes of the greatest record with these groups, of a session with this number of counters.
-    pub(crate) fn record_size(&self, groups: PreciseGroups, counters: usize) -> usize {
+    pub(crate) fn record_size(&self, groups: SampleParts, counters: usize) -> usize {
         let of = |group, bytes| if groups.contains(group) { bytes } else { 0 };
         let branches = usize::from(groups.branch_count());
-        let of_counters = of(PreciseGroups::COUNTERS, 8 * counters)
-            + of(PreciseGroups::METRICS, 16)
-            + if groups.kinds_of_counters() { 16 } else { 0 };
+        let of_counters = of(SampleParts::COUNTERS, 8 * counters)
+            + of(SampleParts::METRICS, 16)
+            + if kinds_of_counters(groups) { 16 } else { 0 };
         match self.format {
             PreciseFormat::Adaptive => {
-                32 + of(PreciseGroups::MEMORY, 32)
-                    + of(PreciseGroups::REGISTERS, 144)
-                    + of(PreciseGroups::VECTORS, 256)
+                32 + of(SampleParts::ACCESS, 32)
+                    + of(SampleParts::REGISTERS, 144)
+                    + of(SampleParts::VECTORS, 256)
                     + 24 * branches
                     + of_counters
             }
             PreciseFormat::Architectural => {
                 // A header and its padding for each group, should each be in a fragment of its own.
                 let headers = 7 * 24;
-                64 + of(PreciseGroups::MEMORY, 64)
-                    + of(PreciseGroups::REGISTERS, 160)
-                    + of(PreciseGroups::VECTORS, 16 + 256)
+                64 + of(SampleParts::ACCESS, 64)
+                    + of(SampleParts::REGISTERS, 160)
+                    + of(SampleParts::VECTORS, 16 + 256)
                     + if branches == 0 { 0 } else { 48 + 24 * 32 }
                     + of_counters
                     + headers
@@ -362,7 +364,20 @@ impl PreciseUnit {
 
     /// Returns whether every counter writes records of every event, and the enable register has bits of fixed counters
     /// in the places of load latencies.
+    /// Returns whether the processor has the register of front-end conditions.
+    pub(crate) const fn has_frontend(&self) -> bool {
+        matches!(
+            self.format,
+            PreciseFormat::Skylake | PreciseFormat::Adaptive | PreciseFormat::Architectural
+        )
+    }
+
     pub(crate) const fn is_baseline(&self) -> bool {
         self.needs_physical_address() || self.has_adaptive_control()
     }
+}
+
+/// Returns whether a record with these parts has the group of counters and metrics.
+pub(crate) const fn kinds_of_counters(parts: SampleParts) -> bool {
+    parts.contains(SampleParts::COUNTERS) || parts.contains(SampleParts::METRICS)
 }

@@ -207,7 +207,9 @@ impl Scene {
             Operation::Rotate => counters.rotate(1),
             Operation::SwitchOut => {
                 thread[0] = ThreadEvent::Opened(events[2]);
-                counters.switch_out(thread, 1, overflowed).map_err(|error| error.reason)
+                counters
+                    .switch_out(thread, 1, |sample| overflowed(*sample))
+                    .map_err(|error| error.reason)
             }
             Operation::SwitchIn => {
                 let outcome = counters.switch_in(&processor.unit, thread, 1);

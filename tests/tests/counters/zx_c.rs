@@ -115,7 +115,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
                 let mut thread = [ThreadEvent::Unused; 2];
                 let ids: Vec<_> = counters.group_events(group).collect();
                 thread.iter_mut().zip(ids).for_each(|(of, id)| *of = ThreadEvent::Opened(id));
-                counters.switch_out(&mut thread, 1, |o| reports.borrow_mut().push(o)).unwrap();
+                counters.switch_out(&mut thread, 1, |o| reports.borrow_mut().push(*o)).unwrap();
                 assert_eq!(status(&mock), 0, "{way}");
                 counters.switch_in(&processor.unit, &mut thread, 2).unwrap();
             }

@@ -193,7 +193,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
                         mock.advance(&mut happened(2, 10 * PERIOD));
                         assert_eq!(samples.get(), 2 * tick, "{what}: not yet");
                         let mut thread = [ThreadEvent::Opened(event)];
-                        session.switch_out(&mut thread, now, sampled).unwrap();
+                        session.switch_out(&mut thread, now, |sample| sampled(*sample)).unwrap();
                         session.switch_in(&processor.unit, &mut thread, now).unwrap();
                         let ThreadEvent::Opened(switched) = thread[0] else { panic!("{what}") };
                         event = switched;

@@ -262,7 +262,7 @@ fn interrupt<I: ProfileInterface>(
         Operation::Rotate | Operation::RotateGroup => counters.rotate(1).unwrap(),
         Operation::SwitchOut | Operation::Switch | Operation::SwitchGroup => {
             let mut thread = [sampled, counted].map(ThreadEvent::Opened);
-            counters.switch_out(&mut thread, 1, |o| world.told(Report::Event(o))).unwrap();
+            counters.switch_out(&mut thread, 1, |o| world.told(Report::Event(*o))).unwrap();
             for (event, place) in [(SAMPLED, thread[0]), (COUNTED, thread[1])] {
                 let ThreadEvent::SwitchedOut(event_here) = place else { panic!("{place:?}") };
                 let value = event_here.count().value;

@@ -146,7 +146,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         counters.start_group(group, 20).unwrap();
         let mut thread: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
         host.run(1);
-        counters.switch_out(&mut thread, 30, not).unwrap();
+        counters.switch_out(&mut thread, 30, |sample| not(*sample)).unwrap();
         let counted = |event: &ThreadEvent| match event {
             ThreadEvent::SwitchedOut(event) => event.count().value,
             _ => panic!("{event:?}"),

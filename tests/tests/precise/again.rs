@@ -1,6 +1,6 @@
 //! Registers that lost their contents, or have those of another owner: programmed again, whole.
 
-use pmu_intel::precise::{PreciseGroups, PreciseReport, PreciseThreshold, ThreadRecords};
+use pmu_intel::precise::{PreciseReport, PreciseThreshold, SampleParts, ThreadRecords};
 use pmu_tests::opened::happened;
 use pmu_virt::Read;
 use pmu_virt::mock::{Fault, PmiFault};
@@ -47,7 +47,7 @@ fn records_after_a_suspend_have_the_groups_of_before() {
             let what = format!("{}, {}", processor.name, processor.freezes);
             let (mut session, mut recorder) = kernel.take(mock);
             let groups = kernel.unit.groups();
-            assert!(groups.contains(PreciseGroups::REGISTERS), "{what}");
+            assert!(groups.contains(SampleParts::REGISTERS), "{what}");
             recorder.start(&mut session, &instructions().with(groups), |_| ()).unwrap();
             lose_registers(mock);
             session.reprogram(|_| ()).unwrap();
@@ -57,7 +57,7 @@ fn records_after_a_suspend_have_the_groups_of_before() {
             let mut seen = 0;
             let report = |report: &PreciseReport<'_>| {
                 seen += 1;
-                let has_vectors = groups.contains(PreciseGroups::VECTORS);
+                let has_vectors = groups.contains(SampleParts::VECTORS);
                 assert!(report.record.registers().is_some(), "{what}");
                 assert_eq!(report.record.vectors().is_some(), has_vectors, "{what}");
             };

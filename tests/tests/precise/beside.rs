@@ -1,7 +1,7 @@
 //! Records beside what else a processor does: events of different records, a suspend, guests, and saved counters.
 
 use pmu_core::{CounterSet, Event, EventSelect, guest_control};
-use pmu_intel::precise::{PreciseGroups, PreciseThreshold};
+use pmu_intel::precise::{PreciseThreshold, SampleParts};
 use pmu_tests::opened::happened;
 
 use crate::support::*;
@@ -18,7 +18,7 @@ fn each_record_interrupts_also_one_without_groups_beside_one_with_groups() {
             processor.run(|kernel, mock| {
                 let what = format!("{}, {by_handler}", processor.name);
                 let (mut session, mut recorder) = kernel.take(mock);
-                let rich = other(3).with(PreciseGroups::REGISTERS | PreciseGroups::VECTORS);
+                let rich = other(3).with(SampleParts::REGISTERS | SampleParts::VECTORS);
                 recorder.start(&mut session, &rich, |_| ()).unwrap();
                 let plain = instructions();
                 let plain = if by_handler { plain.loaded_by_handler() } else { plain };

@@ -2,8 +2,8 @@
 
 use pmu_core::CounterSet;
 use pmu_intel::precise::{
-    GeneralRegister, PreciseError, PreciseEvent, PreciseEventError, PreciseFormat, PreciseGroups,
-    PreciseReport, PreciseThreshold, Precision,
+    GeneralRegister, PreciseError, PreciseEvent, PreciseEventError, PreciseFormat, PreciseReport,
+    PreciseThreshold, Precision, SampleParts,
 };
 use pmu_tests::opened::{happened, raw};
 
@@ -163,7 +163,7 @@ fn groups_that_were_asked_for_are_in_the_records() {
             let (mut session, mut recorder) = kernel.take(mock);
             let groups = kernel.unit.groups();
             let event = instructions().with(groups);
-            assert!(groups.contains(PreciseGroups::REGISTERS), "{what}");
+            assert!(groups.contains(SampleParts::REGISTERS), "{what}");
             let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
             // Not in the interrupt: the threshold is not reached.
             mock.inject_pmi(pmu_virt::mock::PmiFault::Lost);
@@ -178,14 +178,14 @@ fn groups_that_were_asked_for_are_in_the_records() {
                     assert_eq!(registers.get(GeneralRegister::Rbp), Some(0xB9), "{what}");
                     assert_eq!(record.next_address(), Some(address(0) + 4), "{what}");
                     assert_eq!(report.counter, counter);
-                    if groups.contains(PreciseGroups::MEMORY) {
+                    if groups.contains(SampleParts::ACCESS) {
                         let memory = record.memory().unwrap();
                         assert_eq!((memory.address, memory.source), (Some(0x7000), 3), "{what}");
                     }
-                    assert_eq!(record.vectors().is_some(), groups.contains(PreciseGroups::VECTORS));
+                    assert_eq!(record.vectors().is_some(), groups.contains(SampleParts::VECTORS));
                     assert_eq!(
                         record.counter_values().is_some(),
-                        groups.contains(PreciseGroups::COUNTERS),
+                        groups.contains(SampleParts::COUNTERS),
                         "{what}"
                     );
                     let branches = record.branches().map(|branches| branches.raw().count());
@@ -224,7 +224,7 @@ fn what_a_processor_cannot_record_is_refused_with_the_reason() {
             let latency = refused(instructions().with_latency(30));
             match format {
                 PreciseFormat::Core => {
-                    assert_eq!(latency, PreciseEventError::Groups(PreciseGroups::MEMORY));
+                    assert_eq!(latency, PreciseEventError::Groups(SampleParts::ACCESS));
                 }
                 _ => assert_eq!(latency, PreciseEventError::NotLatencyEvent),
             }
@@ -246,9 +246,9 @@ fn what_a_processor_cannot_record_is_refused_with_the_reason() {
                     _ => assert_eq!(capable.map(CounterSet::bits), Ok(1 << 32 | 1)),
                 }
             }
-            let vectors = instructions().with(PreciseGroups::VECTORS);
+            let vectors = instructions().with(SampleParts::VECTORS);
             if format == PreciseFormat::Skylake {
-                assert_eq!(refused(vectors), PreciseEventError::Groups(PreciseGroups::VECTORS));
+                assert_eq!(refused(vectors), PreciseEventError::Groups(SampleParts::VECTORS));
             }
             assert_eq!(recorder.counters(), CounterSet::NONE);
         });

@@ -192,6 +192,20 @@ impl Processor {
         test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
     ) {
         let memory = lend();
+        let mock = self.mock(memory, instructions, more);
+        let kernel: &'static Kernel = Box::leak(Box::new(Kernel::new(self, memory, mock)));
+        mock.on_interrupt(Box::leak(Box::new(|mock: &Mock<'static>| kernel.handle(mock))));
+        test(kernel, mock);
+        assert_eq!(mock.breach(), None, "{}", self.name);
+    }
+
+    /// Makes the processor, which writes to this memory.
+    pub(crate) fn mock(
+        self,
+        memory: &'static PreciseMemory,
+        instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
+        more: &'static [AtomicU64],
+    ) -> &'static Mock<'static> {
         let [area, buffer] = words(memory);
         let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
         let ram = ram.with(more, 2 * PHYSICAL);
@@ -202,10 +216,7 @@ impl Processor {
         let mock = Mock::strict(pmu).with_precise(precise, ram, Box::leak(Box::new(instructions)));
         let mock: &'static Mock<'static> = Box::leak(Box::new(mock.deviating(self.deviations)));
         let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
-        let kernel: &'static Kernel = Box::leak(Box::new(Kernel::new(self, memory, mock)));
-        mock.on_interrupt(Box::leak(Box::new(|mock: &Mock<'static>| kernel.handle(mock))));
-        test(kernel, mock);
-        assert_eq!(mock.breach(), None, "{}", self.name);
+        mock
     }
 }
 

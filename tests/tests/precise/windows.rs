@@ -293,7 +293,7 @@ fn with_an_interrupt_at_each_access_a_reprogramming_reports_each_record_once() {
 
 #[test]
 fn events_of_different_groups_are_switched_with_their_threads() {
-    use pmu_intel::precise::PreciseGroups;
+    use pmu_intel::precise::SampleParts;
     for processor in processors() {
         processor.run(|kernel, mock| {
             let what = format!("{}, {}", processor.name, processor.freezes);
@@ -316,7 +316,7 @@ fn events_of_different_groups_are_switched_with_their_threads() {
                 && !["format 4", "format 5", "format 6", "architectural", "fragments"]
                     .contains(&processor.name);
             assert_eq!(has_groups.get(), if fixed { 8 } else { 4 }, "{what}");
-            assert!(kernel.unit.groups().contains(PreciseGroups::REGISTERS), "{what}");
+            assert!(kernel.unit.groups().contains(SampleParts::REGISTERS), "{what}");
             kernel.all_reported(mock, &what);
             recorder.shut_down(&mut session, |_| ()).unwrap();
         });

@@ -1,6 +1,6 @@
 //! Claims of Intel's precise records, on a loop whose branches were counted by hand.
 
-use pmu::intel::precise::{GeneralRegister, PreciseGroups, PreciseRecord, PreciseRecords};
+use pmu::intel::precise::{GeneralRegister, SampleParts, PreciseRecord, PreciseRecords};
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
@@ -9,19 +9,19 @@ use crate::demos::loops::CALLS;
 
 /// Groups that records can have: their bits in `MSR_PEBS_DATA_CFG` and in CFG_C, and their words. SDM vol. 3B,
 /// "Adaptive PEBS"; Intel's Architecture Instruction Set Extensions reference, "Architectural PEBS".
-const GROUPS: [(PreciseGroups, Group); 6] = [
-    (PreciseGroups::MEMORY, Group { adaptive: (1 << 0, 4), architectural: (1 << 62, 8) }),
-    (PreciseGroups::REGISTERS, Group { adaptive: (1 << 1, 18), architectural: (1 << 61, 20) }),
-    (PreciseGroups::VECTORS, Group { adaptive: (1 << 2, 32), architectural: (1 << 49, 34) }),
+const GROUPS: [(SampleParts, Group); 6] = [
+    (SampleParts::ACCESS, Group { adaptive: (1 << 0, 4), architectural: (1 << 62, 8) }),
+    (SampleParts::REGISTERS, Group { adaptive: (1 << 1, 18), architectural: (1 << 61, 20) }),
+    (SampleParts::VECTORS, Group { adaptive: (1 << 2, 32), architectural: (1 << 49, 34) }),
     // 32 branches, and 8.
     (
-        PreciseGroups::branches(32),
+        SampleParts::branches(32),
         Group { adaptive: (1 << 3 | 31 << 24, 96), architectural: (1 << 40, 30) },
     ),
-    (PreciseGroups::METRICS, Group { adaptive: (1 << 5, 4), architectural: (1 << 38, 4) }),
+    (SampleParts::METRICS, Group { adaptive: (1 << 5, 4), architectural: (1 << 38, 4) }),
     // Of counter 0 alone.
     (
-        PreciseGroups::COUNTERS,
+        SampleParts::COUNTERS,
         Group { adaptive: (1 << 4 | 1 << 32, 3), architectural: (0b11 << 35, 3) },
     ),
 ];
@@ -40,7 +40,7 @@ pub fn registers(bench: &Bench) -> Outcome {
 /// Each record has the size of its groups, and its words are plausible.
 pub fn formats(bench: &Bench) -> Outcome {
     let Some(records) = Records::of(bench) else { return Outcome::ABSENT };
-    let none = [(PreciseGroups::NONE, Group::default())];
+    let none = [(SampleParts::NONE, Group::default())];
     let chosen = GROUPS.iter().filter(|(group, _)| {
         let can_choose = records.size(GROUPS[1].1) != records.size(Group::default());
         can_choose && records.unit.groups().contains(*group)
@@ -72,7 +72,7 @@ pub fn formats(bench: &Bench) -> Outcome {
 fn is_plausible(
     records: &Records<'_>,
     found: &Found,
-    groups: PreciseGroups,
+    groups: SampleParts,
     record: &PreciseRecord<'_>,
 ) -> bool {
     let in_time = |time| (found.time.0..=found.time.1).contains(&time);
@@ -95,12 +95,12 @@ fn is_plausible(
         && names
         && record.time().is_none_or(in_time)
         && (is_fixed
-            || registers.is_some() == has(PreciseGroups::REGISTERS)
-                && record.memory().is_some() == has(PreciseGroups::MEMORY)
-                && record.vectors().is_some() == has(PreciseGroups::VECTORS)
+            || registers.is_some() == has(SampleParts::REGISTERS)
+                && record.memory().is_some() == has(SampleParts::ACCESS)
+                && record.vectors().is_some() == has(SampleParts::VECTORS)
                 && record.branches().is_some() == (groups.branch_count() != 0)
                 && record.counter_values().is_some()
-                    == (has(PreciseGroups::COUNTERS) || has(PreciseGroups::METRICS)))
+                    == (has(SampleParts::COUNTERS) || has(SampleParts::METRICS)))
 }
 
 /// Records of the loop that are of a branch, those that are of no branch, and records elsewhere.

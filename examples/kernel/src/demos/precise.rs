@@ -6,7 +6,7 @@ use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu::core::{CounterSet, Event, EventSelect, Snapshot};
 use pmu::intel::precise::{
-    PreciseEvent, PreciseGroups, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
+    PreciseEvent, SampleParts, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
 };
 
 use crate::demos::failure::Failure;
@@ -99,7 +99,7 @@ pub fn run(counters: &mut Events) -> Result<bool, Failure> {
     for (period, patience) in PERIODS {
         let branches = Event::raw(BRANCHES).on(CounterSet::GENERAL).every(period);
         let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested)
-            .with(PreciseGroups::MEMORY | PreciseGroups::REGISTERS);
+            .with(SampleParts::ACCESS | SampleParts::REGISTERS);
         reached = period;
         let counter = recorder.start(counters, &event, |_| ())?;
         let begin = clock::now();

@@ -1,39 +1,65 @@
 //! The facilities of a session's events: asked as an event is opened, and settled as events come and go.
 
 use crate::branches::filter::PackedFilter;
-use crate::counters::control::handle::CounterSession;
-use crate::counters::error::CounterError;
+use crate::counters::control::handle::{CounterSession, marked_faulted};
+use crate::counters::error::{CounterError, ServiceError};
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
-use crate::counters::hooks::event_facility::{Asked, EventFacility, Moment, Running, Unsettled};
+use crate::counters::events::saved::SavedEvent;
+use crate::counters::hooks::asked::Asked;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::running::{Moment, Running, RunningEvent, Unsettled};
+use crate::counters::interrupt::claim::Serviced;
+use crate::counters::interrupt::sample::Sample;
+use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
-use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::entry::{EventEntry, OnProcessor};
 use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
+use crate::precise::error::NotPrecise;
+use crate::precise::request::PackedPrecise;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns those of `counters` that can do what an event asks for.
+    /// Checks that an event asks for nothing, where the session has no facility.
+    pub(crate) const fn check_plain(
+        reload: u8,
+        branches: PackedFilter,
+        precise: PackedPrecise,
+    ) -> Result<(), CounterError> {
+        match (reload, branches.is_none(), precise.is_none()) {
+            (0, true, true) => Ok(()),
+            (0, true, false) => Err(CounterError::NotPrecise(NotPrecise::NoFacility)),
+            (0, false, _) => Err(CounterError::BranchesUnsupported),
+            _ => Err(CounterError::NotReloadable),
+        }
+    }
+
+    /// Returns an event as data, as it was asked for.
+    pub(crate) fn extract(&self, entry: &EventEntry) -> SavedEvent {
+        let event = entry.extract();
+        if S::Facility::OFFERS { event.as_asked() } else { event }
+    }
+
+    /// Returns what the facilities make of an event on this processor. `is_beside` tells whether another event is
+    /// counted beside it.
+    #[inline(never)]
     pub(crate) fn resolve(
         &self,
+        mut asked: Asked,
         counters: CounterSet,
-        membership: Membership,
-        branches: PackedFilter,
-    ) -> Result<CounterSet, CounterError> {
-        if !S::Facility::OFFERS {
-            // Without a facility, nothing of `Asked` is linked.
-            return match (membership.reload, branches.is_none()) {
-                (0, true) => Ok(counters),
-                (0, false) => Err(CounterError::BranchesUnsupported),
-                _ => Err(CounterError::NotReloadable),
-            };
+        is_beside: impl FnOnce(u16) -> bool,
+    ) -> Result<OnProcessor, CounterError> {
+        let counters = self.source.facility().resolve(&mut asked, counters)?;
+        asked.unmet()?;
+        if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {
+            return Err(CounterError::NotPrecise(NotPrecise::NeedsBeside(other)));
         }
-        let mut asked = Asked::of(membership, branches);
-        let counters = self.source.facility().resolve(&mut asked, counters);
-        asked.unmet().map(|()| counters)
+        Ok(OnProcessor { select: asked.select, counters, latency: asked.register })
     }
 
     /// Checks that no event that runs records branches by another filter than an event that is to run.
@@ -78,13 +104,40 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let membership = entry.membership().with(Membership::RELOADS, reloads);
         let membership = Membership { reload: named, ..membership };
-        let counters = self.resolve(entry.counters(), membership, PackedFilter::NONE)?;
+        let event = SavedEvent { membership: membership.pack(), ..self.extract(entry) };
+        // The event's other requests are met already.
+        let OnProcessor { counters, .. } =
+            self.resolve(Asked::of_saved(&event), entry.counters(), |_| true)?;
         if (counters & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
         entry.set_membership(membership);
-        entry.set_counters(counters);
+        entry.narrow(counters);
         Ok(())
+    }
+
+    /// Tells the facilities that a precise event is about to leave its counter, which is stopped.
+    #[inline(always)]
+    pub(crate) fn leave_facilities(
+        &self,
+        counter: CounterId,
+        event: EventId,
+    ) -> Result<Waiting, MsrFault> {
+        if !S::Facility::RECORDS {
+            return Ok(Waiting::NONE);
+        }
+        let event = RunningEvent::of(self.table(), event);
+        let Some(event) = event.filter(|event| event.precision().is_some()) else {
+            return Ok(Waiting::NONE);
+        };
+        self.source.facility().leave(&self.msr, counter, &event)
+    }
+
+    /// Tells the facilities that an event was closed.
+    pub(crate) fn forget_in_facilities(&self, event: EventId) {
+        if S::Facility::RECORDS {
+            self.source.facility().forget(event);
+        }
     }
 
     fn on_counters(&self, counters: CounterSet, moment: Moment) -> Running<'_> {
@@ -101,7 +154,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<(), CounterError> {
         let running = self.on_counters(self.own(), Moment::Changed);
         let running = Running { coming: Some((counter, event)), ..running };
-        let settled = self.source.facility().settle(&self.msr, &running);
+        let settled = self.settle_stopped(&running);
         let ran = match settled {
             Ok(()) => self.run(counter, event),
             Err(Unsettled { fault, .. }) => Err(CounterError::Access(fault)),
@@ -131,17 +184,35 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::OFFERS {
             return Ok(());
         }
-        let (facility, running) = (self.source.facility(), self.on_counters(own, moment));
+        let running = self.on_counters(own, moment);
         let mut outcome = Ok(());
         // A second time without the events that were stopped.
         for _ in 0..2 {
-            let Err(Unsettled { counters, fault }) = facility.settle(&self.msr, &running) else {
+            let Err(Unsettled { counters, fault }) = self.settle_stopped(&running) else {
                 break;
             };
             self.stop_unsettled(counters, own);
             outcome = outcome.and(Err(CounterError::Faulted(fault)));
         }
         outcome
+    }
+
+    /// Settles the facilities. Counters that must not count meanwhile are stopped by the global control register.
+    #[inline(never)]
+    fn settle_stopped(&self, running: &Running<'_>) -> Result<(), Unsettled> {
+        let facility = self.source.facility();
+        if !S::Facility::RECORDS {
+            return facility.settle(&self.msr, running);
+        }
+        let counters = facility.needs_stopped(running);
+        let counters = counters.retain(|counter| !self.is_gated(counter));
+        let unsettled = |error: CounterError| {
+            let fault = error.fault().unwrap_or(marked_faulted(self.unit().fixed_control()));
+            Unsettled { counters, fault }
+        };
+        self.pause(counters).map_err(unsettled)?;
+        let settled = facility.settle(&self.msr, running);
+        self.unpause(counters).map_err(unsettled).and(settled)
     }
 
     /// Stops counters whose facilities' registers are unknown, and those of their events' groups. Counters that were
@@ -160,9 +231,77 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
+    /// Reports the samples of [precise](Event::precise) events whose records wait in memory. With a threshold of many
+    /// records, samples may wait for a long time. Their addresses belong to the memory mappings that the process had
+    /// when they were recorded. So call this method before the process ends or maps other files, and before an event is
+    /// closed.
+    ///
+    /// # Context
+    /// Task, on the session's processor.
+    ///
+    /// # Errors
+    /// - [`Access`](CounterError::Access): a register access failed. The call can be repeated.
+    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()).
+    pub fn report_samples(
+        &mut self,
+        mut report: impl FnMut(Sample<'_, S::Facility>),
+    ) -> Result<(), CounterError> {
+        if !S::Facility::RECORDS || !self.has_own() {
+            return Ok(());
+        }
+        let precise = self.own().retain(|counter| self.runs_precise(counter.only()));
+        let precise = precise.retain(|counter| !self.is_gated(counter));
+        self.pause(precise)?;
+        self.report_waiting(&mut report).and(self.unpause(precise))
+    }
+
+    /// Returns whether a precise event is on one of these counters.
+    #[inline(always)]
+    pub(crate) fn runs_precise(&self, counters: CounterSet) -> bool {
+        S::Facility::RECORDS
+            && self.slots_of(counters).any(|(_, slot)| {
+                let entry = slot.running().and_then(|event| self.table().entry(event));
+                entry.is_some_and(EventEntry::is_precise)
+            })
+    }
+
+    /// Reports the samples whose records wait, while the counters of precise events are stopped.
+    #[inline(always)]
+    pub(crate) fn report_waiting(
+        &self,
+        report: &mut impl FnMut(Sample<'_, S::Facility>),
+    ) -> Result<(), CounterError> {
+        if !self.source.facility().has_waiting(&self.msr).map_err(CounterError::Access)? {
+            return Ok(());
+        }
+        let served = self.serve_samples(report);
+        let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
+            true => CounterError::Access(error.fault),
+            false => CounterError::Faulted(error.fault),
+        });
+        self.memory.expect_spurious(served?.claim.interrupts());
+        Ok(())
+    }
+
+    /// Serves the counters and the facilities as in an interrupt, with all records that wait.
+    #[inline(always)]
+    pub(crate) fn serve_samples(
+        &self,
+        report: &mut impl FnMut(Sample<'_, S::Facility>),
+    ) -> Result<Serviced, ServiceError> {
+        let (source, facility) = (&self.source, self.source.facility().collecting_all());
+        serve(source, &self.msr, &self.platform, self.memory, facility, |overflow, facility| {
+            report(Sample::new(source, overflow, facility));
+        })
+    }
+
     /// Clears the facilities' registers, for another owner of the counters.
-    pub(crate) fn clear_facilities(&self, counters: CounterSet) -> Result<(), MsrFault> {
-        let running = self.on_counters(counters, Moment::Lent);
+    pub(crate) fn clear_facilities(
+        &self,
+        counters: CounterSet,
+        moment: Moment,
+    ) -> Result<(), MsrFault> {
+        let running = self.on_counters(counters, moment);
         self.source.facility().settle(&self.msr, &running).map_err(|unsettled| unsettled.fault)
     }
 }

@@ -10,8 +10,9 @@ use core::sync::atomic::fence;
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_facility::{EventFacility, RunningEvent};
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
@@ -343,11 +344,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // An event that counts in guests only has no bits while virtualization is off.
         let paused = select.select_bits() == 0 && event.row().is_none();
         let running = if paused { 0 } else { counter.control.running(select) };
-        let silent = S::Facility::OFFERS
-            && RunningEvent::of(self.table(), event)
-                .is_some_and(|event| self.source.facility().is_silent(&event));
-        let interrupt = if silent { counter.control.interrupt() } else { 0 };
-        Some(running & !interrupt)
+        if !S::Facility::OFFERS {
+            return Some(running);
+        }
+        let event = RunningEvent::of(self.table(), event);
+        let control = event.map(|event| self.source.facility().control(&event)).unwrap_or_default();
+        let bits = counter.control.with(running, control.silent, control.adaptive);
+        Some(if paused { running } else { bits })
     }
 
     /// Returns the value with which a counter is loaded for an event, and the period until it overflows. An opened
@@ -356,8 +359,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let period = match event.row() {
             Some(row) => self.source.row_period(row)?.into(),
             None => {
-                let max_load = counter.max_load(self.memory.full_width.load(Relaxed));
+                let mut max_load = counter.max_load(self.memory.full_width.load(Relaxed));
                 let entry = self.table().entry(event)?;
+                if S::Facility::RECORDS && entry.is_precise() {
+                    // The processor's own load takes 31 bits.
+                    max_load = counter.max_load(false);
+                }
                 let period = entry.period.first_chunk(max_load);
                 entry.loaded(counter.preload(period));
                 period

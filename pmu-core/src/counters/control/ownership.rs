@@ -6,6 +6,7 @@ use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::running::Moment;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
@@ -327,7 +328,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if lent {
             let _ = self.memory.take_back(own);
         }
-        outcome = outcome.and(self.clear_facilities(own));
+        outcome = outcome.and(self.clear_facilities(own, Moment::GivenUp));
         outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
         // register.

@@ -2,11 +2,13 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
@@ -22,12 +24,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let registers = self.registers(counter);
         // An interrupt in between adds to the total, and may load the counter again.
         loop {
-            let (mut accumulated, counted_to) = entry.accumulated();
+            let (mut accumulated, mut counted_to) = entry.accumulated();
+            let waiting = self.waiting(counter, entry).map_err(CounterError::Access)?;
             let value = registers.read(&self.msr).map_err(CounterError::Access)?;
             let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
-            if entry.accumulated() != (accumulated, counted_to) {
+            let still = self.waiting(counter, entry).map_err(CounterError::Access)?;
+            if entry.accumulated() != (accumulated, counted_to) || still != waiting {
                 continue;
             }
+            (accumulated, counted_to) = waiting.added_to((accumulated, counted_to), &registers);
             if registers.has_overflowed(value) {
                 self.check_registers(&registers, event)?;
             }
@@ -37,6 +42,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let since = value.wrapping_sub(counted_to) & registers.mask();
             return Ok((accumulated.wrapping_add(since), value));
         }
+    }
+
+    /// Returns the records that wait of a counter's event.
+    #[inline(always)]
+    fn waiting(&self, counter: CounterId, entry: &EventEntry) -> Result<Waiting, MsrFault> {
+        if !S::Facility::RECORDS || !entry.is_precise() {
+            return Ok(Waiting::NONE);
+        }
+        self.source.facility().waiting(&self.msr, counter)
     }
 
     /// Returns whether a counter that has wrapped since it was loaded, and now reads as `value`, has wrapped once more

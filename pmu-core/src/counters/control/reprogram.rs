@@ -8,11 +8,11 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::service;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -76,6 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
         let mut outcome = self.restore_fixed_control(own);
+        self.count_waiting(own);
         let (lost, parked, stopped) = self.stop_lost(own, all);
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_stale(own, lost));
@@ -88,12 +89,32 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
-        let report = |sample: Sample<'_, S::Facility>| overflowed(*sample);
-        match service(&self.source, &self.msr, &self.platform, self.memory, report) {
+        let served = self.serve_samples(&mut |sample: Sample<'_, S::Facility>| overflowed(*sample));
+        match served {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
         }
         outcome.map(|()| anew)
+    }
+
+    /// Adds what was counted up to records that wait: their counters may have lost their values, and begin new periods.
+    /// The records are reported later.
+    fn count_waiting(&self, own: CounterSet) {
+        if !S::Facility::RECORDS {
+            return;
+        }
+        for (counter, slot) in self.slots_of(own) {
+            let Some(event) = slot.running() else { continue };
+            if let Some(entry) = self.table().entry(event).filter(|entry| entry.is_precise())
+                // Records that cannot be found are lost.
+                && let Ok(waiting) = self.leave_facilities(counter, event)
+            {
+                entry.accumulate_records(waiting, &self.registers(counter));
+                if waiting != Waiting::NONE {
+                    entry.period.recorded(waiting.reloaded);
+                }
+            }
+        }
     }
 
     /// Restores the other owners' bits of the fixed counters' control register, and clears the session's bits that

@@ -7,6 +7,7 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::registers::select::EventSelect;
 use crate::msr::address::MsrAddress;
+use crate::precise::request::PackedPrecise;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
 ///
@@ -45,6 +46,7 @@ pub struct Event {
     pub(crate) extra: Extra,
     /// The branches that samples of the event have.
     pub(crate) branches: PackedFilter,
+    pub(crate) precise: PackedPrecise,
 }
 
 /// The period of an event, and whether the event has a total.
@@ -86,6 +88,17 @@ pub(crate) enum GuestMode {
     HostOnly,
 }
 
+impl GuestMode {
+    /// Returns the mode that is in the low two bits of an event's attributes.
+    pub(crate) const fn of_bits(attributes: u16) -> Self {
+        match attributes & 0b11 {
+            0 => Self::Everywhere,
+            1 => Self::GuestOnly,
+            _ => Self::HostOnly,
+        }
+    }
+}
+
 impl Event {
     const fn new(kind: EventKind) -> Self {
         Self {
@@ -102,6 +115,7 @@ impl Event {
             counters: CounterSet::ALL,
             extra: Extra::NONE,
             branches: PackedFilter::NONE,
+            precise: PackedPrecise::NONE,
         }
     }
 

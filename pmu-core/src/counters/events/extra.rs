@@ -11,6 +11,7 @@ pub(crate) const MAX_ENCODINGS: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
+    /// The value of the register: also a latency, whose register depends on the processor.
     pub(crate) value: u64,
     /// The register of each encoding; the first ones are in use.
     pub(crate) registers: [OptionalAddress; MAX_ENCODINGS as usize],

@@ -11,6 +11,8 @@ use crate::counters::names::generic_event::GenericEvent;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
+use crate::msr::optional::OptionalAddress;
+use crate::precise::request::PackedPrecise;
 
 /// An event that is on no processor, as plain data. The event can be switched in on any processor.
 ///
@@ -46,7 +48,8 @@ pub struct SavedEvent {
     pub(crate) started: bool,
     pub(crate) total_wanted: bool,
     pub(crate) rotates: bool,
-    pub(crate) guest: u8,
+    /// The guest mode in the low two bits, and what is asked of precise sampling above it.
+    pub(crate) attributes: u16,
     /// The only type of core that counts it; 0: every type.
     pub(crate) core_type: u32,
     pub(crate) membership: u64,
@@ -61,12 +64,15 @@ pub struct SavedEvent {
     pub(crate) forgotten: [u64; 2],
 }
 
+/// Number of bits of the guest mode among the attributes.
+pub(crate) const GUEST_BITS: u32 = 2;
+
 impl SavedEvent {
     pub(crate) const NONE: Self = Self {
         started: false,
         total_wanted: false,
         rotates: false,
-        guest: 0,
+        attributes: 0,
         core_type: 0,
         membership: 0,
         extra: Extra::NONE,
@@ -93,7 +99,7 @@ impl SavedEvent {
         Self {
             total_wanted: event.reporting.keeps_total(),
             rotates: event.rotates,
-            guest: event.guest as u8,
+            attributes: event.guest as u16 | event.precise.bits() << GUEST_BITS,
             core_type: core_type_of(event, processor),
             membership: Membership {
                 reload: event.reload,
@@ -199,6 +205,30 @@ impl SavedEvent {
     }
 
     /// Returns the generic name by which the event was opened.
+    /// Returns the event as it was asked for, without what the facilities of a processor
+    /// [made](crate::EventEntry) of it.
+    pub(crate) fn as_asked(mut self) -> Self {
+        let asked = self.counters >> 16 & 0xFFFF | self.counters >> 8 & 0xFF << 32;
+        if asked != 0 {
+            self.counters = asked;
+        }
+        if self.precise().has_latency() {
+            self.extra.registers[0] = OptionalAddress::NONE;
+        } else if self.extra.is_none() {
+            self.select ^= self.extra.differences >> 32;
+            self.extra.differences = 0;
+        }
+        self
+    }
+
+    pub(crate) const fn guest_mode(&self) -> GuestMode {
+        GuestMode::of_bits(self.attributes)
+    }
+
+    pub(crate) const fn precise(&self) -> PackedPrecise {
+        PackedPrecise::of_bits(self.attributes >> GUEST_BITS)
+    }
+
     pub(crate) fn name(&self) -> Option<GenericEvent> {
         Membership::unpack(self.membership).name()
     }

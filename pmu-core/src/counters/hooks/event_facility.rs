@@ -1,20 +1,16 @@
 //! Hardware beside the counters that a session's events ask for.
 
-use crate::branches::filter::{BranchFilter, PackedFilter};
 use crate::branches::sampled::Branches;
 use crate::counters::error::CounterError;
-use crate::counters::events::membership::Membership;
+use crate::counters::hooks::asked::{Asked, EventControl};
 use crate::counters::hooks::facility::Facility;
+use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
-use crate::counters::registers::counter::Counter;
-use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::CounterMemory;
-use crate::counters::shared::slot::CounterSlot;
-use crate::counters::shared::table::EventTable;
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
+use crate::precise::sample::PreciseSample;
 
 /// Hardware beside the counters that a session places with its events. The session's
 /// [`EventSource`](crate::EventSource) yields the value, and the session calls these methods. The embedder never does.
@@ -63,18 +59,24 @@ use crate::msr::fault::MsrFault;
 pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
+    /// `true` if the hardware writes records of its own to memory, which may wait there. Otherwise the session's code
+    /// for them is not linked.
+    const RECORDS: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened.
-    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
+    ///
+    /// # Errors
+    /// The reason why the event cannot be opened, if it is known better than that nothing met the request.
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let _ = asked;
-        counters
+        Ok(counters)
     }
 
-    /// Returns whether the overflows of a running event's counter do not interrupt.
-    fn is_silent(&self, event: &RunningEvent<'_>) -> bool {
+    /// Returns how the counter of a running event is programmed.
+    fn control(&self, event: &RunningEvent<'_>) -> EventControl {
         let _ = event;
-        false
+        EventControl::default()
     }
 
     /// Programs the facility's registers for the events that are on counters now, and clears them elsewhere. Registers
@@ -88,176 +90,66 @@ pub trait EventFacility: Facility + Copy {
     /// Notes that the registers lost their values, or that another owner may have changed them.
     fn lose(&self);
 
+    /// Returns the counters that must not count while the facility is [settled](Self::settle).
+    fn needs_stopped(&self, running: &Running<'_>) -> CounterSet {
+        let _ = running;
+        CounterSet::NONE
+    }
+
+    /// Notes that an event is about to leave its counter, which is stopped. Returns the records of the event that wait.
+    /// They stay where they are, and are reported later as [`Recorded::left`](crate::Recorded::left).
+    ///
+    /// # Errors
+    /// A register access failed. The counter is not freed.
+    fn leave<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        let _ = (msr, counter, event);
+        Ok(Waiting::NONE)
+    }
+
+    /// Returns the records that wait of the event on a counter.
+    ///
+    /// # Errors
+    /// A register access failed.
+    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+        let _ = (msr, counter);
+        Ok(Waiting::NONE)
+    }
+
+    /// Returns whether records wait that the interrupt path is yet to report.
+    ///
+    /// # Errors
+    /// A register access failed.
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        let _ = msr;
+        Ok(false)
+    }
+
+    /// Returns the facility such that [`collect`](Facility::collect) finds all records that wait, also those that are
+    /// yet to interrupt.
+    #[must_use]
+    fn collecting_all(self) -> Self {
+        self
+    }
+
+    /// Notes that an event was closed: its records are reported no more.
+    fn forget(&self, event: EventId) {
+        let _ = event;
+    }
+
+    /// Returns what is recorded of the instruction of the sample that is being reported.
+    fn instruction(&self) -> Option<PreciseSample> {
+        None
+    }
+
     /// Returns the branch records that the facility read in this interrupt, if it reads branch records.
     #[inline]
     fn branches(&self) -> Option<&Branches<'_>> {
         None
-    }
-}
-
-/// Requests of an event beside a counter. Each facility [clears](EventFacility::resolve) what it meets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub struct Asked {
-    /// Other events of the group [reload](crate::Event::reloaded_by) the event's counter.
-    pub reloaded: bool,
-    /// The event's overflow reloads other events of the group.
-    pub reloads: bool,
-    /// Samples of the event are to have [branches](crate::Event::with_branches).
-    pub branches: Option<BranchFilter>,
-}
-
-impl Asked {
-    pub(crate) const fn of(membership: Membership, branches: PackedFilter) -> Self {
-        let (reloaded, reloads) = (membership.reload != 0, membership.has(Membership::RELOADS));
-        Self { reloaded, reloads, branches: branches.get() }
-    }
-
-    /// Returns the error of a request that the event cannot do without, and that was not met.
-    pub(crate) const fn unmet(self) -> Result<(), CounterError> {
-        match self {
-            Self { reloaded: true, .. } => Err(CounterError::NotReloadable),
-            Self { branches: Some(_), .. } => Err(CounterError::BranchesUnsupported),
-            Self { .. } => Ok(()),
-        }
-    }
-}
-
-/// Counters whose events must not run, because registers of a facility did not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Unsettled {
-    /// The counters. If one of them counts an event of a group, the whole group is stopped.
-    pub counters: CounterSet,
-    /// The first access that failed, and its retry.
-    pub fault: MsrFault,
-}
-
-/// The events that are on a session's counters.
-#[derive(Clone, Copy, Debug)]
-pub struct Running<'r> {
-    pub(crate) unit: &'r CounterUnit,
-    pub(crate) memory: &'r CounterMemory,
-    pub(crate) table: &'r EventTable,
-    pub(crate) counters: CounterSet,
-    pub(crate) moment: Moment,
-    /// An event that is about to be started on a counter.
-    pub(crate) coming: Option<(CounterId, EventId)>,
-}
-
-/// The reason why the session settles its facilities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Moment {
-    /// Events came or went.
-    Changed,
-    /// Another thread runs.
-    Switched,
-    /// The counters are the session's again.
-    Returned,
-    /// The counters are about to be another owner's: no event is on them.
-    Lent,
-}
-
-impl<'r> Running<'r> {
-    /// Returns all counters of the session, used or not.
-    pub const fn counters(&self) -> CounterSet {
-        self.counters
-    }
-
-    /// Returns whether the counters are about to be another owner's, for example a guest's. No event is on them then,
-    /// and the facility leaves nothing that the other owner may not see.
-    pub fn are_lent(&self) -> bool {
-        self.moment == Moment::Lent
-    }
-
-    /// Returns whether another thread is about to run. The facility leaves nothing that the other thread's samples may
-    /// not show.
-    pub fn are_switched(&self) -> bool {
-        self.moment == Moment::Switched
-    }
-
-    /// Returns whether the events go on after the counters were another owner's.
-    pub(crate) fn are_returned(&self) -> bool {
-        self.moment == Moment::Returned
-    }
-
-    /// Returns the counters whose events' samples have [branches](crate::Event::with_branches), with the filter, which
-    /// all these events have in common.
-    pub fn with_branches(&self) -> Option<(CounterSet, BranchFilter)> {
-        let mut found = None;
-        for counter in self.counters.iter() {
-            if let Some(filter) = self.on(counter).and_then(|event| event.branches()) {
-                let others = found.map_or(CounterSet::NONE, |(others, _)| others);
-                found = Some((others | counter.only(), filter));
-            }
-        }
-        found
-    }
-
-    /// Returns the registers of one of these counters.
-    pub fn registers(&self, counter: CounterId) -> Counter {
-        self.unit.registers(counter)
-    }
-
-    /// Returns the event that is on a counter.
-    pub fn on(&self, counter: CounterId) -> Option<RunningEvent<'r>> {
-        let slot = self.memory.slot(counter).filter(|_| !self.are_lent())?;
-        let coming = self.coming.filter(|(on, _)| *on == counter).map(|(_, event)| event);
-        RunningEvent::of(self.table, coming.or(slot.running())?)
-    }
-
-    /// Returns the counters whose overflows are to reload this counter: those of the events that its event
-    /// [names](crate::Event::reloaded_by), as far as they are on counters.
-    pub fn reloaded_by(&self, counter: CounterId) -> CounterSet {
-        let Some(RunningEvent { entry, .. }) = self.on(counter) else { return CounterSet::NONE };
-        let (named, mut from) = (entry.membership().reload, 0);
-        let Some(group) = entry.group().filter(|_| named != 0) else { return CounterSet::NONE };
-        let members = core::iter::from_fn(|| self.table.next_member(&mut from, group));
-        let named = members.take(8).enumerate().filter(|(member, _)| named >> member & 1 != 0);
-        named.filter_map(|(_, (event, _))| self.counter_of(event)).collect()
-    }
-
-    fn counter_of(&self, event: EventId) -> Option<CounterId> {
-        let is_on = |counter: &CounterId| {
-            self.memory.slot(*counter).and_then(CounterSlot::running) == Some(event)
-        };
-        self.counters.iter().find(is_on)
-    }
-}
-
-/// An event that is on a counter.
-#[derive(Clone, Copy, Debug)]
-pub struct RunningEvent<'r> {
-    table: &'r EventTable,
-    event: EventId,
-    entry: &'r EventEntry,
-}
-
-impl<'r> RunningEvent<'r> {
-    pub(crate) fn of(table: &'r EventTable, event: EventId) -> Option<Self> {
-        Some(Self { table, event, entry: table.entry(event)? })
-    }
-
-    /// Returns the event's identity.
-    pub const fn id(&self) -> EventId {
-        self.event
-    }
-
-    /// Returns the event's period; 0 if it has none. A period that [`set_period`](crate::EventTable::set_period) sets
-    /// is settled when an event next starts, stops or takes its turn.
-    pub fn period(&self) -> u64 {
-        self.entry.period.every()
-    }
-
-    /// Returns the filter of the [branches](crate::Event::with_branches) that the event's samples have.
-    pub fn branches(&self) -> Option<BranchFilter> {
-        self.entry.branches().get()
-    }
-
-    /// Returns whether the event is [reloaded](crate::Event::reloaded_by) by its own overflows.
-    pub fn reloads_itself(&self) -> bool {
-        self.table.reloads_itself(self.event)
     }
 }
 
@@ -277,13 +169,14 @@ impl EventFacility for () {
 /// The facility, if this processor has it.
 impl<F: EventFacility> EventFacility for Option<F> {
     const OFFERS: bool = F::OFFERS;
+    const RECORDS: bool = F::RECORDS;
 
-    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
-        self.as_ref().map_or(counters, |facility| facility.resolve(asked, counters))
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
+        self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
     }
 
-    fn is_silent(&self, event: &RunningEvent<'_>) -> bool {
-        self.as_ref().is_some_and(|facility| facility.is_silent(event))
+    fn control(&self, event: &RunningEvent<'_>) -> EventControl {
+        self.as_ref().map_or(EventControl::default(), |facility| facility.control(event))
     }
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
@@ -296,6 +189,41 @@ impl<F: EventFacility> EventFacility for Option<F> {
         }
     }
 
+    fn needs_stopped(&self, running: &Running<'_>) -> CounterSet {
+        self.as_ref().map_or(CounterSet::NONE, |facility| facility.needs_stopped(running))
+    }
+
+    fn leave<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        self.as_ref().map_or(Ok(Waiting::NONE), |facility| facility.leave(msr, counter, event))
+    }
+
+    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+        self.as_ref().map_or(Ok(Waiting::NONE), |facility| facility.waiting(msr, counter))
+    }
+
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        self.as_ref().map_or(Ok(false), |facility| facility.has_waiting(msr))
+    }
+
+    fn collecting_all(self) -> Self {
+        self.map(F::collecting_all)
+    }
+
+    fn forget(&self, event: EventId) {
+        if let Some(facility) = self {
+            facility.forget(event);
+        }
+    }
+
+    fn instruction(&self) -> Option<PreciseSample> {
+        self.as_ref().and_then(F::instruction)
+    }
+
     #[inline]
     fn branches(&self) -> Option<&Branches<'_>> {
         self.as_ref().and_then(F::branches)
@@ -305,14 +233,19 @@ impl<F: EventFacility> EventFacility for Option<F> {
 /// Two facilities. Both are settled, even if the first one fails.
 impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     const OFFERS: bool = A::OFFERS || B::OFFERS;
+    const RECORDS: bool = A::RECORDS || B::RECORDS;
 
-    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> CounterSet {
-        let counters = self.0.resolve(asked, counters);
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
+        let counters = self.0.resolve(asked, counters)?;
         self.1.resolve(asked, counters)
     }
 
-    fn is_silent(&self, event: &RunningEvent<'_>) -> bool {
-        self.0.is_silent(event) || self.1.is_silent(event)
+    fn control(&self, event: &RunningEvent<'_>) -> EventControl {
+        let (one, other) = (self.0.control(event), self.1.control(event));
+        EventControl {
+            silent: one.silent || other.silent,
+            adaptive: one.adaptive || other.adaptive,
+        }
     }
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
@@ -327,6 +260,46 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     fn lose(&self) {
         self.0.lose();
         self.1.lose();
+    }
+
+    fn needs_stopped(&self, running: &Running<'_>) -> CounterSet {
+        self.0.needs_stopped(running) | self.1.needs_stopped(running)
+    }
+
+    fn leave<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        match self.0.leave(msr, counter, event)? {
+            Waiting::NONE => self.1.leave(msr, counter, event),
+            waiting => Ok(waiting),
+        }
+    }
+
+    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+        match self.0.waiting(msr, counter)? {
+            Waiting::NONE => self.1.waiting(msr, counter),
+            waiting => Ok(waiting),
+        }
+    }
+
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        Ok(self.0.has_waiting(msr)? || self.1.has_waiting(msr)?)
+    }
+
+    fn collecting_all(self) -> Self {
+        (self.0.collecting_all(), self.1.collecting_all())
+    }
+
+    fn forget(&self, event: EventId) {
+        self.0.forget(event);
+        self.1.forget(event);
+    }
+
+    fn instruction(&self) -> Option<PreciseSample> {
+        self.0.instruction().or_else(|| self.1.instruction())
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! Hardware beside the counters that shares their interrupt.
 
+use crate::counters::hooks::recorded::Recorded;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::memory::CounterMemory;
@@ -111,6 +112,23 @@ pub trait Facility {
         Ok(0)
     }
 
+    /// Returns the next of the records that [`collect`](Self::collect) found. The driver reports each record as an
+    /// overflow of the counter's event. While it does, the facility has the record for the
+    /// [`Sample`](crate::Sample).
+    #[inline]
+    fn next_record(&mut self) -> Option<Recorded> {
+        None
+    }
+
+    /// Sets the number of events for which the processor loads a counter after its next record. The counter is stopped.
+    ///
+    /// # Errors
+    /// A register access failed, and its [retry](Facility) failed, too.
+    #[inline]
+    fn set_reload<M: MsrBackend>(&self, _: &M, _: CounterId, _: u64) -> Result<(), MsrFault> {
+        Ok(())
+    }
+
     /// Ends a [pass](Facility) over the counters, after the counters run again. If the interrupt or
     /// [`begin`](Self::begin) stopped the recording, this method starts the recording again.
     ///
@@ -205,6 +223,21 @@ impl<F: Facility> Facility for Option<F> {
     }
 
     #[inline]
+    fn next_record(&mut self) -> Option<Recorded> {
+        self.as_mut().and_then(F::next_record)
+    }
+
+    #[inline]
+    fn set_reload<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        self.as_ref().map_or(Ok(()), |facility| facility.set_reload(msr, counter, events))
+    }
+
+    #[inline]
     fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         self.as_mut().map_or(Ok(()), |facility| facility.end(msr))
     }
@@ -246,6 +279,21 @@ impl<F: Facility + ?Sized> Facility for &mut F {
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
         (**self).collect(msr, interrupted)
+    }
+
+    #[inline]
+    fn next_record(&mut self) -> Option<Recorded> {
+        (**self).next_record()
+    }
+
+    #[inline]
+    fn set_reload<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        (**self).set_reload(msr, counter, events)
     }
 
     #[inline]
@@ -298,6 +346,25 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
         // Both account for the one interrupt of a bit that they share.
         let twice = if shared == 0 { 0 } else { first.min(second).min(1) };
         Ok(first + second - twice)
+    }
+
+    #[inline]
+    fn next_record(&mut self) -> Option<Recorded> {
+        match self.0.next_record() {
+            None => self.1.next_record(),
+            record => record,
+        }
+    }
+
+    #[inline]
+    fn set_reload<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        let first = self.0.set_reload(msr, counter, events);
+        first.and(self.1.set_reload(msr, counter, events))
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! The steps of a pass that a facility beside the counters has.
 
 use crate::counters::error::ServiceError;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -33,6 +33,9 @@ where
         let collected = self.facility.collect(self.msr, interrupted);
         let accounted = self.note(collected).unwrap_or(0);
         self.raised += accounted;
+        if opens_events(self.source) {
+            self.report_records();
+        }
         accounted
     }
 

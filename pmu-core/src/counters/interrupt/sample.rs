@@ -9,6 +9,7 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::shared::entry::EventEntry;
+use crate::precise::sample::PreciseSample;
 
 /// One sample of an event: the overflow, and what the source's [facilities](crate::EventSource::Facility) recorded with
 /// it. The value derefs to the [`EventOverflow`], so `sample.event`, `sample.tag`, `sample.period` and `sample.counter`
@@ -70,6 +71,18 @@ impl<F: EventFacility> Sample<'_, F> {
         // A flattened option would take the room of two iterators on the interrupt's stack.
         let mut branches = self.branch_records().map(Branches::iter);
         core::iter::from_fn(move || branches.as_mut()?.next())
+    }
+
+    /// Returns the address of the sampled instruction: the exact one if the event is [precise](crate::Event::precise).
+    /// Otherwise returns `interrupted`, the address in the interrupt's frame.
+    pub fn address(&self, interrupted: u64) -> u64 {
+        self.instruction().and_then(|sample| sample.address).unwrap_or(interrupted)
+    }
+
+    /// Returns what the processor recorded of the sampled instruction, if the event is
+    /// [precise](crate::Event::precise).
+    pub fn instruction(&self) -> Option<PreciseSample> {
+        self.facility.instruction()
     }
 
     /// Returns the branch records of the sample, with what else is known of them. Returns `None` if the event did not

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
@@ -153,7 +154,11 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
 ) -> Result<(u64, u64), CounterError> {
     let registers = source.unit().registers(counter);
     let value = registers.read(msr).map_err(CounterError::Access)?;
-    let (total, counted_to) = entry.accumulated();
+    let (mut total, mut counted_to) = entry.accumulated();
+    if S::Facility::RECORDS && entry.is_precise() {
+        let waiting = source.facility().waiting(msr, counter).map_err(CounterError::Access)?;
+        (total, counted_to) = waiting.added_to((total, counted_to), &registers);
+    }
     let mut since = value.wrapping_sub(counted_to) & registers.mask();
     if entry.has_wrapped()
         && value < SERVED_WITHIN

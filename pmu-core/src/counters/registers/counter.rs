@@ -70,13 +70,17 @@ impl CounterControl {
     /// Returns the value of the counter's bits with which the counter counts `select`, and does not interrupt.
     /// `adaptive`: its precise records are adaptive.
     pub(crate) const fn running_silently(self, select: EventSelect, adaptive: bool) -> u64 {
-        let (interrupt, is_adaptive) = match self {
-            Self::Select(_) => (1 << 20, 1 << 34),
-            Self::Shared { counter, .. } => {
-                (1 << 3 << (4 * (counter % 8)), 1 << 32 << (4 * (counter % 8)))
-            }
+        self.with(self.running(select), true, adaptive)
+    }
+
+    /// Returns bits of a running counter, changed as facilities need them.
+    pub(crate) const fn with(self, running: u64, silent: bool, adaptive: bool) -> u64 {
+        let is_adaptive = match self {
+            Self::Select(_) => 1 << 34,
+            Self::Shared { counter, .. } => 1 << 32 << (4 * (counter % 8)),
         };
-        self.running(select) & !interrupt | if adaptive { is_adaptive } else { 0 }
+        let interrupts = if silent { running & !self.interrupt() } else { running };
+        interrupts | if adaptive { is_adaptive } else { 0 }
     }
 }
 

@@ -7,13 +7,17 @@ use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::membership::Membership;
-use crate::counters::events::saved::SavedEvent;
+use crate::counters::events::saved::{GUEST_BITS, SavedEvent};
 use crate::counters::names::counter_id::CounterSet;
+use crate::counters::registers::counter::Counter;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::extra::SharedExtra;
 use crate::counters::shared::period::SharedPeriod;
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::address::MsrAddress;
+use crate::msr::optional::OptionalAddress;
+use crate::precise::request::PackedPrecise;
 
 /// State of an opened event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +64,22 @@ macro_rules! shared_members {
 shared_members! {
     total_wanted: AtomicBool = false;
     rotates: AtomicBool = false;
-    guest: AtomicU8 = 0;
+    attributes: AtomicU16 = 0;
     core_type: AtomicU32 = 0;
     membership: AtomicU64 = 0;
     select: AtomicU64 = 0;
     tag: AtomicU64 = 0;
     counters: AtomicU64 = 0;
+}
+
+/// An event as the facilities of a processor adapt it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OnProcessor {
+    /// Select of the event that is counted, perhaps in the event's place.
+    pub(crate) select: EventSelect,
+    pub(crate) counters: CounterSet,
+    /// The extra register of a latency.
+    pub(crate) latency: Option<MsrAddress>,
 }
 
 /// Memory for one event in an [`EventTable`](crate::EventTable).
@@ -116,13 +130,13 @@ impl EventEntry {
         }
     }
 
-    /// Opens the event in this entry, stopped, with the `select` and the `counters` to which it resolves.
+    /// Opens an event on a processor, by the select and the counters that the processor has for it.
+    #[inline(never)] // Linked once.
     pub(crate) fn open(
         &self,
         event: &Event,
         processor: &CounterUnit,
-        select: EventSelect,
-        counters: CounterSet,
+        (select, counters): (EventSelect, CounterSet),
     ) {
         self.insert(&SavedEvent::resolved(event, processor, select, counters), true);
     }
@@ -202,6 +216,15 @@ impl EventEntry {
     }
 
     /// Returns the extra register of the present encoding.
+    #[inline]
+    pub(crate) fn precise(&self) -> PackedPrecise {
+        PackedPrecise::of_bits(self.members.attributes.load(Relaxed) >> GUEST_BITS)
+    }
+
+    pub(crate) fn is_precise(&self) -> bool {
+        !self.precise().is_none()
+    }
+
     pub(crate) fn register(&self) -> Option<MsrAddress> {
         self.extra_register(self.encoding())
     }
@@ -218,20 +241,31 @@ impl EventEntry {
     }
 
     pub(crate) fn guest_mode(&self) -> GuestMode {
-        match self.members.guest.load(Relaxed) {
-            0 => GuestMode::Everywhere,
-            1 => GuestMode::GuestOnly,
-            _ => GuestMode::HostOnly,
-        }
+        GuestMode::of_bits(self.members.attributes.load(Relaxed))
     }
 
     pub(crate) fn counters(&self) -> CounterSet {
         CounterSet::from_bits(self.members.counters.load(Relaxed))
     }
 
-    /// Confines the event to these counters.
-    pub(crate) fn set_counters(&self, counters: CounterSet) {
-        self.members.counters.store(counters.bits(), Relaxed);
+    /// Makes the event what the facilities of this processor need it to be. What was asked for is kept: the counters in
+    /// bits that stand for no counter, and the select as a difference.
+    pub(crate) fn adapt(&self, here: &OnProcessor) {
+        let asked = self.counters().bits();
+        let kept = (asked & 0xFFFF) << 16 | (asked & 0xFF << 32) << 8;
+        self.members.counters.store(here.counters.bits() | kept, Relaxed);
+        if let Some(register) = here.latency {
+            self.extra.registers[0].store(OptionalAddress::some(register));
+        } else if self.register().is_none() {
+            let (asked, select) = (self.members.select.load(Relaxed), here.select.select_bits());
+            self.members.select.store(select, Relaxed);
+            self.extra.differences.store((asked ^ select) << 32, Relaxed);
+        }
+    }
+
+    /// Confines the event, which is on no counter, to these counters, too.
+    pub(crate) fn narrow(&self, counters: CounterSet) {
+        self.members.counters.fetch_and(counters.bits() | !CounterSet::ALL.bits(), Relaxed);
     }
 
     /// Keeps the event from these general counters; from none again if `counters` is 0.
@@ -412,6 +446,13 @@ impl EventEntry {
     }
 
     /// Returns the caller's tag of the event.
+    /// Adds what was counted up to the last of the records that wait of the event's counter.
+    pub(crate) fn accumulate_records(&self, waiting: Waiting, registers: &Counter) {
+        let (total, counted_to) = waiting.added_to(self.accumulated(), registers);
+        self.total.store(total, Relaxed);
+        self.counted_to.store(counted_to, Relaxed);
+    }
+
     pub(crate) fn tag(&self) -> u64 {
         self.members.tag.load(Relaxed)
     }
@@ -429,12 +470,9 @@ mod tests {
 
     fn entry(period: u64) -> EventEntry {
         let entry = EventEntry::new();
-        entry.open(
-            &Event::raw(EventSelect::from_bits(0xC0)).every(period).with_total(),
-            &CounterUnit::NONE,
-            EventSelect::from_bits(0),
-            CounterSet::ALL,
-        );
+        let event = Event::raw(EventSelect::from_bits(0xC0)).every(period).with_total();
+        let select = EventSelect::from_bits(0);
+        entry.open(&event, &CounterUnit::NONE, (select, CounterSet::ALL));
         entry
     }
 

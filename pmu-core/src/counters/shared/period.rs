@@ -84,6 +84,24 @@ impl SharedPeriod {
         (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
     }
 
+    /// Returns the number of events with which a counter is loaded when a period begins.
+    pub(crate) fn chunk(&self, max_load: u64) -> u64 {
+        Self::chunk_of(self.every.load(Relaxed), max_load)
+    }
+
+    /// Notes that the processor recorded the overflow, and loaded the counter for `reloaded` events. Returns `true` if
+    /// the counter is to be loaded for another number.
+    pub(crate) fn recorded(&self, reloaded: u64) -> bool {
+        let every = self.every.load(Relaxed);
+        if self.left.load(Relaxed) != 0 {
+            return true;
+        }
+        // An event that is to report no more has no period that could be over.
+        let current = if every & Period::SILENT == 0 { reloaded } else { 0 };
+        self.current.store(current, Relaxed);
+        every != reloaded
+    }
+
     /// Returns the number of events with which a counter is loaded when the event begins or resumes. `max_load` is the
     /// greatest number that the counter takes.
     pub(crate) fn first_chunk(&self, max_load: u64) -> u64 {
@@ -117,13 +135,17 @@ impl SharedPeriod {
     /// Takes the next chunk of `events`: at most `max_load`. If less than twice that is left, takes half of it, so
     /// that the last chunk does not interrupt at once.
     fn take_chunk(&self, events: u64, max_load: u64) -> u64 {
-        let chunk = match events {
+        let chunk = Self::chunk_of(events, max_load);
+        self.left.store(events - chunk, Relaxed);
+        chunk
+    }
+
+    const fn chunk_of(events: u64, max_load: u64) -> u64 {
+        match events {
             _ if events <= max_load => events,
             _ if events / 2 < max_load => events / 2,
             _ => max_load,
-        };
-        self.left.store(events - chunk, Relaxed);
-        chunk
+        }
     }
 
     /// Notes that the event was detached with `events` to go.

@@ -159,6 +159,7 @@ impl Perf {
         let Cpu { session, unit, task, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         if let Some(old) = task.take() {
             let report = |overflow| per.overflowed(mock, overflow);
+            let report = |sample: pmu_core::Sample<'_>| report(*sample);
             session.switch_out(&mut self.tasks[old].events, now, report).unwrap();
         }
         if let Some(new) = next {

@@ -68,7 +68,8 @@ impl Subsystem<'_, '_> {
             }
             _ => {
                 if let Some(task) = *task {
-                    let _ = counters.switch_out(&mut tasks[task].events, *now, report);
+                    let _ = counters
+                        .switch_out(&mut tasks[task].events, *now, |sample| report(*sample));
                     let _ = counters.switch_in(&processor.unit, &mut tasks[task].events, *now);
                 }
             }
@@ -157,7 +158,7 @@ impl Subsystem<'_, '_> {
         if let Some(task) = here.task.take() {
             let report = |overflow| here.lent.report(overflow, self.told);
             let events = &mut self.tasks[task].events;
-            let left = here.counters.switch_out(events, self.now, report);
+            let left = here.counters.switch_out(events, self.now, |sample| report(*sample));
             assert_eq!(left, Ok(()), "{}", self.context);
             let Task { numbers, events } = &self.tasks[task];
             for (number, event) in numbers.iter().zip(events) {

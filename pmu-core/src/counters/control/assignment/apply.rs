@@ -42,15 +42,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         applied
     }
 
-    /// Begins a change. If events of groups, of guests, or with branches change counters, stops and returns all
+    /// Begins a change. If events of groups, of guests, or with a facility change counters, stops and returns all
     /// counters that change.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
-        // A sample before the facilities are settled would lack its branches.
-        let asks = |entry: &EventEntry| S::Facility::OFFERS && !entry.branches().is_none();
+        // A sample before the facilities are settled would not be recorded, or lack its branches.
+        let asks = |entry: &EventEntry| {
+            S::Facility::OFFERS && (entry.is_precise() || !entry.branches().is_none())
+        };
         let is_gated = |placed: Placement| {
             let entry = self.table().entry(placed.event);
             entry.is_some_and(|entry| entry.is_gated() || asks(entry))

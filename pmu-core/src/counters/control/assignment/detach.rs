@@ -2,11 +2,14 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -48,15 +51,22 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
         let registers = self.registers(counter);
         let entry = self.table().entry(event);
-        let mut accumulated = None;
+        let (mut accumulated, mut waiting) = (None, Waiting::NONE);
         let (period, value, again) =
             self.stop_and_read(slot, &registers, SlotState::Free, || {
                 accumulated = entry.map(EventEntry::accumulated);
+                waiting = self.leave_facilities(counter, event)?;
                 match entry.filter(|entry| entry.has_wrapped()) {
                     Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?),
                     None => Ok(false),
                 }
             })?;
+        if S::Facility::RECORDS
+            && let Some(entry) = entry.filter(|entry| entry.is_precise())
+        {
+            let left = Left { counter, value, period, waiting };
+            return self.detach_precise((slot, &registers), entry, left);
+        }
         let mut overflowed = registers.has_overflowed(value);
         if let Some(entry) = entry {
             if entry.has_wrapped() {
@@ -90,4 +100,47 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         };
         Ok(Detached { period, rest, overflowed: ended })
     }
+
+    /// Ends the detachment of a precise event. Its overflows do not interrupt, but are recorded. The records that wait
+    /// are reported later. A counter that has overflowed and whose record is yet to be written is loaded again with 1.
+    #[inline(never)]
+    fn detach_precise(
+        &self,
+        (slot, registers): (&CounterSlot, &Counter),
+        entry: &EventEntry,
+        Left { counter, value, period, waiting }: Left,
+    ) -> Result<Detached, CounterError> {
+        self.memory.cancel_spurious();
+        let (mask, is_due) = (registers.mask(), registers.has_overflowed(value));
+        if let Some(global) = self.unit().global()
+            && (is_due || waiting != Waiting::NONE)
+        {
+            // Some processors also report the overflow in the status: it would be taken for the next event's.
+            let cleared = self.clear_status(global, counter.only().bits());
+            cleared.map_err(|fault| {
+                slot.store(SlotState::Faulted);
+                CounterError::Faulted(fault)
+            })?;
+        }
+        entry.accumulate_records(waiting, registers);
+        entry.accumulate(value, mask);
+        let rest = if is_due { 1 } else { value.wrapping_neg() & mask };
+        if waiting == Waiting::NONE {
+            entry.period.set_resume(rest);
+        } else if entry.period.recorded(waiting.reloaded) {
+            // The next part of the period, or a period of another length, begins.
+            entry.period.end_chunk();
+        } else {
+            entry.period.set_resume(rest);
+        }
+        Ok(Detached { period, rest, overflowed: false })
+    }
+}
+
+/// The state of a precise event's counter after it had stopped.
+struct Left {
+    counter: CounterId,
+    value: u64,
+    period: u64,
+    waiting: Waiting,
 }

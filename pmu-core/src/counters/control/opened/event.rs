@@ -5,10 +5,11 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
-use crate::counters::events::membership::Membership;
+use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
+use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -56,20 +57,43 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         event: &Event,
     ) -> Result<EventId, CounterError> {
+        self.open_after(processor, event, &[])
+    }
+
+    /// Opens an event that comes after others in its group.
+    #[inline(never)]
+    pub(crate) fn open_after(
+        &mut self,
+        processor: &CounterUnit,
+        event: &Event,
+        before: &[Event],
+    ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
         let (select, counters) = processor.resolve(event)?;
         if event.reload != 0 {
             return Err(CounterError::NotReloadable);
         }
-        let counters = self.resolve(counters, Membership::unpack(0), event.branches)?;
-        if (counters & self.own()).is_empty() {
+        let here = if S::Facility::OFFERS {
+            let is_it = |other: u16| move |of: EventSelect| of.select_bits() == other.into();
+            let is_beside =
+                |other| before.iter().any(|event| event.select().is_some_and(is_it(other)));
+            Some(self.resolve(Asked::of_event(event, select), counters, is_beside)?)
+        } else {
+            Self::check_plain(0, event.branches, event.precise)?;
+            None
+        };
+        let usable = here.map_or(counters, |here| here.counters);
+        if (usable & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
         if let Some(period) = event.period() {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry()?;
-        entry.open(event, processor, select, counters);
+        entry.open(event, processor, (select, counters));
+        if let Some(here) = here {
+            entry.adapt(&here);
+        }
         Ok(id)
     }
 
@@ -97,6 +121,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.detach_and_stop(event, entry, now)?;
         }
         entry.set_state(EventState::Closed);
+        self.forget_in_facilities(event);
         Ok(entry.count())
     }
 

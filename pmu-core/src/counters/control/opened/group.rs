@@ -92,7 +92,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 reload: if S::Facility::OFFERS { 0 } else { event.reload },
                 ..*event
             };
-            let id = self.open_event(processor, &alone).map_err(failed)?;
+            let before = events.get(..member).unwrap_or_default();
+            let id = self.open_after(processor, &alone, before).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
                 entry.set_group(group, events.len() as u8);
                 self.open_reload(entry, event.reload, reloads).map_err(failed)?;
@@ -226,7 +227,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if self.group_events(group).any(|event| self.is_started(event)) {
             self.stop_group(group, now)?;
         }
-        self.members(group).for_each(|(_, entry)| entry.set_state(EventState::Closed));
+        for (event, entry) in self.members(group) {
+            entry.set_state(EventState::Closed);
+            self.forget_in_facilities(event);
+        }
         Ok(())
     }
 

@@ -33,7 +33,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn child_event(&self, event: EventId, tag: u64) -> Result<SavedEvent, CounterError> {
-        Ok(self.entry(event)?.extract().child(tag))
+        Ok(self.extract(self.entry(event)?).child(tag))
     }
 
     /// Adds a child event's count to the count of an opened event: the value, and the `enabled` and `running` times.

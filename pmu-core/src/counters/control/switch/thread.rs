@@ -5,8 +5,11 @@ use crate::counters::error::{CounterError, SwitchError, bit};
 use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::events::thread_event::ThreadEvent;
+use crate::counters::hooks::asked::Asked;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::names::group_id::GroupId;
@@ -64,11 +67,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &mut self,
         events: &mut [ThreadEvent],
         now: u64,
-        mut overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), SwitchError> {
-        let together = self.grouped_counters(events);
+        let together = self.counters_together(events);
         let mut outcome = Ok(());
         SwitchError::add(&mut outcome, 0, self.pause(together));
+        if self.runs_precise(together) {
+            // Before the events are closed. No record is added while their counters are stopped.
+            SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
+        }
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
@@ -84,15 +91,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if let Some((counter, _)) = self.find(event) {
                 match self.detach(counter, event) {
                     Ok(detached) if detached.overflowed => {
-                        let period = entry.period.ended();
-                        overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
+                        let (period, tag) = (entry.period.ended(), entry.tag());
+                        let overflow = EventOverflow { event, period, counter, tag };
+                        overflowed(Sample::new(&self.source, overflow, &self.source.facility()));
                     }
                     Ok(_) => {}
                     Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
                 }
             }
-            *place = ThreadEvent::SwitchedOut(entry.extract());
+            *place = ThreadEvent::SwitchedOut(self.extract(entry));
             entry.set_state(EventState::Closed);
+            self.forget_in_facilities(event);
         }
         for (number, place) in events.iter().enumerate() {
             if let ThreadEvent::SwitchedOut(event) = place
@@ -121,15 +130,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the counters of these events, if groups are among them.
+    /// Returns the counters of these events, if groups or precise events are among them.
     #[inline(never)]
-    fn grouped_counters(&self, events: &[ThreadEvent]) -> CounterSet {
+    fn counters_together(&self, events: &[ThreadEvent]) -> CounterSet {
         let opened = events.iter().filter_map(|event| match event {
             ThreadEvent::Opened(id) => Some(*id),
             _ => None,
         });
-        let is_grouped = |id| self.entry(id).is_ok_and(EventEntry::is_grouped);
-        if !opened.clone().any(is_grouped) {
+        let is_one =
+            |entry: &EventEntry| entry.is_grouped() || S::Facility::RECORDS && entry.is_precise();
+        if !opened.clone().any(|id| self.entry(id).is_ok_and(is_one)) {
             return CounterSet::NONE;
         }
         opened.filter_map(|id| self.counter_of(id)).collect()
@@ -218,10 +228,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether this processor can count an event: it has the event's type of core, its select or name, and a
     /// counter of the session for it.
-    fn can_count(&self, processor: &CounterUnit, event: &SavedEvent) -> bool {
+    fn can_count(&self, processor: &CounterUnit, event: &SavedEvent, counters: CounterSet) -> bool {
         let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
         let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
-        let has_counter = !(event.counters() & self.own()).is_empty();
+        let has_counter = !(counters & self.own()).is_empty();
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
 
@@ -239,9 +249,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NotReloadable);
         }
         // The facility that an event asks for may be another core type's alone.
-        let counters = self.resolve(event.counters(), membership, event.branches);
-        event.counters = counters.unwrap_or(event.counters()).bits();
-        entry.insert(&event, counters.is_ok() && self.can_count(processor, &event));
+        // That it is beside another one was checked when the group was opened.
+        let here = if S::Facility::OFFERS {
+            let asked = Asked::of_saved(&event);
+            self.resolve(asked, event.counters(), |_| membership.group != 0).map(Some)
+        } else {
+            Self::check_plain(membership.reload, event.branches, event.precise()).map(|()| None)
+        };
+        let counters = here.map(|here| here.map_or(event.counters(), |here| here.counters));
+        let can_count = |counters| self.can_count(processor, &event, counters);
+        entry.insert(&event, counters.is_ok_and(can_count));
+        if let Ok(Some(here)) = here {
+            entry.adapt(&here);
+        }
         entry.add_time(now, false);
         if event.is_started() {
             self.change_state(id, EventState::Waiting);

@@ -9,7 +9,9 @@ use crate::counters::control::window::restore::Values;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::facility_control::FacilityControl;
+use crate::counters::hooks::running::Moment;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::interrupt::service::serve;
@@ -167,7 +169,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let control = &self.memory.global_control;
         let (gate, values) = if was_lent {
             // The borrower of before, or a recorder that could not be taken meanwhile, may have left branches.
-            self.clear_facilities(own).map_err(CounterError::Access)?;
+            self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
             facility.suspend(&self.msr).map_err(CounterError::Access)?;
             (own.bits(), self.begin_anew(own))
         } else {
@@ -176,7 +178,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let stopped = self.stop_all(own);
             let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
             let settled = settled.and_then(|values| {
-                self.clear_facilities(own).map_err(CounterError::Access)?;
+                self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
                 Ok(values)
             });
             let suspended = settled.and_then(|values| {
@@ -224,7 +226,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let pending = match self.unit().global() {
             Some(global) => {
                 let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
-                status & (own.bits() | global.frozen | facility.status_bits()) != 0
+                let of_source = self.source.facility();
+                let bits = facility.status_bits() | of_source.status_bits();
+                status & (own.bits() | global.frozen | bits) != 0
+                    || of_source.has_waiting(&self.msr).map_err(CounterError::Access)?
             }
             None => match self.read_values(own)? {
                 (values, false) => return Ok(values),
@@ -237,7 +242,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let report = |overflow, (of_source, facility): &(S::Facility, &mut F)| {
                 overflowed(Sample::new(source, overflow, of_source), facility);
             };
-            let both = (source.facility(), facility);
+            let both = (source.facility().collecting_all(), facility);
             let served = serve(source, msr, platform, self.memory, both, report);
             let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
                 // An access of the facility.

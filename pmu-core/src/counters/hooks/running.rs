@@ -1,0 +1,195 @@
+//! The events that are on a session's counters, as a facility is settled on them.
+
+use crate::branches::filter::BranchFilter;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
+use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
+use crate::counters::shared::entry::EventEntry;
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::CounterSlot;
+use crate::counters::shared::table::EventTable;
+use crate::msr::fault::MsrFault;
+use crate::precise::parts::SampleParts;
+use crate::precise::precision::Precision;
+
+/// Counters whose events must not run, because registers of a facility did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Unsettled {
+    /// The counters. If one of them counts an event of a group, the whole group is stopped.
+    pub counters: CounterSet,
+    /// The first access that failed, and its retry.
+    pub fault: MsrFault,
+}
+
+/// The events that are on a session's counters.
+#[derive(Clone, Copy, Debug)]
+pub struct Running<'r> {
+    pub(crate) unit: &'r CounterUnit,
+    pub(crate) memory: &'r CounterMemory,
+    pub(crate) table: &'r EventTable,
+    pub(crate) counters: CounterSet,
+    pub(crate) moment: Moment,
+    /// An event that is about to be started on a counter.
+    pub(crate) coming: Option<(CounterId, EventId)>,
+}
+
+/// The reason why the session settles its facilities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Events came or went.
+    Changed,
+    /// Another thread runs.
+    Switched,
+    /// The counters are the session's again.
+    Returned,
+    /// The counters are about to be another owner's: no event is on them.
+    Lent,
+    /// The session ends.
+    GivenUp,
+}
+
+impl<'r> Running<'r> {
+    /// Returns all counters of the session, used or not.
+    pub const fn counters(&self) -> CounterSet {
+        self.counters
+    }
+
+    /// Returns whether the counters are about to be another owner's, for example a guest's. No event is on them then,
+    /// and the facility leaves nothing that the other owner may not see.
+    pub fn are_lent(&self) -> bool {
+        matches!(self.moment, Moment::Lent | Moment::GivenUp)
+    }
+
+    /// Returns whether the session ends: the counters are given up for good.
+    pub fn are_given_up(&self) -> bool {
+        self.moment == Moment::GivenUp
+    }
+
+    /// Returns whether another thread is about to run. The facility leaves nothing that the other thread's samples may
+    /// not show.
+    pub fn are_switched(&self) -> bool {
+        self.moment == Moment::Switched
+    }
+
+    /// Returns whether the events go on after the counters were another owner's.
+    pub(crate) fn are_returned(&self) -> bool {
+        self.moment == Moment::Returned
+    }
+
+    /// Returns the counters whose events' samples have [branches](crate::Event::with_branches), with the filter, which
+    /// all these events have in common.
+    pub fn with_branches(&self) -> Option<(CounterSet, BranchFilter)> {
+        let mut found = None;
+        for counter in self.counters.iter() {
+            if let Some(filter) = self.on(counter).and_then(|event| event.branches()) {
+                let others = found.map_or(CounterSet::NONE, |(others, _)| others);
+                found = Some((others | counter.only(), filter));
+            }
+        }
+        found
+    }
+
+    /// Returns the registers of one of these counters.
+    pub fn registers(&self, counter: CounterId) -> Counter {
+        self.unit.registers(counter)
+    }
+
+    /// Returns the event that is on a counter.
+    pub fn on(&self, counter: CounterId) -> Option<RunningEvent<'r>> {
+        let slot = self.memory.slot(counter).filter(|_| !self.are_lent())?;
+        let coming = self.coming.filter(|(on, _)| *on == counter).map(|(_, event)| event);
+        RunningEvent::of(self.table, coming.or(slot.running())?)
+    }
+
+    /// Returns the counters whose overflows are to reload this counter: those of the events that its event
+    /// [names](crate::Event::reloaded_by), as far as they are on counters.
+    pub fn reloaded_by(&self, counter: CounterId) -> CounterSet {
+        let Some(RunningEvent { entry, .. }) = self.on(counter) else { return CounterSet::NONE };
+        let (named, mut from) = (entry.membership().reload, 0);
+        let Some(group) = entry.group().filter(|_| named != 0) else { return CounterSet::NONE };
+        let members = core::iter::from_fn(|| self.table.next_member(&mut from, group));
+        let named = members.take(8).enumerate().filter(|(member, _)| named >> member & 1 != 0);
+        named.filter_map(|(_, (event, _))| self.counter_of(event)).collect()
+    }
+
+    fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        let is_on = |counter: &CounterId| {
+            self.memory.slot(*counter).and_then(CounterSlot::running) == Some(event)
+        };
+        self.counters.iter().find(is_on)
+    }
+}
+
+/// An event that is on a counter.
+#[derive(Clone, Copy, Debug)]
+pub struct RunningEvent<'r> {
+    table: &'r EventTable,
+    event: EventId,
+    entry: &'r EventEntry,
+}
+
+impl<'r> RunningEvent<'r> {
+    pub(crate) fn of(table: &'r EventTable, event: EventId) -> Option<Self> {
+        Some(Self { table, event, entry: table.entry(event)? })
+    }
+
+    /// Returns the event's identity.
+    pub const fn id(&self) -> EventId {
+        self.event
+    }
+
+    /// Returns the event's period; 0 if it has none. A period that [`set_period`](crate::EventTable::set_period) sets
+    /// is settled when an event next starts, stops or takes its turn.
+    pub fn period(&self) -> u64 {
+        self.entry.period.every()
+    }
+
+    /// Returns the precision of a [precise](crate::Event::precise) event.
+    pub fn precision(&self) -> Option<Precision> {
+        self.entry.precise().precision()
+    }
+
+    /// Returns the [parts](crate::Event::recording) of a precise event's samples.
+    pub fn parts(&self) -> SampleParts {
+        self.entry.precise().parts()
+    }
+
+    /// Returns whether only loads of a [latency](crate::Event::latency_at_least) are sampled.
+    pub fn has_latency(&self) -> bool {
+        self.entry.precise().has_latency()
+    }
+
+    /// Returns what is counted for the event, with its mode bits.
+    pub fn select(&self) -> EventSelect {
+        self.entry.select()
+    }
+
+    /// Returns the total up to which the event's counter was read. It changes with each record that is reported.
+    pub fn accounted(&self) -> (u64, u64) {
+        self.entry.accumulated()
+    }
+
+    /// Returns the period that ends with the event's next sample.
+    pub fn period_under_way(&self) -> u64 {
+        self.entry.period.ended()
+    }
+
+    /// Returns the number of events for which the processor is to load the counter after a record: the event's period,
+    /// or the first part of it that a counter can take.
+    pub fn reloaded(&self, counter: &Counter) -> u64 {
+        self.entry.period.chunk(counter.max_load(false))
+    }
+
+    /// Returns the filter of the [branches](crate::Event::with_branches) that the event's samples have.
+    pub fn branches(&self) -> Option<BranchFilter> {
+        self.entry.branches().get()
+    }
+
+    /// Returns whether the event is [reloaded](crate::Event::reloaded_by) by its own overflows.
+    pub fn reloads_itself(&self) -> bool {
+        self.table.reloads_itself(self.event)
+    }
+}

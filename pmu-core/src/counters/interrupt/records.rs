@@ -1,0 +1,82 @@
+//! Overflows that a facility's hardware recorded: each record is reported as one.
+
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
+use crate::counters::hooks::recorded::Recorded;
+use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::interrupt::pass::{Pass, Running};
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::shared::waiting::Waiting;
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
+where
+    S: EventSource,
+    M: MsrBackend,
+    P: Platform,
+    B: Facility,
+    F: FnMut(EventOverflow, &B),
+{
+    /// Reports the records that a facility found. The counters are stopped. A counter whose period is another one from
+    /// now on is loaded for it.
+    #[inline(always)]
+    pub(crate) fn report_records(&mut self) {
+        let mut changed = CounterSet::NONE;
+        while let Some(record) = self.facility.next_record() {
+            if self.report_record(record) {
+                changed = changed | record.counter.only();
+            }
+        }
+        for counter in changed.iter() {
+            self.load_recorded(counter);
+        }
+    }
+
+    /// Reports a record. Returns whether its counter is to be loaded for another period.
+    fn report_record(&mut self, record: Recorded) -> bool {
+        let Recorded { counter, reloaded, left, hidden } = record;
+        if let Some((event, period)) = left {
+            // The count up to here was added when the event left its counter.
+            if let Some(entry) = self.source.opened().entry_in_interrupt(event).filter(|_| !hidden)
+            {
+                self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+            }
+            return false;
+        }
+        let slot = self.memory.slot(counter);
+        let Some(Running { event, .. }) = slot.and_then(Running::of) else { return false };
+        let entry = self.source.opened().entry_in_interrupt(event);
+        let Some(entry) = entry.filter(|entry| entry.is_precise()) else { return false };
+        let registers = self.unit().registers(counter);
+        let one = Waiting { records: 1, reloaded };
+        entry.accumulate_records(one, &registers);
+        if let Some(period) = entry.period.over().filter(|_| !hidden) {
+            // Before the next period begins, so that it is the one that the handler sets.
+            self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+        }
+        entry.period.recorded(reloaded)
+    }
+
+    /// Loads a counter for the next part of its event's period, in place of what the processor loaded.
+    #[cold]
+    fn load_recorded(&mut self, counter: CounterId) {
+        let slot = self.memory.slot(counter);
+        let Some((slot, running)) = slot.and_then(|slot| Some((slot, Running::of(slot)?))) else {
+            return;
+        };
+        let registers = self.unit().registers(counter);
+        let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
+        let read = registers.read(self.msr);
+        let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
+        entry.accumulate(value, registers.mask());
+        let chunk = entry.period.next_chunk(registers.max_load(false));
+        let preload = registers.preload(chunk);
+        entry.loaded(preload);
+        self.load(slot, registers.register_for(preload), preload, running, chunk);
+        let set = self.facility.set_reload(self.msr, counter, chunk);
+        if self.note(set).is_none() {
+            self.fall_out(Some(running.event));
+        }
+    }
+}

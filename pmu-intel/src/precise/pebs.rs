@@ -1,0 +1,183 @@
+//! The facility of precise events.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    Asked, CounterError, CounterId, CounterSet, EventControl, EventFacility, EventId, MsrBackend,
+    MsrFault, PreciseSample, Running, RunningEvent, Unsettled, Waiting,
+};
+
+use crate::precise::decode::record::PreciseRecord;
+use crate::precise::memory::PreciseMemory;
+use crate::precise::reading::Reading;
+use crate::precise::settle::Registers;
+use crate::precise::state::{KNOWN, TAKEN};
+use crate::precise::unit::PreciseUnit;
+
+/// Intel's precise records (PEBS) of one processor: the facility by which a session's events can be
+/// [precise](pmu_core::Event::precise). The processor writes a record to memory whenever such an event's counter
+/// overflows, and loads the counter again.
+///
+/// The session's event source has the value, and so has the interrupt handler: see
+/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). The processor writes nothing before the first precise event
+/// runs.
+///
+/// # Context
+/// Any context, including interrupt and NMI.
+#[derive(Clone, Copy, Debug)]
+pub struct Pebs<'a> {
+    pub(crate) unit: &'a PreciseUnit,
+    pub(crate) memory: &'static PreciseMemory,
+    /// The buffer's physical address, for architectural PEBS.
+    pub(crate) physical: u64,
+    /// The records that this interrupt reads.
+    pub(crate) reading: Option<Reading>,
+    /// The next interrupt reads all records.
+    pub(crate) all: bool,
+}
+
+impl<'a> Pebs<'a> {
+    /// Makes the facility of one processor. `physical` is the physical address of the memory's buffer; [architectural
+    /// PEBS](PreciseUnit::needs_physical_address) needs it. Returns `None` if the processor cannot use the memory: the
+    /// size of the buffer is not a multiple of 4 KiB, or, with architectural PEBS, it is not 2ⁿ pages, or `physical` is
+    /// no address of a page.
+    ///
+    /// # Safety
+    /// As long as a session has the facility:
+    /// - `unit` describes the processor of the session.
+    /// - The memory's pages are mapped and writable in *every* address space in which this processor runs. With kernel
+    ///   page-table isolation, this includes the page tables of user mode.
+    /// - `memory` is used on this processor only.
+    /// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE` or the words of the memory's
+    ///   [area](PreciseMemory::control_area).
+    /// - If `physical` is given, the buffer is physically contiguous, and `physical` is the buffer's physical address.
+    /// - If the registers lose their contents, as in a suspend, the session is
+    ///   [suspended](pmu_core::CounterSession::suspend) before, or
+    ///   [programmed again](pmu_core::CounterSession::reprogram) before its next operation.
+    /// - The session's MSR backend writes each given value to its register exactly once. It does not keep the
+    ///   [`MsrAddress`](pmu_core::MsrAddress) of a register, and does not pass the address to other safe code.
+    ///
+    /// ```
+    /// use core::sync::atomic::AtomicU64;
+    /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
+    /// use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+    /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new(); // one per processor
+    /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor
+    ///
+    /// fn events<'a>(counters: &'a CounterUnit, unit: &'a PreciseUnit) -> OpenedEvents<'a, Option<Pebs<'a>>> {
+    ///     // SAFETY: RECORDS is this processor's alone. The kernel's statics are mapped, writable, in each address
+    ///     // space. The kernel has no other driver of the Debug Store. Its backend keeps no address.
+    ///     let pebs = unsafe { Pebs::new(unit, &RECORDS, None) };
+    ///     OpenedEvents::new(counters, &EVENTS).with(pebs)
+    /// }
+    /// ```
+    ///
+    /// Wrong: two processors use the same memory.
+    ///
+    /// ```
+    /// # use core::sync::atomic::AtomicU64;
+    /// # use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+    /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
+    /// /// Each processor calls this.
+    /// fn pebs(unit: &PreciseUnit) -> Option<Pebs<'_>> {
+    ///     // SAFETY: not given. Both processors write records to the same places.
+    ///     unsafe { Pebs::new(unit, &RECORDS, None) }
+    /// }
+    /// ```
+    pub unsafe fn new(
+        unit: &'a PreciseUnit,
+        memory: &'static PreciseMemory,
+        physical: Option<u64>,
+    ) -> Option<Self> {
+        use crate::precise::memory::PAGE;
+        let pages = memory.capacity() / PAGE;
+        let of_pages = pages != 0 && memory.capacity().is_multiple_of(PAGE);
+        let physical = physical.filter(|address| address.is_multiple_of(PAGE as u64));
+        let fits = !unit.needs_physical_address() || pages.is_power_of_two() && physical.is_some();
+        let physical = physical.unwrap_or(0);
+        (of_pages && fits).then_some(Self { unit, memory, physical, reading: None, all: false })
+    }
+
+    /// Returns the record of the sample that is being reported, without what the event does not count.
+    ///
+    /// ```
+    /// use pmu_core::Sample;
+    /// use pmu_intel::precise::{GeneralRegister, Pebs};
+    /// /// Returns the stack pointer at the sampled instruction.
+    /// fn stack_pointer(sample: &Sample<'_, Option<Pebs<'_>>>) -> Option<u64> {
+    ///     let record = sample.facility().as_ref()?.record()?;
+    ///     record.registers()?.get(GeneralRegister::Rsp)
+    /// }
+    /// ```
+    pub fn record(&self) -> Option<PreciseRecord<'static>> {
+        self.reading.as_ref()?.shown.map(|(record, _)| record)
+    }
+}
+
+impl EventFacility for Pebs<'_> {
+    const OFFERS: bool = true;
+    const RECORDS: bool = true;
+
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
+        self.unit.resolve(asked, counters)
+    }
+
+    /// An overflow is recorded, and does not interrupt.
+    fn control(&self, event: &RunningEvent<'_>) -> EventControl {
+        let silent = event.precision().is_some();
+        let adaptive = silent && self.unit.has_adaptive_control() && !event.parts().is_empty();
+        EventControl { silent, adaptive }
+    }
+
+    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+        Registers { pebs: self, msr }.settle(running)
+    }
+
+    fn lose(&self) {
+        self.memory.state.clear(KNOWN);
+    }
+
+    fn needs_stopped(&self, running: &Running<'_>) -> CounterSet {
+        self.changes_all(running)
+    }
+
+    fn leave<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        self.leave_waiting(msr, counter, event)
+    }
+
+    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+        self.count_waiting(msr, counter)
+    }
+
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        if !self.memory.state.is(TAKEN) {
+            return Ok(false);
+        }
+        Ok(self.filled(msr)? != 0)
+    }
+
+    fn collecting_all(self) -> Self {
+        Self { all: true, ..self }
+    }
+
+    fn forget(&self, event: EventId) {
+        self.memory.state.departed.forget(event);
+    }
+
+    fn instruction(&self) -> Option<PreciseSample> {
+        let (record, access) = self.reading.as_ref()?.shown?;
+        Some(self.unit.sample(&record, access))
+    }
+}
+
+impl Pebs<'_> {
+    /// Returns the number of events for which the processor loads a counter after each record.
+    pub(crate) fn reload_of(&self, counter: CounterId) -> u64 {
+        self.memory.state.slot(counter).map_or(0, |slot| slot.reload.load(Relaxed))
+    }
+}

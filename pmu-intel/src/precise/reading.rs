@@ -1,0 +1,244 @@
+//! Records that are in the buffer: counted by tasks, and read out by the interrupt.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    CounterId, CounterSet, MsrAccess, MsrBackend, MsrFault, Recorded, RunningEvent, Waiting,
+};
+
+use crate::precise::decode::format::PreciseFormat;
+use crate::precise::decode::record::PreciseRecord;
+use crate::precise::decode::records::PreciseRecords;
+use crate::precise::departed::Departed;
+use crate::precise::drain::index_register;
+use crate::precise::pebs::Pebs;
+use crate::precise::registers::PebsIndex;
+use crate::precise::report::AccessKind;
+use crate::precise::state::{SlotFlags, TAKEN};
+
+/// The records that an interrupt reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// The record whose counters are being reported, and its place in the buffer.
+    record: Option<(PreciseRecord<'static>, u32)>,
+    /// The part of it that a sample may show.
+    pub(crate) shown: Option<(PreciseRecord<'static>, AccessKind)>,
+    /// The generation of the buffer that is read.
+    generation: u16,
+}
+
+impl Pebs<'_> {
+    /// Returns the number of bytes that are in the buffer.
+    pub(crate) fn filled<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
+        let filled = if self.unit.needs_physical_address() {
+            let found = PebsIndex::from_bits(msr.rdmsr_retrying(index_register())?);
+            16 * found.write()
+        } else {
+            let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
+            area.pebs_index.load(Relaxed).saturating_sub(base) as u32
+        };
+        Ok(if filled as usize <= self.memory.capacity() { filled } else { 0 })
+    }
+
+    /// Returns the records between two places of the buffer.
+    fn records(&self, from: u32, to: u32) -> PreciseRecords<'static> {
+        let words = self.memory.buffer().get(from as usize / 8..to as usize / 8);
+        PreciseRecords::from_words(self.unit.format(), words.unwrap_or_default())
+    }
+
+    /// Counts the records of a counter between two places of the buffer.
+    fn count(&self, counter: CounterId, (from, to): (u32, u32), generation: u16) -> u32 {
+        if from >= to {
+            return 0;
+        }
+        let (mut records, mut count) = (self.records(from, to), 0);
+        loop {
+            let place = to - records.remaining() as u32;
+            let Some(record) = records.next() else { return count };
+            count += u32::from(self.counters_of(&record, place, generation).contains(counter));
+        }
+    }
+
+    /// Returns the records that wait of the event on a counter: those that the interrupt is yet to report, and those
+    /// that it is yet to read out.
+    pub(crate) fn count_waiting<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, MsrFault> {
+        let state = &self.memory.state;
+        if !state.recording().contains(counter) {
+            return Ok(Waiting::NONE);
+        }
+        let (generation, (from, to)) = (state.generation(), state.batch());
+        let before = generation.wrapping_sub(1);
+        let place = from.max(state.departed.end(counter, before));
+        let pending = state.pending.load(Relaxed) & counter.only().bits() != 0;
+        let batch = self.count(counter, (place, to), before) + u32::from(pending);
+        let place = state.departed.end(counter, generation);
+        let buffer = self.count(counter, (place, self.filled(msr)?), generation);
+        if state.generation() != generation {
+            // The interrupt has read the buffer out, and has reported the records.
+            return self.count_waiting(msr, counter);
+        }
+        match batch + buffer {
+            0 => Ok(Waiting::NONE),
+            records => Ok(Waiting { records, reloaded: self.reload_of(counter) }),
+        }
+    }
+
+    /// Notes that an event leaves its counter, and returns the records that wait of it.
+    pub(crate) fn leave_waiting<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        let state = &self.memory.state;
+        loop {
+            let (generation, accounted) = (state.generation(), event.accounted());
+            let (waiting, until) = (self.count_waiting(msr, counter)?, self.filled(msr)?);
+            if waiting == Waiting::NONE {
+                break;
+            }
+            let flags = state.slot(counter).map_or(0, |slot| slot.flags().0);
+            let (event_id, period) = (Some(event.id()), event.period_under_way());
+            let departed = Departed { counter, event: event_id, period, flags, until };
+            if !state.departed.add(departed, generation) {
+                // Without this the records would be taken for those of the counter's next event.
+                self.reset(msr)?;
+                self.memory.count_lost();
+                continue;
+            }
+            if state.generation() == generation || event.accounted() == accounted {
+                // The interrupt finds, or has found, that they are records of an event that left.
+                state.set_recording(state.recording().without(counter.only()));
+                return Ok(waiting);
+            }
+            // The interrupt has reported them before.
+        }
+        state.set_recording(state.recording().without(counter.only()));
+        Ok(Waiting::NONE)
+    }
+
+    /// Returns the counters of a record. In formats before 3 a record names the counters that had overflowed, or none:
+    /// it belongs to one of them only if there is only one.
+    fn counters_of(&self, record: &PreciseRecord<'_>, place: u32, generation: u16) -> CounterSet {
+        let state = &self.memory.state;
+        let has_left = |departed: &Departed| departed.until > place;
+        let left = state.departed.of(generation).filter(has_left);
+        let left = left.fold(CounterSet::NONE, |all, departed| all | departed.counter.only());
+        let recording = state.recording() | left;
+        let only = |set: CounterSet| if set.len() == 1 { set } else { CounterSet::NONE };
+        let named = record.counters().map(|named| named & recording);
+        match (self.unit.format(), named) {
+            (PreciseFormat::Nehalem | PreciseFormat::Haswell, Some(named)) if !named.is_empty() => {
+                only(named)
+            }
+            (PreciseFormat::Nehalem | PreciseFormat::Haswell, _) | (_, None) => only(recording),
+            (_, Some(named)) => named,
+        }
+    }
+
+    /// Returns whether the buffer has reached its threshold, or has an index that cannot be right.
+    pub(crate) fn has_reached<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        self.memory.interrupts(self.unit, msr)
+    }
+
+    /// Empties the buffer. Returns the number of bytes that were written.
+    fn reset<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
+        let written = match self.unit.format() {
+            PreciseFormat::Architectural => self.memory.reset_register(msr)?,
+            _ => self.memory.reset_area(self.unit),
+        };
+        self.memory.state.next_generation();
+        Ok(written as u32)
+    }
+
+    /// Begins to read the buffer out. It is empty from here on: the counters are stopped.
+    pub(crate) fn begin_reading<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        let state = &self.memory.state;
+        let generation = state.generation();
+        let written = self.reset(msr)?;
+        state.set_batch((0, written));
+        self.reading = Some(Reading { record: None, shown: None, generation });
+        Ok(())
+    }
+
+    /// Returns the next counter of a record.
+    pub(crate) fn next_recorded(&mut self) -> Option<Recorded> {
+        let state = &self.memory.state;
+        loop {
+            let mut reading = self.reading?;
+            let pending = CounterSet::from_bits(state.pending.load(Relaxed));
+            let next = pending.iter().next().zip(reading.record);
+            if let Some((counter, (record, place))) = next {
+                state.pending.store(pending.without(counter.only()).bits(), Relaxed);
+                let (recorded, shown) = self.recorded(counter, &record, place, reading.generation);
+                reading.shown = shown;
+                self.reading = Some(reading);
+                if let Some(recorded) = recorded {
+                    return Some(recorded);
+                }
+                continue;
+            }
+            let (from, to) = state.batch();
+            let mut records = self.records(from, to);
+            let record = records.next();
+            self.memory.count_malformed(records.malformed());
+            let Some(record) = record else {
+                state.set_batch((0, 0));
+                state.departed.clear();
+                self.reading = None;
+                return None;
+            };
+            let end = to - records.remaining() as u32;
+            let place = end - record.size() as u32;
+            state.set_batch((end, to));
+            let counters = self.counters_of(&record, place, reading.generation);
+            if counters.is_empty() {
+                self.memory.count_unattributed();
+            }
+            state.pending.store(counters.bits(), Relaxed);
+            reading.record = Some((record, place));
+            self.reading = Some(reading);
+        }
+    }
+
+    /// Returns one counter's overflow, and what a sample may show of its record.
+    fn recorded(
+        &self,
+        counter: CounterId,
+        record: &PreciseRecord<'static>,
+        place: u32,
+        generation: u16,
+    ) -> (Option<Recorded>, Option<(PreciseRecord<'static>, AccessKind)>) {
+        let state = &self.memory.state;
+        let Some(slot) = state.slot(counter) else { return (None, None) };
+        let departed = state.departed.at(counter, place, generation);
+        let left = match departed {
+            None => None,
+            Some(Departed { event: Some(event), period, .. }) => Some((event, period)),
+            Some(Departed { event: None, .. }) => {
+                self.memory.count_unattributed();
+                return (None, None);
+            }
+        };
+        let flags = departed.map_or(slot.flags(), |departed| SlotFlags(departed.flags));
+        let limited = record.limited_to(flags.counts_user(), flags.counts_kernel());
+        if limited.is_none() {
+            self.memory.count_hidden();
+        }
+        let reloaded = slot.reload.load(Relaxed);
+        let recorded = Recorded { counter, reloaded, left, hidden: limited.is_none() };
+        (Some(recorded), limited.map(|record| (record, flags.access())))
+    }
+
+    /// Returns the counters whose overflows are records.
+    pub(crate) fn recording(&self) -> CounterSet {
+        match self.memory.state.is(TAKEN) {
+            true => self.memory.state.recording(),
+            false => CounterSet::NONE,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Precise records in the counters' interrupt.
+
+use pmu_core::{CounterId, CounterSet, Facility, Interrupted, MsrBackend, MsrFault, Recorded};
+
+use crate::precise::pebs::Pebs;
+use crate::precise::settle::Registers;
+use crate::precise::state::TAKEN;
+
+impl Facility for Pebs<'_> {
+    fn status_bits(&self) -> u64 {
+        if self.memory.state.is(TAKEN) { self.unit.status_bit() } else { 0 }
+    }
+
+    fn own_counters(&self) -> CounterSet {
+        self.recording()
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        if !self.memory.state.is(TAKEN) {
+            return Ok(0);
+        }
+        let interrupts = match interrupted.status {
+            // Another owner's interrupt, or a status that could not be read: the buffer's own threshold tells.
+            0 => self.has_reached(msr)?,
+            status => status & self.status_bits() != 0,
+        };
+        if interrupts || self.all {
+            self.begin_reading(msr)?;
+        }
+        Ok(interrupts.into())
+    }
+
+    fn next_record(&mut self) -> Option<Recorded> {
+        self.next_recorded()
+    }
+
+    fn set_reload<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        let state = &self.memory.state;
+        let Some(slot) = state.slot(counter).filter(|_| self.recording().contains(counter)) else {
+            return Ok(());
+        };
+        let registers = Registers { pebs: self, msr };
+        slot.reload.store(events, core::sync::atomic::Ordering::Relaxed);
+        if self.unit.needs_physical_address() {
+            return registers.write_control(counter, true);
+        }
+        if let Some(of_counter) = self.unit.counters.counter(counter) {
+            registers.set_reset(counter, of_counter.preload(events));
+        }
+        Ok(())
+    }
+}

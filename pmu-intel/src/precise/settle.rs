@@ -1,0 +1,402 @@
+//! The registers and the area by which the processor writes records, settled on the events that run.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
+    Running, SampleParts, Unsettled,
+};
+
+use crate::precise::drain::index_register;
+use crate::precise::memory::PAGE;
+use crate::precise::pebs::Pebs;
+use crate::precise::registers::{
+    IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, PebsDataCfg, PebsIndex, PmcCfgC,
+};
+use crate::precise::state::{KNOWN, SlotFlags, TAKEN};
+use crate::precise::threshold::PreciseThreshold;
+use crate::precise::unit::kinds_of_counters;
+use crate::registers::{IA32_DS_AREA, IA32_PEBS_ENABLE, IA32_PMC_FX0_CFG_C, IA32_PMC_GP0_CFG_C};
+
+/// Distance of the registers of adjacent counters.
+const STEP: u32 = 4;
+
+/// Bytes of a unit of the index of architectural PEBS.
+const INDEX_UNIT: u32 = 16;
+
+/// The facility with a backend for its registers.
+pub(crate) struct Registers<'p, 'a, M> {
+    pub(crate) pebs: &'p Pebs<'a>,
+    pub(crate) msr: &'p M,
+}
+
+/// The requests of the running events together.
+#[derive(Clone, Copy)]
+struct Wanted {
+    counters: CounterSet,
+    /// The counters of events with a latency.
+    latency: CounterSet,
+    parts: SampleParts,
+    /// Sizes of the least and of the greatest record.
+    sizes: (usize, usize),
+    each_record: bool,
+}
+
+impl Pebs<'_> {
+    fn wanted(&self, running: &Running<'_>) -> Wanted {
+        let mut wanted = Wanted {
+            counters: CounterSet::NONE,
+            latency: CounterSet::NONE,
+            parts: SampleParts::NONE,
+            sizes: (usize::MAX, 0),
+            each_record: self.memory.threshold() == PreciseThreshold::EachRecord,
+        };
+        for counter in running.counters().iter() {
+            let Some(event) = running.on(counter).filter(|event| event.precision().is_some())
+            else {
+                continue;
+            };
+            wanted.counters = wanted.counters | counter.only();
+            wanted.parts = wanted.parts | event.parts();
+            if event.has_latency() {
+                wanted.latency = wanted.latency | counter.only();
+            }
+            let basic_only = self.unit.has_adaptive_control() && event.parts().is_empty();
+            let least = if basic_only { SampleParts::NONE } else { event.parts() };
+            wanted.sizes.0 = wanted.sizes.0.min(self.size_of(least));
+            // A period that the processor cannot load at once is continued by the interrupt, and only then are branches
+            // those of one record.
+            let registers = running.registers(counter);
+            wanted.each_record |=
+                event.reloaded(&registers) != event.period() || event.branches().is_some();
+        }
+        if self.unit.has_adaptive_control() {
+            // Parts that are recorded already stay, so that the registers need not change.
+            wanted.parts = wanted.parts | self.memory.state.parts();
+        }
+        wanted.sizes.1 = self.size_of(wanted.parts);
+        wanted
+    }
+
+    fn size_of(&self, parts: SampleParts) -> usize {
+        self.unit.record_size(parts, self.unit.counters.counters().len())
+    }
+
+    /// Returns the counters that must not count while the facility is settled: all that write records, if what is
+    /// common to them changes.
+    pub(crate) fn changes_all(&self, running: &Running<'_>) -> CounterSet {
+        let state = &self.memory.state;
+        let wanted =
+            if running.are_lent() { return CounterSet::NONE } else { self.wanted(running) };
+        let is_same = if self.unit.needs_physical_address() {
+            self.threshold_of(&wanted) == state.threshold.load(Relaxed)
+        } else {
+            !self.unit.has_adaptive_control() || wanted.parts == state.parts()
+        };
+        if state.is(KNOWN) && is_same { CounterSet::NONE } else { state.recording() }
+    }
+
+    /// Returns the number of bytes of the buffer that are used.
+    fn usable(&self) -> usize {
+        let capacity = self.memory.capacity();
+        if self.unit.model.one_page { capacity.min(PAGE) } else { capacity }
+    }
+
+    /// Returns the offset in the buffer from which on a record interrupts. While records of events that left wait, it
+    /// is each record.
+    fn threshold_of(&self, wanted: &Wanted) -> u32 {
+        let state = &self.memory.state;
+        let has_departed = state.departed.of(state.generation()).next().is_some();
+        let (least, size) = wanted.sizes;
+        let room = size * wanted.counters.len();
+        let offset = match (wanted.each_record || has_departed, self.unit.needs_physical_address())
+        {
+            (true, false) => least,
+            (true, true) => INDEX_UNIT as usize,
+            (false, false) => (self.usable() / size * size).saturating_sub(room).max(size),
+            (false, true) => self.usable().saturating_sub(room).max(INDEX_UNIT as usize),
+        };
+        offset as u32
+    }
+}
+
+impl<M: MsrBackend> Registers<'_, '_, M> {
+    pub(crate) fn settle(&self, running: &Running<'_>) -> Result<(), Unsettled> {
+        let state = &self.pebs.memory.state;
+        let wanted = self.pebs.wanted(running);
+        let settled = match wanted.counters.is_empty() {
+            _ if running.are_lent() => self.end(running.are_given_up()),
+            true if !state.is(TAKEN) => Ok(()),
+            true => {
+                state.set_recording(CounterSet::NONE);
+                state.set_parts(SampleParts::NONE);
+                self.enable(running, &wanted, CounterSet::NONE)
+            }
+            false => self.record(running, &wanted),
+        };
+        settled.map_err(|fault| Unsettled { counters: wanted.counters, fault })
+    }
+
+    fn record(&self, running: &Running<'_>, wanted: &Wanted) -> Result<(), MsrFault> {
+        let (unit, memory) = (self.pebs.unit, self.pebs.memory);
+        let state = &memory.state;
+        if !state.is(TAKEN) {
+            self.take()?;
+        }
+        let is_known = state.is(KNOWN);
+        let anew = wanted.counters.without(state.recording());
+        for counter in anew.iter() {
+            if let Some((slot, event)) = state.slot(counter).zip(running.on(counter)) {
+                let registers = running.registers(counter);
+                slot.describe(&event, event.reloaded(&registers));
+                self.set_reset(counter, registers.preload(event.reloaded(&registers)));
+            }
+        }
+        if unit.has_adaptive_control() && (!is_known || wanted.parts != state.parts()) {
+            state.clear(KNOWN);
+            self.write_parts(wanted.parts)?;
+            state.set_parts(wanted.parts);
+        }
+        self.arrange(wanted, is_known)?;
+        // Before the counters can write records, and after those that left could.
+        state.set_recording(wanted.counters);
+        self.enable(running, wanted, anew)
+    }
+
+    /// Takes the memory: the buffer is empty, and whatever a predecessor left writes no records.
+    fn take(&self) -> Result<(), MsrFault> {
+        let memory = self.pebs.memory;
+        if !memory.take() {
+            let kind = MsrErrorKind::Other;
+            return Err(MsrFault { operation: MsrOperation::Write, register: IA32_DS_AREA, kind });
+        }
+        let state = &memory.state;
+        state.clear(KNOWN);
+        state.set_recording(CounterSet::NONE);
+        state.set_parts(SampleParts::NONE);
+        state.departed.clear();
+        state.set(TAKEN);
+        let (area, base) = (memory.save_area(), memory.buffer_address());
+        // Without room the processor writes nothing, wherever the index is meanwhile.
+        area.pebs_absolute_maximum.store(0, Relaxed);
+        area.pebs_buffer_base.store(base, Relaxed);
+        area.pebs_index.store(base, Relaxed);
+        area.pebs_interrupt_threshold.store(base, Relaxed);
+        if !self.pebs.unit.needs_physical_address() {
+            memory.control_area().set_recording(true);
+        }
+        Ok(())
+    }
+
+    /// Sets the end of the buffer and its threshold.
+    fn arrange(&self, wanted: &Wanted, is_known: bool) -> Result<(), MsrFault> {
+        let (pebs, memory) = (self.pebs, self.pebs.memory);
+        let (state, threshold) = (&memory.state, pebs.threshold_of(wanted));
+        let before = state.threshold.swap(threshold, Relaxed);
+        if pebs.unit.needs_physical_address() {
+            memory.set_usable(memory.capacity());
+            if is_known && before == threshold {
+                return Ok(());
+            }
+            state.clear(KNOWN);
+            return self.write_index(threshold);
+        }
+        let (area, base, size) = (memory.save_area(), memory.buffer_address(), wanted.sizes.1);
+        let is_empty = area.pebs_index.load(Relaxed) == base;
+        // Behind records of another size, the last one may begin anywhere below the end.
+        let usable = match is_empty || !pebs.unit.has_adaptive_control() {
+            true => pebs.usable() / size * size,
+            false => pebs.usable().saturating_sub(size),
+        };
+        memory.set_usable(usable);
+        area.pebs_interrupt_threshold.store(base + u64::from(threshold), Relaxed);
+        area.pebs_absolute_maximum.store(base + usable as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Gives the processor the buffer of architectural PEBS, and its threshold. Records that are in the buffer stay.
+    fn write_index(&self, threshold: u32) -> Result<(), MsrFault> {
+        let base = self.base();
+        let found = self.read(IA32_PEBS_BASE)?;
+        let index = PebsIndex::from_bits(self.msr.rdmsr_retrying(index_register())?);
+        let index = if found == base { index } else { PebsIndex::new() };
+        if found != base {
+            // Records that another owner may have left in the index are none of this buffer.
+            self.msr.wrmsr_retrying(index_register(), 0)?;
+            self.write(IA32_PEBS_BASE, base)?;
+        }
+        let index = index.with_enable(true).with_threshold(threshold / INDEX_UNIT);
+        self.msr.wrmsr_retrying(index_register(), index.into_bits())
+    }
+
+    /// Returns the value of `IA32_PEBS_BASE`.
+    fn base(&self) -> u64 {
+        let pages = (self.pebs.memory.capacity() / PAGE) as u64;
+        self.pebs.physical | u64::from(pages.trailing_zeros())
+    }
+
+    /// Has exactly these counters write records. Events came to the counters `anew`.
+    fn enable(
+        &self,
+        running: &Running<'_>,
+        wanted: &Wanted,
+        anew: CounterSet,
+    ) -> Result<(), MsrFault> {
+        let state = &self.pebs.memory.state;
+        if self.pebs.unit.needs_physical_address() {
+            return self.enable_each(running, wanted, anew);
+        }
+        let latency = if self.pebs.unit.is_baseline() { 0 } else { wanted.latency.bits() << 32 };
+        let value = wanted.counters.bits() | latency;
+        let before = state.enable.load(Relaxed);
+        if state.is(KNOWN) && before == value {
+            return Ok(());
+        }
+        let is_known = state.is(KNOWN);
+        state.clear(KNOWN);
+        if value & !before != 0 || !is_known && value != 0 {
+            // The registers may have been lost without notice: records would be written to address 0.
+            self.write(IA32_DS_AREA, self.pebs.memory.area_address())?;
+        }
+        self.write(IA32_PEBS_ENABLE, value)?;
+        state.enable.store(value, Relaxed);
+        state.set(KNOWN);
+        Ok(())
+    }
+
+    /// Programs the records of each counter of architectural PEBS.
+    fn enable_each(
+        &self,
+        running: &Running<'_>,
+        wanted: &Wanted,
+        anew: CounterSet,
+    ) -> Result<(), MsrFault> {
+        let state = &self.pebs.memory.state;
+        let (is_known, enabled) = (state.is(KNOWN), state.enabled());
+        state.clear(KNOWN);
+        for counter in (enabled | wanted.counters).iter() {
+            let is_wanted = wanted.counters.contains(counter);
+            let is_programmed = enabled.without(anew).contains(counter);
+            if is_known && is_wanted && is_programmed {
+                continue;
+            }
+            // A register that counter reload has now is not cleared.
+            if is_wanted || running.reloaded_by(counter).is_empty() {
+                state.set_enabled(state.enabled() | counter.only());
+                self.write_control(counter, is_wanted)?;
+            }
+            let others = state.enabled().without(counter.only());
+            state.set_enabled(if is_wanted { others | counter.only() } else { others });
+        }
+        state.set(KNOWN);
+        Ok(())
+    }
+
+    /// Programs one counter's records of architectural PEBS.
+    pub(crate) fn write_control(&self, counter: CounterId, enable: bool) -> Result<(), MsrFault> {
+        let slot = self.pebs.memory.state.slot(counter).filter(|_| enable);
+        let value = slot
+            .map_or(PmcCfgC::new(), |slot| control(slot.flags(), slot.reload.load(Relaxed) as u32));
+        let first = if counter.is_fixed() { IA32_PMC_FX0_CFG_C } else { IA32_PMC_GP0_CFG_C };
+        self.write(first + STEP * u32::from(counter.number()), value.into_bits())
+    }
+
+    /// Sets the value with which the processor loads a counter after each record, in the area.
+    pub(crate) fn set_reset(&self, counter: CounterId, preload: u64) {
+        let resets = &self.pebs.memory.save_area().pebs_counter_reset;
+        if let Some(place) = resets.get(self.pebs.unit.reset_place(counter)) {
+            place.store(preload, Relaxed);
+        }
+    }
+
+    /// Writes the parts of adaptive records.
+    fn write_parts(&self, parts: SampleParts) -> Result<(), MsrFault> {
+        let all = self.pebs.unit.counters.counters();
+        let count = parts.branch_count();
+        let counters = parts.contains(SampleParts::COUNTERS);
+        let value = PebsDataCfg::new()
+            .with_memory(parts.contains(SampleParts::ACCESS))
+            .with_registers(parts.contains(SampleParts::REGISTERS))
+            .with_vectors(parts.contains(SampleParts::VECTORS))
+            .with_branches(count != 0)
+            .with_branch_count(count.saturating_sub(1))
+            .with_counters(counters)
+            .with_metrics(parts.contains(SampleParts::METRICS))
+            .with_general_counters(if counters { all.bits() as u16 } else { 0 })
+            .with_fixed_counters(if counters { (all.bits() >> 32) as u8 } else { 0 });
+        self.write(MSR_PEBS_DATA_CFG, value.into_bits())
+    }
+
+    /// Ends all records, for another owner of the counters: `for_good` if the session ends.
+    fn end(&self, for_good: bool) -> Result<(), MsrFault> {
+        let (memory, is_architectural) =
+            (self.pebs.memory, self.pebs.unit.needs_physical_address());
+        let state = &memory.state;
+        if !state.is(TAKEN) {
+            return Ok(());
+        }
+        let is_known = state.is(KNOWN);
+        if is_architectural {
+            state.clear(KNOWN);
+            self.msr.wrmsr_retrying(index_register(), 0)?;
+        } else if !is_known || state.enable.load(Relaxed) != 0 {
+            state.clear(KNOWN);
+            self.write(IA32_PEBS_ENABLE, 0)?;
+            state.enable.store(0, Relaxed);
+            if is_known {
+                state.set(KNOWN);
+            }
+        }
+        if !for_good {
+            return Ok(());
+        }
+        state.clear(KNOWN);
+        for counter in state.enabled().iter() {
+            self.write_control(counter, false)?;
+        }
+        match is_architectural {
+            true => self.write(IA32_PEBS_BASE, 0)?,
+            // A tracer of branches clears the address at its own end.
+            false if memory.is_traced() => {}
+            false => self.write(IA32_DS_AREA, 0)?,
+        }
+        state.set_enabled(CounterSet::NONE);
+        state.set_recording(CounterSet::NONE);
+        state.clear(TAKEN);
+        memory.give_back();
+        Ok(())
+    }
+
+    fn read(&self, register: u32) -> Result<u64, MsrFault> {
+        // SAFETY: the register is read.
+        self.msr.rdmsr_retrying(unsafe { MsrAddress::new(register) })
+    }
+
+    fn write(&self, register: u32, value: u64) -> Result<(), MsrFault> {
+        // SAFETY: by the promise of `Pebs::new`, the processor may write its records to the area and the buffer, whose
+        // addresses are the only ones that are written here.
+        self.msr.wrmsr_retrying(unsafe { MsrAddress::new(register) }, value)
+    }
+}
+
+/// Returns the value of a counter's register of architectural PEBS.
+fn control(flags: SlotFlags, reload: u32) -> PmcCfgC {
+    let parts = flags.parts();
+    let counters = parts.contains(SampleParts::COUNTERS);
+    PmcCfgC::new()
+        .with_reload(reload.wrapping_neg())
+        .with_counters(kinds_of_counters(parts))
+        .with_general_counters(counters)
+        .with_fixed_counters(counters)
+        .with_metrics(parts.contains(SampleParts::METRICS))
+        .with_branches(match parts.branch_count() {
+            0 => 0,
+            1..=8 => 1,
+            9..=16 => 2,
+            17.. => 3,
+        })
+        .with_xmm(parts.contains(SampleParts::VECTORS))
+        .with_registers(parts.contains(SampleParts::REGISTERS))
+        .with_memory(parts.contains(SampleParts::ACCESS))
+        .with_enable(true)
+}

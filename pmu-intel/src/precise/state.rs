@@ -1,0 +1,192 @@
+//! The driver's state of a processor's precise records, beside the area and the buffer.
+
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+use pmu_core::{CounterId, CounterSet, MAX_COUNTERS, MAX_GENERAL, RunningEvent, SampleParts};
+
+use crate::precise::departed::DepartedEvents;
+use crate::precise::report::AccessKind;
+
+/// The session took the memory for its events.
+pub(crate) const TAKEN: u8 = 1 << 0;
+/// The registers have the values that are noted here.
+pub(crate) const KNOWN: u8 = 1 << 1;
+
+/// State that tasks and the interrupt share.
+#[derive(Debug)]
+pub(crate) struct State {
+    slots: [EventSlot; MAX_COUNTERS],
+    pub(crate) departed: DepartedEvents,
+    /// Counters whose events write records.
+    recording: AtomicU64,
+    /// Counters whose records are enabled in the registers.
+    enabled: AtomicU64,
+    /// Value of the register that enables records.
+    pub(crate) enable: AtomicU64,
+    /// Part of the buffer that is read out and not reported yet: first byte, and end above it.
+    batch: AtomicU64,
+    /// Counters of the record that is reported, as far as they are not reported yet.
+    pub(crate) pending: AtomicU64,
+    /// Offset in the buffer from which on a record interrupts.
+    pub(crate) threshold: AtomicU32,
+    /// Number of times that the buffer was read out.
+    generation: AtomicU16,
+    /// The parts of adaptive records.
+    parts: AtomicU16,
+    mode: AtomicU8,
+}
+
+/// The interrupt's knowledge of the event on a counter.
+#[derive(Debug)]
+pub(crate) struct EventSlot {
+    /// Number of events for which the processor loads the counter after each record.
+    pub(crate) reload: AtomicU64,
+    flags: AtomicU32,
+}
+
+/// Requests of an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotFlags(pub(crate) u32);
+
+const USER: u32 = 1 << 0;
+const KERNEL: u32 = 1 << 1;
+const LOADS: u32 = 1 << 2;
+const STORES: u32 = 1 << 3;
+const PARTS: u32 = 16;
+
+impl State {
+    pub(crate) const fn new() -> Self {
+        Self {
+            slots: [const { EventSlot::new() }; MAX_COUNTERS],
+            departed: DepartedEvents::new(),
+            recording: AtomicU64::new(0),
+            enabled: AtomicU64::new(0),
+            enable: AtomicU64::new(0),
+            batch: AtomicU64::new(0),
+            pending: AtomicU64::new(0),
+            threshold: AtomicU32::new(0),
+            generation: AtomicU16::new(0),
+            parts: AtomicU16::new(0),
+            mode: AtomicU8::new(0),
+        }
+    }
+
+    pub(crate) fn slot(&self, counter: CounterId) -> Option<&EventSlot> {
+        let first = if counter.is_fixed() { MAX_GENERAL } else { 0 };
+        self.slots.get(first + usize::from(counter.number()))
+    }
+
+    pub(crate) fn is(&self, mode: u8) -> bool {
+        self.mode.load(Acquire) & mode == mode
+    }
+
+    pub(crate) fn set(&self, mode: u8) {
+        self.mode.fetch_or(mode, Release);
+    }
+
+    pub(crate) fn clear(&self, mode: u8) {
+        self.mode.fetch_and(!mode, Release);
+    }
+
+    pub(crate) fn recording(&self) -> CounterSet {
+        CounterSet::from_bits(self.recording.load(Acquire))
+    }
+
+    pub(crate) fn set_recording(&self, counters: CounterSet) {
+        self.recording.store(counters.bits(), Release);
+    }
+
+    pub(crate) fn enabled(&self) -> CounterSet {
+        CounterSet::from_bits(self.enabled.load(Relaxed))
+    }
+
+    pub(crate) fn set_enabled(&self, counters: CounterSet) {
+        self.enabled.store(counters.bits(), Relaxed);
+    }
+
+    pub(crate) fn parts(&self) -> SampleParts {
+        SampleParts::from_bits(self.parts.load(Relaxed))
+    }
+
+    pub(crate) fn set_parts(&self, parts: SampleParts) {
+        self.parts.store(parts.bits(), Relaxed);
+    }
+
+    pub(crate) fn generation(&self) -> u16 {
+        self.generation.load(Acquire)
+    }
+
+    pub(crate) fn next_generation(&self) {
+        self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Release);
+    }
+
+    /// Returns the part of the buffer that is read out and not reported yet: first byte, and end.
+    pub(crate) fn batch(&self) -> (u32, u32) {
+        let batch = self.batch.load(Relaxed);
+        (batch as u32, (batch >> 32) as u32)
+    }
+
+    pub(crate) fn set_batch(&self, (from, to): (u32, u32)) {
+        self.batch.store(u64::from(from) | u64::from(to) << 32, Relaxed);
+    }
+}
+
+impl EventSlot {
+    const fn new() -> Self {
+        Self { reload: AtomicU64::new(0), flags: AtomicU32::new(0) }
+    }
+
+    /// Notes what the interrupt has to know of an event.
+    pub(crate) fn describe(&self, event: &RunningEvent<'_>, reload: u64) {
+        self.flags.store(SlotFlags::of(event).0, Relaxed);
+        self.reload.store(reload, Relaxed);
+    }
+
+    pub(crate) fn flags(&self) -> SlotFlags {
+        SlotFlags(self.flags.load(Relaxed))
+    }
+}
+
+impl SlotFlags {
+    fn of(event: &RunningEvent<'_>) -> Self {
+        let of = |flag, set: bool| if set { flag } else { 0 };
+        let select = event.select();
+        // SDM vol. 3B, "Data Linear Address PEBS": the events of retired memory operations, 0xD0 to 0xD3; the stores'
+        // unit masks of 0xD0 are 0x12, 0x22, 0x42 and 0x82. 0xCD/0x02 is the precise store.
+        let is_store = matches!(
+            (select.event_number(), select.event_unit_mask()),
+            (0xCD, 0x02) | (0xD0, 0x12 | 0x22 | 0x42 | 0x82)
+        );
+        let has_latency = event.has_latency();
+        Self(
+            of(USER, select.select_bits() >> 16 & 1 != 0)
+                | of(KERNEL, select.select_bits() >> 17 & 1 != 0)
+                | of(LOADS, has_latency)
+                | of(STORES, is_store && !has_latency)
+                | u32::from(event.parts().bits()) << PARTS,
+        )
+    }
+
+    pub(crate) const fn counts_user(self) -> bool {
+        self.0 & USER != 0
+    }
+
+    pub(crate) const fn counts_kernel(self) -> bool {
+        self.0 & KERNEL != 0
+    }
+
+    pub(crate) const fn access(self) -> AccessKind {
+        if self.0 & LOADS != 0 {
+            AccessKind::Loads
+        } else if self.0 & STORES != 0 {
+            AccessKind::Stores
+        } else {
+            AccessKind::Unknown
+        }
+    }
+
+    pub(crate) const fn parts(self) -> SampleParts {
+        SampleParts::from_bits((self.0 >> PARTS) as u16)
+    }
+}
