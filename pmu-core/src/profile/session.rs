@@ -443,7 +443,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let (table, added) = (self.interface().table(), self.interface().added());
         self.program_again(|counters| {
             counters.reprogram(|overflow| {
-                if let Some(overflow) = Overflow::of(table, added, overflow) {
+                if let Some(overflow) = Overflow::of(table, added, *overflow) {
                     overflowed(overflow);
                 }
             })

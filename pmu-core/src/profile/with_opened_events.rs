@@ -282,10 +282,12 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     /// The errors of [`reprogram`](Session::reprogram).
     pub fn reprogram_all(
         &mut self,
-        mut overflowed: impl FnMut(Report),
+        mut overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<CounterSet, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        let report = |sample: Sample<'_, F>| {
+            overflowed(Report::of(table, added, *sample), sample);
+        };
         self.program_again(|counters| counters.reprogram(report))
     }
 
@@ -298,10 +300,12 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn suspend_all(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Report),
+        mut overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<(), InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, _>| overflowed(Report::of(table, added, *sample));
+        let report = |sample: Sample<'_, F>| {
+            overflowed(Report::of(table, added, *sample), sample);
+        };
         Ok(self.counters_mut().suspend(now, report)?)
     }
 
@@ -315,10 +319,12 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn resume_all(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Report),
+        mut overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<CounterSet, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |overflow| overflowed(Report::of(table, added, overflow));
+        let report = |sample: Sample<'_, F>| {
+            overflowed(Report::of(table, added, *sample), sample);
+        };
         self.program_again(|counters| counters.resume(now, report))
     }
 }

@@ -141,6 +141,11 @@ impl EventFacility for Pebs<'_> {
         self.changes_all(running)
     }
 
+    fn left_over(&self, running: &Running<'_>) -> CounterSet {
+        let enabled = self.memory.state.enabled().iter();
+        enabled.filter(|counter| !self.is_described(*counter, running)).collect()
+    }
+
     fn leave<M: MsrBackend>(
         &self,
         msr: &M,
@@ -166,7 +171,7 @@ impl EventFacility for Pebs<'_> {
     }
 
     fn forget(&self, event: EventId) {
-        self.memory.state.departed.forget(event);
+        self.memory.state.forget(event);
     }
 
     fn instruction(&self) -> Option<PreciseSample> {

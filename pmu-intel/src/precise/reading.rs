@@ -121,6 +121,18 @@ impl Pebs<'_> {
         Ok(Waiting::NONE)
     }
 
+    /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless.
+    pub(crate) fn abandon<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+        let state = &self.memory.state;
+        let Some(slot) = state.slot(counter) else { return };
+        let (generation, until) = (state.generation(), self.filled(msr).unwrap_or(0));
+        let (event, period) = (Some(slot.event()), slot.reload.load(Relaxed));
+        let departed = Departed { counter, event, period, flags: slot.flags().0, until };
+        if until != 0 && !state.departed.add(departed, generation) && self.reset(msr).is_ok() {
+            self.memory.count_lost();
+        }
+    }
+
     /// Returns the counters of a record. In formats before 3 a record names the counters that had overflowed, or none:
     /// it belongs to one of them only if there is only one.
     fn counters_of(&self, record: &PreciseRecord<'_>, place: u32, generation: u16) -> CounterSet {
@@ -128,16 +140,19 @@ impl Pebs<'_> {
         let has_left = |departed: &Departed| departed.until > place;
         let left = state.departed.of(generation).filter(has_left);
         let left = left.fold(CounterSet::NONE, |all, departed| all | departed.counter.only());
-        let recording = state.recording() | left;
+        let known = state.recording() | left;
+        // Counters that registers did not stop may write records, too.
+        let recording = known | state.enabled();
         let only = |set: CounterSet| if set.len() == 1 { set } else { CounterSet::NONE };
         let named = record.counters().map(|named| named & recording);
-        match (self.unit.format(), named) {
+        let counters = match (self.unit.format(), named) {
             (PreciseFormat::Nehalem | PreciseFormat::Haswell, Some(named)) if !named.is_empty() => {
                 only(named)
             }
             (PreciseFormat::Nehalem | PreciseFormat::Haswell, _) | (_, None) => only(recording),
             (_, Some(named)) => named,
-        }
+        };
+        counters & known
     }
 
     /// Returns whether the buffer has reached its threshold, or has an index that cannot be right.
@@ -230,7 +245,11 @@ impl Pebs<'_> {
             self.memory.count_hidden();
         }
         let reloaded = slot.reload.load(Relaxed);
-        let recorded = Recorded { counter, reloaded, left, hidden: limited.is_none() };
+        let (event, left) = match left {
+            Some((event, period)) => (event, Some(period)),
+            None => (slot.event(), None),
+        };
+        let recorded = Recorded { counter, event, reloaded, left, hidden: limited.is_none() };
         (Some(recorded), limited.map(|record| (record, flags.access())))
     }
 

@@ -96,6 +96,12 @@ impl Pebs<'_> {
         if state.is(KNOWN) && is_same { CounterSet::NONE } else { state.recording() }
     }
 
+    /// Returns whether the event on a counter is the one that the interrupt knows.
+    pub(crate) fn is_described(&self, counter: CounterId, running: &Running<'_>) -> bool {
+        let slot = self.memory.state.slot(counter).zip(running.on(counter));
+        slot.is_some_and(|(slot, event)| event.precision().is_some() && slot.is_of(event.id()))
+    }
+
     /// Returns the number of bytes of the buffer that are used.
     fn usable(&self) -> usize {
         let capacity = self.memory.capacity();
@@ -128,13 +134,23 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             _ if running.are_lent() => self.end(running.are_given_up()),
             true if !state.is(TAKEN) => Ok(()),
             true => {
+                self.abandon(state.recording());
                 state.set_recording(CounterSet::NONE);
                 state.set_parts(SampleParts::NONE);
                 self.enable(running, &wanted, CounterSet::NONE)
             }
             false => self.record(running, &wanted),
         };
-        settled.map_err(|fault| Unsettled { counters: wanted.counters, fault })
+        settled.or_else(|fault| {
+            // Also a plain event must not run on a counter that may still write records.
+            let counters = (wanted.counters | state.enabled()).iter();
+            let counters = counters.filter(|counter| running.on(*counter).is_some()).collect();
+            match counters {
+                // It is tried again with the next change.
+                CounterSet::NONE if !running.are_lent() => Ok(()),
+                counters => Err(Unsettled { counters, fault }),
+            }
+        })
     }
 
     fn record(&self, running: &Running<'_>, wanted: &Wanted) -> Result<(), MsrFault> {
@@ -144,7 +160,11 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             self.take()?;
         }
         let is_known = state.is(KNOWN);
-        let anew = wanted.counters.without(state.recording());
+        let is_there = |counter: &CounterId| self.pebs.is_described(*counter, running);
+        let stay: CounterSet =
+            (wanted.counters & state.recording()).iter().filter(is_there).collect();
+        self.abandon(state.recording().without(stay));
+        let anew = wanted.counters.without(stay);
         for counter in anew.iter() {
             if let Some((slot, event)) = state.slot(counter).zip(running.on(counter)) {
                 let registers = running.registers(counter);
@@ -161,6 +181,14 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         // Before the counters can write records, and after those that left could.
         state.set_recording(wanted.counters);
         self.enable(running, wanted, anew)
+    }
+
+    /// Notes that events left these counters without notice, because an access failed. Records of theirs may wait.
+    fn abandon(&self, counters: CounterSet) {
+        for counter in counters.iter() {
+            // Without an answer, they are records of no event.
+            self.pebs.abandon(self.msr, counter);
+        }
     }
 
     /// Takes the memory: the buffer is empty, and whatever a predecessor left writes no records.
@@ -258,8 +286,10 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             // The registers may have been lost without notice: records would be written to address 0.
             self.write(IA32_DS_AREA, self.pebs.memory.area_address())?;
         }
+        state.set_enabled(state.enabled() | wanted.counters);
         self.write(IA32_PEBS_ENABLE, value)?;
         state.enable.store(value, Relaxed);
+        state.set_enabled(wanted.counters);
         state.set(KNOWN);
         Ok(())
     }
@@ -288,7 +318,10 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             let others = state.enabled().without(counter.only());
             state.set_enabled(if is_wanted { others | counter.only() } else { others });
         }
-        state.set(KNOWN);
+        // The index is written with the first counter.
+        if is_known || !wanted.counters.is_empty() {
+            state.set(KNOWN);
+        }
         Ok(())
     }
 
@@ -343,6 +376,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             state.clear(KNOWN);
             self.write(IA32_PEBS_ENABLE, 0)?;
             state.enable.store(0, Relaxed);
+            state.set_enabled(CounterSet::NONE);
             if is_known {
                 state.set(KNOWN);
             }

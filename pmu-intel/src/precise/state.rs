@@ -3,7 +3,9 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-use pmu_core::{CounterId, CounterSet, MAX_COUNTERS, MAX_GENERAL, RunningEvent, SampleParts};
+use pmu_core::{
+    CounterId, CounterSet, EventId, MAX_COUNTERS, MAX_GENERAL, RunningEvent, SampleParts,
+};
 
 use crate::precise::departed::DepartedEvents;
 use crate::precise::report::AccessKind;
@@ -43,6 +45,8 @@ pub(crate) struct EventSlot {
     /// Number of events for which the processor loads the counter after each record.
     pub(crate) reload: AtomicU64,
     flags: AtomicU32,
+    /// Place of the event in its table.
+    event: AtomicU32,
 }
 
 /// Requests of an event.
@@ -75,6 +79,14 @@ impl State {
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&EventSlot> {
         let first = if counter.is_fixed() { MAX_GENERAL } else { 0 };
         self.slots.get(first + usize::from(counter.number()))
+    }
+
+    /// Notes that an event was closed.
+    pub(crate) fn forget(&self, event: EventId) {
+        self.departed.forget(event);
+        for slot in self.slots.iter().filter(|slot| slot.is_of(event)) {
+            slot.event.store(u32::MAX, Relaxed);
+        }
     }
 
     pub(crate) fn is(&self, mode: u8) -> bool {
@@ -134,18 +146,33 @@ impl State {
 
 impl EventSlot {
     const fn new() -> Self {
-        Self { reload: AtomicU64::new(0), flags: AtomicU32::new(0) }
+        let (flags, event) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { reload: AtomicU64::new(0), flags, event }
     }
 
     /// Notes what the interrupt has to know of an event.
     pub(crate) fn describe(&self, event: &RunningEvent<'_>, reload: u64) {
         self.flags.store(SlotFlags::of(event).0, Relaxed);
         self.reload.store(reload, Relaxed);
+        self.event.store(place_of(event.id()), Relaxed);
+    }
+
+    pub(crate) fn is_of(&self, event: EventId) -> bool {
+        self.event.load(Relaxed) == place_of(event)
+    }
+
+    pub(crate) fn event(&self) -> EventId {
+        EventId::of_place(self.event.load(Relaxed) as usize)
     }
 
     pub(crate) fn flags(&self) -> SlotFlags {
         SlotFlags(self.flags.load(Relaxed))
     }
+}
+
+/// Returns the place of an opened event in its table.
+fn place_of(event: EventId) -> u32 {
+    event.place().unwrap_or(0) as u32
 }
 
 impl SlotFlags {

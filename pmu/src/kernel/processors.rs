@@ -2,12 +2,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterSet, EventOverflow, Report, Snapshot, SourceInterface};
+use pmu_core::{CounterSet, Report, Snapshot, SourceInterface};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
 use crate::kernel::facilities::Facilities;
+use crate::kernel::interrupt::PmuSample;
 use crate::kernel::of_processor::{Here, OfProcessor};
 use crate::kernel::pmu::Pmu;
 use crate::kernel::reach::number;
@@ -110,8 +111,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). Other processors may request that this processor start or stop a
-    /// profile's source. Such a request waits until this processor resumes. `overflowed` receives each pending overflow
-    /// of an event that the kernel opened.
+    /// profile's source. Such a request waits until this processor resumes. `sampled` receives each pending sample of an
+    /// event that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -121,7 +122,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn sleep(until_wake: fn()) -> Result<(), PmuError> {
-    ///     PMU.processor_suspended(|_overflow| ())?;
+    ///     PMU.processor_suspended(|_sample| ())?;
     ///     until_wake();
     ///     PMU.processor_resumed().or_else(|_| PMU.processor_resumed()).map(|_| ())
     /// }
@@ -137,16 +138,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
     pub fn processor_suspended(
         &'static self,
-        mut overflowed: impl FnMut(EventOverflow),
+        mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             let of = self.processors.get(K::this_processor());
             let tag = of.map(OfProcessor::watchdog_tag);
             self.here(|here| {
-                here.session.suspend_all(K::now(), |report| match report {
-                    Report::Event(overflow) if tag != Some(overflow.tag) => {
-                        overflowed(overflow);
-                    }
+                here.session.suspend_all(K::now(), |report, sample| match report {
+                    Report::Event(overflow) if tag != Some(overflow.tag) => sampled(sample),
                     _ => {}
                 })?;
                 here.is_suspended = true;
@@ -190,7 +189,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.place(|place| {
                 let here = place.as_mut().ok_or(PmuError::NotUp)?;
                 here.is_suspended = false;
-                let resumed = here.session.resume_all(K::now(), |_| ());
+                let resumed = here.session.resume_all(K::now(), |_, _| ());
                 let watched = of.map_or(Ok(()), |of| {
                     let Some(event) = of.watched(here) else { return Ok(()) };
                     let counters = here.session.counters_mut();

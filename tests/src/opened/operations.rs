@@ -226,10 +226,10 @@ impl Scene {
                 counters.set_others_control(general(processor, 3).bits(), true)
             }
             Operation::OthersFixedControl => counters.set_others_fixed_control(0xF0, 0xB0),
-            Operation::Reprogram => counters.reprogram(overflowed).map(|_| ()),
+            Operation::Reprogram => counters.reprogram(|sample| overflowed(*sample)).map(|_| ()),
             Operation::Suspend => counters
                 .suspend(1, |sample| overflowed(*sample))
-                .and_then(|()| counters.resume(1, &mut overflowed).map(|_| ())),
+                .and_then(|()| counters.resume(1, |sample| overflowed(*sample)).map(|_| ())),
             Operation::Lend => {
                 counters.lend(1, |sample| overflowed(*sample)).and_then(|window| Ok(window.end(1)?))
             }

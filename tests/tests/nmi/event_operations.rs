@@ -301,7 +301,7 @@ fn interrupt<I: ProfileInterface>(
                 .counters_mut()
                 .reprogram(|overflow| match overflow.event.row() {
                     Some(_) => world.told[SOURCE].set(world.told[SOURCE].get() + 1),
-                    None => world.told(Report::Event(overflow)),
+                    None => world.told(Report::Event(*overflow)),
                 })
                 .unwrap();
             assert_eq!(anew.len(), if lost { 3 } else { 0 }, "{context}");
@@ -319,7 +319,7 @@ fn interrupt<I: ProfileInterface>(
             // The source begins a period anew.
             let told = world.told[SOURCE].get() + world.unseen[SOURCE].get();
             world.counted[SOURCE].set(told * PERIOD);
-            let anew = session.counters_mut().resume(2, report).unwrap();
+            let anew = session.counters_mut().resume(2, |sample| report(*sample)).unwrap();
             assert_eq!(anew.len(), 3, "{context}");
         }
         Operation::SaveSources => {

@@ -260,7 +260,7 @@ fn disturb(
             assert_eq!(outcome, Ok(()), "{context}: what passes is survived");
         } else {
             // A permanent fault is repaired by reprogramming.
-            let anew = case.counters.reprogram(|overflow| world.told(overflow));
+            let anew = case.counters.reprogram(|overflow| world.told(*overflow));
             assert!(anew.is_ok(), "{context}: {anew:?}");
         }
         // Events between reading and loading a running counter are lost.

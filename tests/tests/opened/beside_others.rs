@@ -330,7 +330,7 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         assert!(matches!(reports.take()[..], [Report::Event(_)]));
         // An overflow whose interrupt is not taken before the registers are programmed again.
         mock.pass(&mut happened(1, 2 * PERIOD));
-        session.reprogram_all(|report| reports.borrow_mut().push(report)).unwrap();
+        session.reprogram_all(|report, _| reports.borrow_mut().push(report)).unwrap();
         assert!(matches!(reports.take()[..], [Report::Event(o)] if o.event == same));
         mock.deliver();
         assert_eq!(reports.take(), []);

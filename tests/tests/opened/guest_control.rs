@@ -176,11 +176,11 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         counters.suspend(41, |sample| not(*sample)).unwrap();
         assert_eq!(guest_control(&host.source, &memory), None, "{context}: suspended");
         mock.lose_registers();
-        counters.resume(42, not).unwrap();
+        counters.resume(42, |sample| not(*sample)).unwrap();
         host.run(9);
         assert_eq!(values(&counters), [7060, 25], "{context}: a suspend");
         mock.lose_registers();
-        counters.reprogram(not).unwrap();
+        counters.reprogram(|sample| not(*sample)).unwrap();
         host.run(7);
         // Since it was last on a counter.
         let last = values(&counters)[1];

@@ -9,6 +9,7 @@ mod decode;
 mod deviating;
 mod disturbed;
 mod due_together;
+mod event_sequences;
 mod events;
 mod frontend;
 mod interrupted;

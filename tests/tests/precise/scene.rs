@@ -4,11 +4,11 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, MAX_COUNTERS, OpenedEvents, Precision, Sample, service,
+    EventFacility, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Precision, Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::raw;
-use pmu_virt::FedRecord;
+use pmu_virt::{FedRecord, VirtualPmu};
 
 use crate::support::{
     Mock, Msr, PHYSICAL, Processor, Unknown, instruction, lend, nothing_is_enabled,
@@ -55,15 +55,16 @@ pub(crate) fn precise(kind: usize) -> Event {
 
 impl Scene {
     pub(crate) fn new(processor: Processor) -> &'static Self {
-        Self::with(processor, instruction)
+        Self::with(processor, instruction, Mock::strict)
     }
 
     pub(crate) fn with(
         processor: Processor,
         instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
+        new: fn(VirtualPmu) -> Mock<'static>,
     ) -> &'static Self {
         let memory = lend();
-        let mock = processor.mock(memory, instructions, &[]);
+        let mock = processor.mock(memory, instructions, &[], new);
         let snapshot = mock.snapshot();
         let unit = PreciseUnit::detect(&snapshot, mock)
             .unwrap_or_else(|reason| panic!("{}: {reason}", processor.name));

@@ -192,7 +192,7 @@ impl Processor {
         test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
     ) {
         let memory = lend();
-        let mock = self.mock(memory, instructions, more);
+        let mock = self.mock(memory, instructions, more, Mock::strict);
         let kernel: &'static Kernel = Box::leak(Box::new(Kernel::new(self, memory, mock)));
         mock.on_interrupt(Box::leak(Box::new(|mock: &Mock<'static>| kernel.handle(mock))));
         test(kernel, mock);
@@ -205,6 +205,7 @@ impl Processor {
         memory: &'static PreciseMemory,
         instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
         more: &'static [AtomicU64],
+        new: fn(VirtualPmu) -> Mock<'static>,
     ) -> &'static Mock<'static> {
         let [area, buffer] = words(memory);
         let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
@@ -213,7 +214,7 @@ impl Processor {
         let configuration = Configuration::Intel(self.counters);
         let precise = VirtualPrecise::new(&configuration, self.records).unwrap();
         let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
-        let mock = Mock::strict(pmu).with_precise(precise, ram, Box::leak(Box::new(instructions)));
+        let mock = new(pmu).with_precise(precise, ram, Box::leak(Box::new(instructions)));
         let mock: &'static Mock<'static> = Box::leak(Box::new(mock.deviating(self.deviations)));
         let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
         mock

@@ -283,7 +283,7 @@ fn registers_that_were_lost_are_programmed_again_for_added_sources() {
         session.start(source(0x21)).unwrap();
         session.start(source(0x20)).unwrap();
         mock.lose_registers();
-        session.reprogram_all(|report| panic!("{report:?}")).unwrap();
+        session.reprogram_all(|report, _| panic!("{report:?}")).unwrap();
         happen(mock, 1, 0x1_0000);
         happen(mock, 0, 0x1_0000);
         let reported: Vec<u32> = machine.take_sources().iter().map(|report| report.0).collect();

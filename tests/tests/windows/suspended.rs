@@ -64,7 +64,7 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
             } else {
                 drop(counters.lend(0, |sample| not(*sample)).unwrap());
                 mock.lose_registers();
-                counters.resume(0, not).unwrap();
+                counters.resume(0, |sample| not(*sample)).unwrap();
             }
             assert!(matches!(counters.event_status(event), Ok(EventStatus::Active(_))));
             // The counts before a dropped window are lost.

@@ -169,6 +169,31 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.settle_at(self.own(), Moment::Changed)
     }
 
+    /// Settles the facilities once more if these counters, to which events are to come, may still write records of
+    /// events that left.
+    #[inline(always)]
+    pub(crate) fn settle_left_over(&self, counters: CounterSet) -> Result<(), CounterError> {
+        if !S::Facility::RECORDS {
+            return Ok(());
+        }
+        let facility = self.source.facility();
+        let left_over = || {
+            let running = self.on_counters(self.own(), Moment::Changed);
+            facility.left_over(&running) & counters
+        };
+        if left_over().is_empty() {
+            return Ok(());
+        }
+        self.settle_facilities()?;
+        match left_over().iter().next() {
+            None => Ok(()),
+            Some(counter) => {
+                let register = self.registers(counter).control.register();
+                Err(CounterError::Access(marked_faulted(register)))
+            }
+        }
+    }
+
     /// Settles the facilities as another thread is about to run.
     pub(crate) fn switch_facilities(&self) -> Result<(), CounterError> {
         self.settle_at(self.own(), Moment::Switched)

@@ -334,9 +334,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // register.
         outcome = outcome.and(self.stop_freezing());
         if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
-            if global.frozen != 0 {
-                // An interrupt that is yet to come may have frozen the counters.
-                outcome = outcome.and(self.acknowledge(global, global.frozen).map(|_| ()));
+            // An interrupt that is yet to come may have frozen the counters. The overflow of a counter whose events are
+            // recorded raises no interrupt, which would have acknowledged it.
+            let silent = if S::Facility::RECORDS { own.bits() } else { 0 };
+            if global.frozen | silent != 0 {
+                outcome = outcome.and(self.acknowledge(global, global.frozen | silent).map(|_| ()));
             }
             // First the value that the interrupt path restores, then the register.
             let control = &self.memory.global_control;

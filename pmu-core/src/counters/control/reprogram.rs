@@ -6,7 +6,6 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;
@@ -53,7 +52,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
-        overflowed: impl FnMut(EventOverflow),
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
         let own = self.own();
         if own.is_empty() {
@@ -71,7 +70,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &mut self,
         own: CounterSet,
         all: bool,
-        mut overflowed: impl FnMut(EventOverflow),
+        mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
@@ -89,7 +88,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
-        let served = self.serve_samples(&mut |sample: Sample<'_, S::Facility>| overflowed(*sample));
+        let served = self.serve_samples(&mut overflowed);
         match served {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),

@@ -96,6 +96,13 @@ pub trait EventFacility: Facility + Copy {
         CounterSet::NONE
     }
 
+    /// Returns the counters that may still write records although no event on them asks for that, because registers did
+    /// not answer. No event comes to them before the facility is settled.
+    fn left_over(&self, running: &Running<'_>) -> CounterSet {
+        let _ = running;
+        CounterSet::NONE
+    }
+
     /// Notes that an event is about to leave its counter, which is stopped. Returns the records of the event that wait.
     /// They stay where they are, and are reported later as [`Recorded::left`](crate::Recorded::left).
     ///
@@ -193,6 +200,10 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().map_or(CounterSet::NONE, |facility| facility.needs_stopped(running))
     }
 
+    fn left_over(&self, running: &Running<'_>) -> CounterSet {
+        self.as_ref().map_or(CounterSet::NONE, |facility| facility.left_over(running))
+    }
+
     fn leave<M: MsrBackend>(
         &self,
         msr: &M,
@@ -264,6 +275,10 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
 
     fn needs_stopped(&self, running: &Running<'_>) -> CounterSet {
         self.0.needs_stopped(running) | self.1.needs_stopped(running)
+    }
+
+    fn left_over(&self, running: &Running<'_>) -> CounterSet {
+        self.0.left_over(running) | self.1.left_over(running)
     }
 
     fn leave<M: MsrBackend>(

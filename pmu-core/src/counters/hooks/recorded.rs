@@ -9,11 +9,12 @@ use crate::counters::names::event_id::EventId;
 pub struct Recorded {
     /// The counter that overflowed.
     pub counter: CounterId,
+    /// The event that was on the counter.
+    pub event: EventId,
     /// Number of events for which the processor then loaded the counter.
     pub reloaded: u64,
-    /// The event that was on the counter, and its period, if the event has [left](crate::EventFacility::leave) the
-    /// counter since.
-    pub left: Option<(EventId, u64)>,
+    /// The event's period, if the event has [left](crate::EventFacility::leave) the counter since.
+    pub left: Option<u64>,
     /// The record is of a privilege level that the event does not count. It is not shown.
     pub hidden: bool,
 }

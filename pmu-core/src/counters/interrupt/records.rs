@@ -6,6 +6,7 @@ use crate::counters::hooks::recorded::Recorded;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{Pass, Running};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::shared::slot::CounterSlot;
 use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -35,19 +36,16 @@ where
 
     /// Reports a record. Returns whether its counter is to be loaded for another period.
     fn report_record(&mut self, record: Recorded) -> bool {
-        let Recorded { counter, reloaded, left, hidden } = record;
-        if let Some((event, period)) = left {
-            // The count up to here was added when the event left its counter.
-            if let Some(entry) = self.source.opened().entry_in_interrupt(event).filter(|_| !hidden)
-            {
+        let Recorded { counter, event, reloaded, left, hidden } = record;
+        let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return false };
+        let is_on = self.memory.slot(counter).and_then(CounterSlot::running) == Some(event);
+        if let Some(period) = left.or((!is_on).then_some(reloaded)) {
+            // The count up to here was added when the event left its counter, or is lost with the counter.
+            if !hidden {
                 self.report(EventOverflow { event, period, counter, tag: entry.tag() });
             }
             return false;
         }
-        let slot = self.memory.slot(counter);
-        let Some(Running { event, .. }) = slot.and_then(Running::of) else { return false };
-        let entry = self.source.opened().entry_in_interrupt(event);
-        let Some(entry) = entry.filter(|entry| entry.is_precise()) else { return false };
         let registers = self.unit().registers(counter);
         let one = Waiting { records: 1, reloaded };
         entry.accumulate_records(one, &registers);

@@ -388,7 +388,7 @@ impl Perf {
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         session.suspend(now, |sample| per.overflowed(mock, *sample)).unwrap();
         mock.lose_registers();
-        session.resume(now, |overflow| per.overflowed(mock, overflow)).unwrap();
+        session.resume(now, |overflow| per.overflowed(mock, *overflow)).unwrap();
         self.to_user_mode(cpu);
     }
 

@@ -78,7 +78,7 @@ impl Subsystem<'_, '_> {
         mock.inject(Fault::None);
         // A second fault, that passes.
         mock.inject(Fault::At(1 + access / 2));
-        counters.reprogram(report).unwrap();
+        counters.reprogram(|sample| report(*sample)).unwrap();
         mock.inject(Fault::None);
         // Events whose counters faulted are to be started again.
         let of_task = task.map(|task| &tasks[task]);
@@ -388,7 +388,7 @@ impl Subsystem<'_, '_> {
         here.mock.inject(Fault::None);
         here.mock.lose_registers();
         let report = |o| panic!("{context}: {o:?}");
-        let anew = here.counters.reprogram(report).unwrap();
+        let anew = here.counters.reprogram(|sample| report(*sample)).unwrap();
         for Placed { number, id } in &here.own {
             let event = &mut events[*number];
             let counter = here.counters.counter_of(*id);

@@ -62,7 +62,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .iter()
             .any(|counter| gated(&planner.before, counter) || gated(&planner.plan, counter));
         let together = if together { changing } else { CounterSet::NONE };
-        planner.outcome = self.pause(together);
+        planner.outcome = self.pause(together).and(self.settle_left_over(planner.counters));
         together
     }
 

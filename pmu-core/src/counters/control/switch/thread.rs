@@ -72,8 +72,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let together = self.counters_together(events);
         let mut outcome = Ok(());
         SwitchError::add(&mut outcome, 0, self.pause(together));
-        if self.runs_precise(together) {
-            // Before the events are closed. No record is added while their counters are stopped.
+        if S::Facility::RECORDS && self.opened_of(events).any(EventEntry::is_precise) {
+            // Before the events are closed. No record is added while their counters are stopped. Records of an event
+            // that has no counter any more may wait, too.
             SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
         }
         for (number, place) in events.iter_mut().enumerate() {
@@ -128,6 +129,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         for (event, entry) in self.members(group) {
             SwitchError::add(outcome, taken, self.detach_and_stop(event, entry, now));
         }
+    }
+
+    /// Returns the entries of those of a thread's events that are on this processor.
+    fn opened_of(&self, events: &[ThreadEvent]) -> impl Iterator<Item = &EventEntry> {
+        events.iter().filter_map(|event| match event {
+            ThreadEvent::Opened(id) => self.entry(*id).ok(),
+            _ => None,
+        })
     }
 
     /// Returns the counters of these events, if groups or precise events are among them.

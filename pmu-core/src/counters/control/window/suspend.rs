@@ -3,7 +3,6 @@
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
@@ -58,7 +57,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn resume(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(EventOverflow),
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
         if !self.memory.is_lent() {
             return self.reprogram(overflowed);
