@@ -121,12 +121,16 @@ impl Pebs<'_> {
         Ok(Waiting::NONE)
     }
 
-    /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless.
-    pub(crate) fn abandon<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+    /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless, unless the
+    /// counter was `stuck`: then some may be from later.
+    pub(crate) fn abandon<M: MsrBackend>(&self, msr: &M, counter: CounterId, stuck: bool) {
         let state = &self.memory.state;
         let Some(slot) = state.slot(counter) else { return };
-        let (generation, until) = (state.generation(), self.filled(msr).unwrap_or(0));
-        let (event, period) = (Some(slot.event()), slot.reload.load(Relaxed));
+        // Without an answer, all records of the counter are of no event until the buffer is next read out.
+        let (generation, filled) = (state.generation(), self.filled(msr));
+        let until = filled.unwrap_or(u32::MAX);
+        let event = (!stuck && filled.is_ok()).then(|| slot.event());
+        let period = slot.reload.load(Relaxed);
         let departed = Departed { counter, event, period, flags: slot.flags().0, until };
         if until != 0 && !state.departed.add(departed, generation) && self.reset(msr).is_ok() {
             self.memory.count_lost();

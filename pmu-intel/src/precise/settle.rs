@@ -142,6 +142,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             false => self.record(running, &wanted),
         };
         settled.or_else(|fault| {
+            state.stuck.fetch_or(state.enabled().without(wanted.counters).bits(), Relaxed);
             // Also a plain event must not run on a counter that may still write records.
             let counters = (wanted.counters | state.enabled()).iter();
             let counters = counters.filter(|counter| running.on(*counter).is_some()).collect();
@@ -186,8 +187,15 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     /// Notes that events left these counters without notice, because an access failed. Records of theirs may wait.
     fn abandon(&self, counters: CounterSet) {
         for counter in counters.iter() {
-            // Without an answer, they are records of no event.
-            self.pebs.abandon(self.msr, counter);
+            self.pebs.abandon(self.msr, counter, false);
+        }
+    }
+
+    /// Notes that counters do not write records any more that may have written some after their events had left.
+    fn free_stuck(&self) {
+        let stuck = self.pebs.memory.state.stuck.swap(0, Relaxed);
+        for counter in CounterSet::from_bits(stuck).iter() {
+            self.pebs.abandon(self.msr, counter, true);
         }
     }
 
@@ -289,6 +297,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         state.set_enabled(state.enabled() | wanted.counters);
         self.write(IA32_PEBS_ENABLE, value)?;
         state.enable.store(value, Relaxed);
+        self.free_stuck();
         state.set_enabled(wanted.counters);
         state.set(KNOWN);
         Ok(())
@@ -318,6 +327,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             let others = state.enabled().without(counter.only());
             state.set_enabled(if is_wanted { others | counter.only() } else { others });
         }
+        self.free_stuck();
         // The index is written with the first counter.
         if is_known || !wanted.counters.is_empty() {
             state.set(KNOWN);

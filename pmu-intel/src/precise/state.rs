@@ -24,6 +24,8 @@ pub(crate) struct State {
     recording: AtomicU64,
     /// Counters whose records are enabled in the registers.
     enabled: AtomicU64,
+    /// Counters that may have written records after their events had left, because registers did not answer.
+    pub(crate) stuck: AtomicU64,
     /// Value of the register that enables records.
     pub(crate) enable: AtomicU64,
     /// Part of the buffer that is read out and not reported yet: first byte, and end above it.
@@ -66,6 +68,7 @@ impl State {
             departed: DepartedEvents::new(),
             recording: AtomicU64::new(0),
             enabled: AtomicU64::new(0),
+            stuck: AtomicU64::new(0),
             enable: AtomicU64::new(0),
             batch: AtomicU64::new(0),
             pending: AtomicU64::new(0),
