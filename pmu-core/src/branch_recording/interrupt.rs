@@ -40,7 +40,7 @@ impl Facility for Branches<'_> {
     ) -> Result<u32, MsrFault> {
         let mode = self.memory.mode_of(self.unit);
         let freeze = self.unit.registers().freeze.filter(|_| mode & FREEZING != 0);
-        let overflowed = !interrupted.overflowed.is_empty();
+        let overflowed = !interrupted.overflowed.is_empty() || interrupted.recorded;
         match freeze.map(|freeze| freeze.status) {
             _ if mode & RECORDING == 0 => {}
             None if overflowed && self.stopped => self.read(msr, self.found)?,

@@ -116,7 +116,6 @@ impl<'a> Pebs<'a> {
 
 impl EventFacility for Pebs<'_> {
     const OFFERS: bool = true;
-    const RECORDS: bool = true;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.unit.resolve(asked, counters)
@@ -172,6 +171,10 @@ impl EventFacility for Pebs<'_> {
 
     fn forget(&self, event: EventId) {
         self.memory.state.forget(event);
+    }
+
+    fn is_newest(&self) -> bool {
+        self.reading.as_ref().is_none_or(|reading| !reading.left && !self.has_more())
     }
 
     fn instruction(&self) -> Option<PreciseSample> {

@@ -23,6 +23,8 @@ pub(crate) struct Reading {
     record: Option<(PreciseRecord<'static>, u32)>,
     /// The part of it that a sample may show.
     pub(crate) shown: Option<(PreciseRecord<'static>, AccessKind)>,
+    /// The event of the record has left its counter since.
+    pub(crate) left: bool,
     /// The generation of the buffer that is read.
     generation: u16,
 }
@@ -180,8 +182,14 @@ impl Pebs<'_> {
         let generation = state.generation();
         let written = self.reset(msr)?;
         state.set_batch((0, written));
-        self.reading = Some(Reading { record: None, shown: None, generation });
+        self.reading = Some(Reading { record: None, shown: None, left: false, generation });
         Ok(())
+    }
+
+    /// Returns whether records follow the one that is reported.
+    pub(crate) fn has_more(&self) -> bool {
+        let (from, to) = self.memory.state.batch();
+        from < to
     }
 
     /// Returns the next counter of a record.
@@ -195,6 +203,7 @@ impl Pebs<'_> {
                 state.pending.store(pending.without(counter.only()).bits(), Relaxed);
                 let (recorded, shown) = self.recorded(counter, &record, place, reading.generation);
                 reading.shown = shown;
+                reading.left = recorded.is_some_and(|recorded| recorded.left.is_some());
                 self.reading = Some(reading);
                 if let Some(recorded) = recorded {
                     return Some(recorded);

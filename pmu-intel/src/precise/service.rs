@@ -7,6 +7,8 @@ use crate::precise::settle::Registers;
 use crate::precise::state::TAKEN;
 
 impl Facility for Pebs<'_> {
+    const RECORDS: bool = true;
+
     fn status_bits(&self) -> u64 {
         if self.memory.state.is(TAKEN) { self.unit.status_bit() } else { 0 }
     }
@@ -32,6 +34,10 @@ impl Facility for Pebs<'_> {
             self.begin_reading(msr)?;
         }
         Ok(interrupts.into())
+    }
+
+    fn has_records(&self) -> bool {
+        self.reading.is_some() && self.has_more()
     }
 
     fn next_record(&mut self) -> Option<Recorded> {

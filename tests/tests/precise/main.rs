@@ -25,3 +25,4 @@ mod scene;
 mod support;
 mod trace_interrupted;
 mod windows;
+mod with_branches;

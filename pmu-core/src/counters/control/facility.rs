@@ -9,6 +9,7 @@ use crate::counters::events::saved::SavedEvent;
 use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Moment, Running, RunningEvent, Unsettled};
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::sample::Sample;

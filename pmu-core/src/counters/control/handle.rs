@@ -12,6 +12,7 @@ use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;

@@ -6,6 +6,7 @@ use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Moment;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::registers::hybrid::HybridDelta;

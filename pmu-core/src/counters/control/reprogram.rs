@@ -6,6 +6,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;

@@ -59,9 +59,6 @@ use crate::precise::sample::PreciseSample;
 pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
-    /// `true` if the hardware writes records of its own to memory, which may wait there. Otherwise the session's code
-    /// for them is not linked.
-    const RECORDS: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened.
@@ -148,6 +145,13 @@ pub trait EventFacility: Facility + Copy {
         let _ = event;
     }
 
+    /// Returns whether the branches that were read in this interrupt may belong to the sample that is being reported. They
+    /// do not belong to a record if another one was written since.
+    #[inline]
+    fn is_newest(&self) -> bool {
+        true
+    }
+
     /// Returns what is recorded of the instruction of the sample that is being reported.
     fn instruction(&self) -> Option<PreciseSample> {
         None
@@ -176,7 +180,6 @@ impl EventFacility for () {
 /// The facility, if this processor has it.
 impl<F: EventFacility> EventFacility for Option<F> {
     const OFFERS: bool = F::OFFERS;
-    const RECORDS: bool = F::RECORDS;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
@@ -231,6 +234,10 @@ impl<F: EventFacility> EventFacility for Option<F> {
         }
     }
 
+    fn is_newest(&self) -> bool {
+        self.as_ref().is_none_or(F::is_newest)
+    }
+
     fn instruction(&self) -> Option<PreciseSample> {
         self.as_ref().and_then(F::instruction)
     }
@@ -244,7 +251,6 @@ impl<F: EventFacility> EventFacility for Option<F> {
 /// Two facilities. Both are settled, even if the first one fails.
 impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     const OFFERS: bool = A::OFFERS || B::OFFERS;
-    const RECORDS: bool = A::RECORDS || B::RECORDS;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let counters = self.0.resolve(asked, counters)?;
@@ -311,6 +317,10 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     fn forget(&self, event: EventId) {
         self.0.forget(event);
         self.1.forget(event);
+    }
+
+    fn is_newest(&self) -> bool {
+        self.0.is_newest() && self.1.is_newest()
     }
 
     fn instruction(&self) -> Option<PreciseSample> {

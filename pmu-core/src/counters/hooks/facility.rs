@@ -75,6 +75,10 @@ pub trait Facility {
     /// While the counters are [lent](crate::CounterSession::lend), only [`while_lent`](Self::while_lent) is called.
     const ALONE: bool = false;
 
+    /// `true` if the hardware writes records of its own to memory, which may wait there. Otherwise the session's code
+    /// for them is not linked.
+    const RECORDS: bool = false;
+
     /// Returns the bits of the global overflow status that belong to the facility. The driver acknowledges these bits
     /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain these bits.
     #[inline]
@@ -110,6 +114,12 @@ pub trait Facility {
     #[inline]
     fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
         Ok(0)
+    }
+
+    /// Returns whether [`collect`](Self::collect) found records.
+    #[inline]
+    fn has_records(&self) -> bool {
+        false
     }
 
     /// Returns the next of the records that [`collect`](Self::collect) found. The driver reports each record as an
@@ -171,6 +181,8 @@ pub struct Interrupted<'a> {
     /// values after [`collect`](Facility::collect), so the set then contains all of the session's general counters
     /// except the facility's own.
     pub overflowed: CounterSet,
+    /// A facility that collected before has [records](Facility::next_record), which are samples, too.
+    pub recorded: bool,
     pub(crate) memory: &'a CounterMemory,
 }
 
@@ -197,6 +209,7 @@ impl Facility for () {}
 /// The facility, if there is one. `None` does nothing.
 impl<F: Facility> Facility for Option<F> {
     const ALONE: bool = F::ALONE;
+    const RECORDS: bool = F::RECORDS;
 
     #[inline]
     fn status_bits(&self) -> u64 {
@@ -220,6 +233,11 @@ impl<F: Facility> Facility for Option<F> {
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
         self.as_mut().map_or(Ok(0), |facility| facility.collect(msr, interrupted))
+    }
+
+    #[inline]
+    fn has_records(&self) -> bool {
+        self.as_ref().is_some_and(F::has_records)
     }
 
     #[inline]
@@ -256,6 +274,7 @@ impl<F: Facility> Facility for Option<F> {
 /// The facility behind the reference.
 impl<F: Facility + ?Sized> Facility for &mut F {
     const ALONE: bool = F::ALONE;
+    const RECORDS: bool = F::RECORDS;
 
     #[inline]
     fn status_bits(&self) -> u64 {
@@ -279,6 +298,11 @@ impl<F: Facility + ?Sized> Facility for &mut F {
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
         (**self).collect(msr, interrupted)
+    }
+
+    #[inline]
+    fn has_records(&self) -> bool {
+        (**self).has_records()
     }
 
     #[inline]
@@ -317,6 +341,7 @@ impl<F: Facility + ?Sized> Facility for &mut F {
 /// interrupt once.
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
+    const RECORDS: bool = A::RECORDS || B::RECORDS;
 
     #[inline]
     fn status_bits(&self) -> u64 {
@@ -341,11 +366,25 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
         let shared = self.0.status_bits() & self.1.status_bits() & interrupted.status;
-        let (first, second) = (self.0.collect(msr, interrupted), self.1.collect(msr, interrupted));
+        // A facility that attends to samples collects after one that makes them.
+        let (first, second) = if B::RECORDS && !A::RECORDS {
+            let second = self.1.collect(msr, interrupted);
+            let recorded = interrupted.recorded || self.1.has_records();
+            (self.0.collect(msr, Interrupted { recorded, ..interrupted }), second)
+        } else {
+            let first = self.0.collect(msr, interrupted);
+            let recorded = interrupted.recorded || A::RECORDS && self.0.has_records();
+            (first, self.1.collect(msr, Interrupted { recorded, ..interrupted }))
+        };
         let (first, second) = (first?, second?);
         // Both account for the one interrupt of a bit that they share.
         let twice = if shared == 0 { 0 } else { first.min(second).min(1) };
         Ok(first + second - twice)
+    }
+
+    #[inline]
+    fn has_records(&self) -> bool {
+        self.0.has_records() || self.1.has_records()
     }
 
     #[inline]

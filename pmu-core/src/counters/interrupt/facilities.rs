@@ -29,7 +29,7 @@ where
     /// are added to those of the pass.
     #[inline(always)]
     pub(crate) fn collect(&mut self, status: u64, overflowed: CounterSet) -> u32 {
-        let interrupted = Interrupted { status, overflowed, memory: self.memory };
+        let interrupted = Interrupted { status, overflowed, recorded: false, memory: self.memory };
         let collected = self.facility.collect(self.msr, interrupted);
         let accounted = self.note(collected).unwrap_or(0);
         self.raised += accounted;
@@ -56,7 +56,8 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
     let (mut accounted, mut outcome) = (0, Ok(()));
     let served = memory.serve_alone(|| {
         let begun = facility.begin(msr);
-        let interrupted = Interrupted { status: 0, overflowed: CounterSet::NONE, memory };
+        let interrupted =
+            Interrupted { status: 0, overflowed: CounterSet::NONE, recorded: false, memory };
         let collected = facility.collect(msr, interrupted).map(|more| accounted += more);
         let ended = facility.end(msr);
         let unserved = facility.without_counters(msr);

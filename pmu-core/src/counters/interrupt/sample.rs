@@ -91,7 +91,7 @@ impl<F: EventFacility> Sample<'_, F> {
     /// An overflow of a source, which is no opened event, has the branches that a
     /// [`BranchRecorder`](crate::BranchRecorder) records meanwhile.
     pub fn branch_records(&self) -> Option<&Branches<'_>> {
-        let records = self.facility.branches()?;
+        let records = self.facility.branches().filter(|_| self.facility.is_newest())?;
         let are_its = match self.branches.get() {
             Some(filter) => records.are_of(filter),
             None => self.event.row().is_some() && records.are_of_recorder(),

@@ -6,6 +6,7 @@ use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};

@@ -2,8 +2,8 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;

@@ -8,6 +8,7 @@ use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::counter_id::CounterSet;
