@@ -13,6 +13,9 @@ use pmu_virt::mock::Fault;
 use crate::scene::*;
 use crate::support::{Mock, Processor, address, instruction, processors};
 
+/// The access, the kind, and how many of it.
+type AtAccess = Cell<(u32, usize, u64)>;
+
 /// An event of the model.
 struct Known {
     kind: usize,
@@ -35,7 +38,7 @@ struct World {
     tags: Vec<usize>,
     now: u64,
     /// At this access so many of a kind happen, or another owner's NMI comes.
-    at_access: Rc<Cell<(u32, usize, u64)>>,
+    at_access: Rc<AtAccess>,
 }
 
 /// A record that was due for any event when something happened.
@@ -64,8 +67,7 @@ impl World {
         let scene = Scene::with(processor, fed, new);
         scene.memory.set_threshold(threshold);
         let at_access = Rc::new(Cell::new((0, 0, 0)));
-        let (pending, kind): (Rc<Cell<(u32, usize, u64)>>, _) =
-            (at_access.clone(), happening.clone());
+        let (pending, kind): (Rc<AtAccess>, _) = (at_access.clone(), happening.clone());
         let hook = move |mock: &Mock<'static>| {
             let (access, of, count) = pending.get();
             pending.set((access.saturating_sub(1), of, count));

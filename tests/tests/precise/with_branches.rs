@@ -1,4 +1,4 @@
-//! Branches of precise events: read also at an interrupt that brings records alone, as perf's `-b` with a precise event.
+//! Branches of precise events: they are read also at an interrupt that brings records alone.
 
 use core::cell::RefCell;
 

@@ -145,8 +145,8 @@ pub trait EventFacility: Facility + Copy {
         let _ = event;
     }
 
-    /// Returns whether the branches that were read in this interrupt may belong to the sample that is being reported. They
-    /// do not belong to a record if another one was written since.
+    /// Returns whether the branches that were read in this interrupt may belong to the sample that is being reported.
+    /// They do not belong to a record if another one was written since.
     #[inline]
     fn is_newest(&self) -> bool {
         true

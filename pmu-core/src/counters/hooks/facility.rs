@@ -187,6 +187,11 @@ pub struct Interrupted<'a> {
 }
 
 impl Interrupted<'_> {
+    /// Returns the value for a facility that collects after one that has records, or has none.
+    fn beside(self, recorded: bool) -> Self {
+        Self { recorded: self.recorded || recorded, ..self }
+    }
+
     /// Returns the event that runs on a counter of the session. The counter may be one of the facility's
     /// [own counters](Facility::own_counters).
     ///
@@ -369,12 +374,12 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
         // A facility that attends to samples collects after one that makes them.
         let (first, second) = if B::RECORDS && !A::RECORDS {
             let second = self.1.collect(msr, interrupted);
-            let recorded = interrupted.recorded || self.1.has_records();
-            (self.0.collect(msr, Interrupted { recorded, ..interrupted }), second)
-        } else {
+            (self.0.collect(msr, interrupted.beside(self.1.has_records())), second)
+        } else if A::RECORDS {
             let first = self.0.collect(msr, interrupted);
-            let recorded = interrupted.recorded || A::RECORDS && self.0.has_records();
-            (first, self.1.collect(msr, Interrupted { recorded, ..interrupted }))
+            (first, self.1.collect(msr, interrupted.beside(self.0.has_records())))
+        } else {
+            (self.0.collect(msr, interrupted), self.1.collect(msr, interrupted))
         };
         let (first, second) = (first?, second?);
         // Both account for the one interrupt of a bit that they share.

@@ -33,7 +33,7 @@ where
         let collected = self.facility.collect(self.msr, interrupted);
         let accounted = self.note(collected).unwrap_or(0);
         self.raised += accounted;
-        if opens_events(self.source) {
+        if B::RECORDS && opens_events(self.source) {
             self.report_records();
         }
         accounted
