@@ -4,29 +4,20 @@
 //! Intel's Architecture Instruction Set Extensions reference, "Architectural PEBS".
 
 pub(crate) mod asked;
+pub(crate) mod buffer;
 pub(crate) mod decode;
 pub(crate) mod departed;
-pub(crate) mod drain;
 pub(crate) mod error;
-pub(crate) mod event;
-pub(crate) mod extra;
-pub(crate) mod hardware;
-pub(crate) mod interrupt;
-pub(crate) mod lend;
 pub(crate) mod memory;
 pub(crate) mod model;
 pub(crate) mod pebs;
 pub(crate) mod reading;
-pub(crate) mod recorder;
 pub mod registers;
-pub(crate) mod report;
+pub(crate) mod sample;
 pub(crate) mod service;
 pub(crate) mod settle;
-pub(crate) mod slot;
 pub(crate) mod source;
-pub(crate) mod start;
 pub(crate) mod state;
-pub(crate) mod thread;
 pub(crate) mod threshold;
 pub(crate) mod unit;
 
@@ -38,15 +29,8 @@ pub use decode::records::PreciseRecords;
 pub use decode::registers::{GeneralRegister, GeneralRegisters};
 pub use decode::values::CounterValues;
 pub use decode::vectors::VectorRegisters;
-pub use error::{NoPrecise, PreciseError, PreciseEventError};
-pub use event::PreciseEvent;
-pub use interrupt::Precise;
-pub use lend::LentPrecise;
+pub use error::NoPrecise;
 pub use memory::{DroppedRecords, PreciseMemory};
 pub use pebs::Pebs;
-pub use pmu_core::{Precision, SampleParts};
-pub use recorder::PreciseRecorder;
-pub use report::{AccessKind, PreciseReport};
-pub use thread::ThreadRecords;
 pub use threshold::PreciseThreshold;
 pub use unit::PreciseUnit;

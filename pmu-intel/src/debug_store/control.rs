@@ -17,9 +17,9 @@ use crate::debug_store::support::DebugStoreSupport;
 /// processor by [`write_ds_area`](super::write_ds_area). Each request concerns the processor that executes the call.
 /// The caller must not move to another processor during a request.
 ///
-/// A kernel with a [`PreciseRecorder`](crate::precise::PreciseRecorder) passes the
-/// [control area in the recorder's memory](crate::precise::PreciseMemory::control_area) to `new`. While the recorder
-/// uses this memory, the processor already has a control area, so a request to create an area fails.
+/// A kernel with [precise](pmu_core::Event::precise) events passes the
+/// [control area in their memory](crate::precise::PreciseMemory::control_area) to `new`. While a session uses this
+/// memory, the processor already has a control area, so a request to create an area fails.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -179,8 +179,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     }
 
     /// Destroys the processor's control area. Before this call, remove the area's address from `IA32_DS_AREA`. If a
-    /// [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the area's memory, the area exists until that recorder
-    /// is shut down.
+    /// session's precise events use the area's memory, the area exists until that session is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

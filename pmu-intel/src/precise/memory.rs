@@ -4,11 +4,8 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
-use pmu_core::{CounterId, CounterSet, MAX_COUNTERS, MAX_GENERAL};
-
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
-use crate::precise::slot::PreciseSlot;
-use crate::precise::state::State;
+use crate::precise::state::{State, TAKEN};
 use crate::precise::threshold::PreciseThreshold;
 
 /// Number of counter resets in the area: that of the formats with the most.
@@ -21,8 +18,7 @@ pub(crate) const PAGE: usize = 4096;
 /// other pages are the buffer of records.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
-/// requirements for the memory's pages are in the Safety section of
-/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take).
+/// requirements for the memory's pages are in the Safety section of [`Pebs::new`](crate::precise::Pebs::new).
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;
@@ -36,26 +32,12 @@ pub(crate) const PAGE: usize = 4096;
 #[repr(C, align(4096))]
 pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     area: ControlAreaMemory<RESETS>,
-    slots: [PreciseSlot; MAX_COUNTERS],
-    /// The counters that write records, and those that are reserved.
     pub(crate) state: State,
     threshold: AtomicU8,
-    recording: AtomicU64,
-    reserved: AtomicU64,
-    /// The reserved counters of starts that failed and could not be undone.
-    abandoned: AtomicU64,
-    /// The reserved counters that an event of the session has had since the session's last reprogramming.
-    displaced: AtomicU64,
-    /// Number of bytes of the buffer that are in use.
-    usable: AtomicU64,
-    /// Number of events that were started, by all recorders that had the memory.
-    starts: AtomicU64,
     lost: AtomicU32,
     malformed: AtomicU32,
     hidden: AtomicU32,
     unattributed: AtomicU32,
-    owner: AtomicU8,
-    draining: AtomicBool,
     /// A branch tracer uses the area.
     traced: AtomicBool,
     buffer: Pages<B>,
@@ -66,8 +48,8 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
 #[repr(C, align(4096))]
 struct Pages<B: ?Sized>(B);
 
-/// Numbers of precise records that were not reported. Each number starts at 0 when
-/// [`PreciseRecorder::take`](crate::precise::PreciseRecorder::take) takes the memory, and wraps around after 2³² − 1.
+/// Numbers of precise records that were not reported. Each number starts at 0 when a session's first
+/// [precise](pmu_core::Event::precise) event runs, and wraps around after 2³² − 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct DroppedRecords {
@@ -79,13 +61,10 @@ pub struct DroppedRecords {
     pub malformed: u32,
     /// Number of records whose instruction ran at a privilege level that the record's event does not count.
     pub hidden: u32,
-    /// Number of records for which the driver cannot tell the event. In PEBS formats before 3, if several counters
-    /// overflow together, the record does not tell which counter caused the record.
+    /// Number of records for which the driver cannot tell the event, or whose event was closed. In PEBS formats before
+    /// 3, if several counters overflow together, the record does not tell which counter caused the record.
     pub unattributed: u32,
 }
-
-const FREE: u8 = 0;
-const TAKEN: u8 = 1;
 
 impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
     /// Creates memory for the precise records of one processor, with a buffer of `N` 64-bit words. `N` must be a
@@ -93,21 +72,12 @@ impl<const N: usize> PreciseMemory<[AtomicU64; N]> {
     pub const fn new() -> Self {
         Self {
             area: ControlAreaMemory::new(),
-            slots: [const { PreciseSlot::new() }; MAX_COUNTERS],
             state: State::new(),
             threshold: AtomicU8::new(PreciseThreshold::EachRecord as u8),
-            recording: AtomicU64::new(0),
-            reserved: AtomicU64::new(0),
-            abandoned: AtomicU64::new(0),
-            displaced: AtomicU64::new(0),
-            usable: AtomicU64::new(0),
-            starts: AtomicU64::new(0),
             lost: AtomicU32::new(0),
             malformed: AtomicU32::new(0),
             hidden: AtomicU32::new(0),
             unattributed: AtomicU32::new(0),
-            owner: AtomicU8::new(FREE),
-            draining: AtomicBool::new(false),
             traced: AtomicBool::new(false),
             buffer: Pages([const { AtomicU64::new(0) }; N]),
         }
@@ -151,14 +121,14 @@ impl PreciseMemory {
     /// fn index() -> Option<u64> {
     ///     CONTROL.pebs_index()
     /// }
-    /// assert_eq!((index(), LENT.pebs_index()), (None, None)); // No recorder has taken the memory.
+    /// assert_eq!((index(), LENT.pebs_index()), (None, None)); // No precise event runs yet.
     /// ```
     pub const fn control_area(&self) -> &ControlAreaMemory<RESETS> {
         &self.area
     }
 
-    /// Returns the linear address at which the processor writes the next record, or `None` if no
-    /// [recorder](crate::precise::PreciseRecorder::take) has taken this memory. A kernel can store this address in its
+    /// Returns the linear address at which the processor writes the next record, or `None` if no session uses this
+    /// memory: before its first [precise](pmu_core::Event::precise) event runs. A kernel can store this address in its
     /// own trace records. For architectural PEBS, the result is not the next record's address, but always the address
     /// of the buffer's first byte.
     ///
@@ -176,20 +146,6 @@ impl PreciseMemory {
             hidden: self.hidden.load(Relaxed),
             unattributed: self.unattributed.load(Relaxed),
         }
-    }
-
-    /// Sets the period of an event that is [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler).
-    /// The new period applies after the event's next interrupt. Returns `false`, and changes nothing, if `counter` has
-    /// no event that is loaded by the handler, or if `period` is not from 1 to 2³¹ − 1.
-    ///
-    /// # Context
-    /// Any context, on the processor whose records are in this memory.
-    pub fn set_period(&self, counter: CounterId, period: u64) -> bool {
-        let slot = self.slot(counter).filter(|_| self.reserved().contains(counter));
-        let slot = slot.filter(|slot| slot.event().is_loaded_by_handler());
-        let Some(slot) = slot.filter(|_| (1..1 << 31).contains(&period)) else { return false };
-        slot.period.store(period, Relaxed);
-        true
     }
 
     /// Sets the fill level of the buffer at which the processor interrupts. The processor interrupts for each record
@@ -228,46 +184,11 @@ impl PreciseMemory {
         core::ptr::from_ref(self.area.area()).expose_provenance() as u64
     }
 
-    pub(crate) fn slot(&self, counter: CounterId) -> Option<&PreciseSlot> {
-        let first = if counter.is_fixed() { MAX_GENERAL } else { 0 };
-        self.slots.get(first + usize::from(counter.number()))
-    }
-
-    /// Returns these counters with their slots.
-    pub(crate) fn slots(
-        &self,
-        counters: CounterSet,
-    ) -> impl Iterator<Item = (CounterId, &PreciseSlot)> {
-        counters.iter().filter_map(|counter| Some((counter, self.slot(counter)?)))
-    }
-
-    /// Takes the memory; `false` if a recorder has it.
-    pub(crate) fn take(&self) -> bool {
-        let taken = self.owner.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok();
-        if taken {
-            for count in [&self.lost, &self.malformed, &self.hidden, &self.unattributed] {
-                count.store(0, Relaxed);
-            }
+    /// Begins to count anew what is dropped.
+    pub(crate) fn reset_dropped(&self) {
+        for count in [&self.lost, &self.malformed, &self.hidden, &self.unattributed] {
+            count.store(0, Relaxed);
         }
-        taken
-    }
-
-    pub(crate) fn give_back(&self) {
-        self.area.set_recording(false);
-        self.recording.store(0, Relaxed);
-        self.set_reserved(CounterSet::NONE);
-        self.owner.store(FREE, Release);
-    }
-
-    /// Numbers a start.
-    pub(crate) fn next_start(&self) -> u64 {
-        self.starts.fetch_add(1, Relaxed)
-    }
-
-    /// Returns whether the event of this start still writes records on the counter.
-    pub(crate) fn is_started(&self, counter: CounterId, start: u64) -> bool {
-        let slot = self.slot(counter).filter(|_| self.recording().contains(counter));
-        slot.is_some_and(|slot| slot.start.load(Relaxed) == start)
     }
 
     /// Lets a branch tracer use the area; `false` if one does.
@@ -284,64 +205,7 @@ impl PreciseMemory {
     }
 
     pub(crate) fn is_taken(&self) -> bool {
-        self.owner.load(Acquire) == TAKEN
-    }
-
-    /// Returns the counters that write records.
-    pub(crate) fn recording(&self) -> CounterSet {
-        CounterSet::from_bits(self.recording.load(Acquire))
-    }
-
-    pub(crate) fn set_recording(&self, counters: CounterSet) {
-        self.recording.store(counters.bits(), Release);
-    }
-
-    /// Returns the session's counters that belong to the records.
-    pub(crate) fn reserved(&self) -> CounterSet {
-        CounterSet::from_bits(self.reserved.load(Acquire))
-    }
-
-    pub(crate) fn set_reserved(&self, counters: CounterSet) {
-        self.reserved.store(counters.bits(), Release);
-        self.abandoned.fetch_and(counters.bits(), Relaxed);
-        self.displaced.fetch_and(counters.bits(), Relaxed);
-    }
-
-    /// Notes the reserved counters that an event of the session has now.
-    pub(crate) fn set_displaced(&self, counters: CounterSet) {
-        self.displaced.store(counters.bits(), Relaxed);
-    }
-
-    /// Returns the session's counters whose overflows are those of the records.
-    pub(crate) fn own_counters(&self) -> CounterSet {
-        self.reserved().without(CounterSet::from_bits(self.displaced.load(Relaxed)))
-    }
-
-    /// Returns the reserved counters that have no event, because a start failed and could not be undone.
-    pub(crate) fn abandoned(&self) -> CounterSet {
-        CounterSet::from_bits(self.abandoned.load(Relaxed))
-    }
-
-    /// Notes that these counters have no event, as far as they are reserved.
-    pub(crate) fn abandon(&self, counters: CounterSet) {
-        self.abandoned.fetch_or(counters.bits() & self.reserved().bits(), Relaxed);
-    }
-
-    pub(crate) fn usable(&self) -> usize {
-        self.usable.load(Relaxed) as usize
-    }
-
-    pub(crate) fn set_usable(&self, bytes: usize) {
-        self.usable.store(bytes as u64, Relaxed);
-    }
-
-    /// Begins to read records out; `false` if the interrupted task does so.
-    pub(crate) fn begin_drain(&self) -> bool {
-        !self.draining.swap(true, AcqRel)
-    }
-
-    pub(crate) fn end_drain(&self) {
-        self.draining.store(false, Release);
+        self.state.is(TAKEN)
     }
 
     pub(crate) fn count_lost(&self) {

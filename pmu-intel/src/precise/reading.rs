@@ -6,14 +6,14 @@ use pmu_core::{
     CounterId, CounterSet, MsrAccess, MsrBackend, MsrFault, Recorded, RunningEvent, Waiting,
 };
 
+use crate::precise::buffer::index_register;
 use crate::precise::decode::format::PreciseFormat;
 use crate::precise::decode::record::PreciseRecord;
 use crate::precise::decode::records::PreciseRecords;
 use crate::precise::departed::Departed;
-use crate::precise::drain::index_register;
 use crate::precise::pebs::Pebs;
 use crate::precise::registers::PebsIndex;
-use crate::precise::report::AccessKind;
+use crate::precise::sample::AccessKind;
 use crate::precise::state::{SlotFlags, TAKEN};
 
 /// The records that an interrupt reads.

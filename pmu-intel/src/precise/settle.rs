@@ -3,11 +3,11 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{
-    CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
-    Running, SampleParts, Unsettled,
+    CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrFault, Running, SampleParts,
+    Unsettled,
 };
 
-use crate::precise::drain::index_register;
+use crate::precise::buffer::index_register;
 use crate::precise::memory::PAGE;
 use crate::precise::pebs::Pebs;
 use crate::precise::registers::{
@@ -158,7 +158,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         let (unit, memory) = (self.pebs.unit, self.pebs.memory);
         let state = &memory.state;
         if !state.is(TAKEN) {
-            self.take()?;
+            self.take();
         }
         let is_known = state.is(KNOWN);
         let is_there = |counter: &CounterId| self.pebs.is_described(*counter, running);
@@ -200,13 +200,10 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Takes the memory: the buffer is empty, and whatever a predecessor left writes no records.
-    fn take(&self) -> Result<(), MsrFault> {
+    fn take(&self) {
         let memory = self.pebs.memory;
-        if !memory.take() {
-            let kind = MsrErrorKind::Other;
-            return Err(MsrFault { operation: MsrOperation::Write, register: IA32_DS_AREA, kind });
-        }
         let state = &memory.state;
+        memory.reset_dropped();
         state.clear(KNOWN);
         state.set_recording(CounterSet::NONE);
         state.set_parts(SampleParts::NONE);
@@ -221,7 +218,6 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         if !self.pebs.unit.needs_physical_address() {
             memory.control_area().set_recording(true);
         }
-        Ok(())
     }
 
     /// Sets the end of the buffer and its threshold.
@@ -230,7 +226,6 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         let (state, threshold) = (&memory.state, pebs.threshold_of(wanted));
         let before = state.threshold.swap(threshold, Relaxed);
         if pebs.unit.needs_physical_address() {
-            memory.set_usable(memory.capacity());
             if is_known && before == threshold {
                 return Ok(());
             }
@@ -244,7 +239,6 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             true => pebs.usable() / size * size,
             false => pebs.usable().saturating_sub(size),
         };
-        memory.set_usable(usable);
         area.pebs_interrupt_threshold.store(base + u64::from(threshold), Relaxed);
         area.pebs_absolute_maximum.store(base + usable as u64, Relaxed);
         Ok(())
@@ -406,8 +400,8 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         }
         state.set_enabled(CounterSet::NONE);
         state.set_recording(CounterSet::NONE);
+        memory.control_area().set_recording(false);
         state.clear(TAKEN);
-        memory.give_back();
         Ok(())
     }
 

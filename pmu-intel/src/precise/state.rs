@@ -8,7 +8,7 @@ use pmu_core::{
 };
 
 use crate::precise::departed::DepartedEvents;
-use crate::precise::report::AccessKind;
+use crate::precise::sample::AccessKind;
 
 /// The session took the memory for its events.
 pub(crate) const TAKEN: u8 = 1 << 0;

@@ -8,7 +8,6 @@ pub enum PreciseThreshold {
     #[default]
     EachRecord,
     /// The processor interrupts when the rest of the buffer has room for only one record per counter. One interrupt
-    /// then reports many records. An event that is
-    /// [loaded by the handler](crate::precise::PreciseEvent::loaded_by_handler) cannot be started with this threshold.
+    /// then reports many records.
     NearlyFull,
 }

@@ -1,20 +1,15 @@
 //! Description of a processor's precise records.
 
-use pmu_core::{
-    CounterSet, CounterUnit, Event, EventSelect, GenericEvent, MsrAccess, MsrBackend, MsrUpdate,
-    Precision, SampleParts, Snapshot,
-};
+use pmu_core::{CounterSet, CounterUnit, MsrAccess, MsrBackend, MsrUpdate, SampleParts, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::debug_store::support::DebugStoreSupport;
 use crate::precise::decode::format::PreciseFormat;
-use crate::precise::error::{NoPrecise, PreciseEventError};
-use crate::precise::event::PreciseEvent;
-use crate::precise::model::{LatencyEvent, MEROM, Model};
+use crate::precise::error::NoPrecise;
+use crate::precise::model::{MEROM, Model};
 use crate::precise::registers::{
-    MSR_PEBS_FRONTEND, PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS,
-    STATUS_OVF_BUFFER,
+    PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
 };
 use crate::precise::source::SourceEncoding;
 use crate::registers::IA32_PERF_CAPABILITIES;
@@ -35,13 +30,6 @@ pub struct PreciseUnit {
     /// Number of general counters' resets in front of the fixed counters', in the area.
     general_resets: u8,
 }
-
-/// The events with a condition in `MSR_PEBS_FRONTEND`, by event number and unit mask: `FRONTEND_RETIRED`,
-/// `UOPS_RETIRED.MS` and `INT_MISC.UNKNOWN_BRANCH_CYCLES` (Intel's event lists; Linux perf has the same events).
-const FRONTEND_EVENTS: [u16; 5] = [0x01C6, 0x02C6, 0x03C6, 0x04C2, 0x40AD];
-
-/// The bits that `MSR_PEBS_FRONTEND` has (SDM vol. 4, MSR_PEBS_FRONTEND).
-const FRONTEND_BITS: u32 = 0x7F_FFFF;
 
 /// The groups that adaptive records can have.
 const ADAPTIVE: SampleParts = SampleParts::ACCESS
@@ -267,99 +255,6 @@ impl PreciseUnit {
             }
             format => format.record_size().unwrap_or(0),
         }
-    }
-
-    /// Returns the counters that can record an event as requested.
-    ///
-    /// # Errors
-    /// Returns the reason why no counter of this processor can record the event.
-    pub fn counters_for(&self, event: &PreciseEvent) -> Result<CounterSet, PreciseEventError> {
-        use PreciseEventError::{
-            Groups, NextAddressOnly, NoExactCounter, NoLatency, NoPeriod, NotLatencyEvent,
-            NotPrecise, PeriodTooLong, Unsupported,
-        };
-        let asked = &self.counted(event);
-        let period = asked.period().ok_or(NoPeriod)?;
-        if period >= 1 << 31 && (event.by_handler || self.needs_physical_address()) {
-            return Err(PeriodTooLong(period));
-        }
-        self.frontend_of(event)?;
-        if !asked.counts_outside_guests() {
-            return Err(Unsupported);
-        }
-        let select = match (asked.select(), asked.name()) {
-            (Some(select), _) => select,
-            (None, Some(name)) => self.counters.generic(name).ok_or(NotPrecise)?,
-            (None, None) => return Err(NotPrecise),
-        };
-        if !self.is_baseline() && !self.model.has_event(select) {
-            return Err(NotPrecise);
-        }
-        if event.precision > Precision::ConstantSkid && !self.format.has_own_address() {
-            return Err(NextAddressOnly);
-        }
-        let lacking = event.groups.without(self.groups);
-        if !lacking.is_empty() {
-            return Err(Groups(lacking));
-        }
-        // An event that no counter can count is refused by the session, which has the reason.
-        let countable = self.counters.counters_of(asked).unwrap_or(CounterSet::ALL);
-        let mut capable = self.capable & countable;
-        let number = select.select_bits() as u16;
-        match self.model.latency_event().filter(|latency| latency.event == number) {
-            Some(_) if event.latency == 0 => return Err(NoLatency),
-            Some(latency) => capable = capable & latency.counters,
-            None if event.latency != 0 => return Err(NotLatencyEvent),
-            None => {}
-        }
-        if event.precision == Precision::ZeroSkidRequired {
-            let only = self.model.exact_event;
-            capable = capable & self.exact;
-            if capable.is_empty() || only != 0 && only != number && !self.is_baseline() {
-                return Err(NoExactCounter);
-            }
-        }
-        Ok(capable)
-    }
-
-    /// Returns the event that the counter counts: the asked one; in place of cycles, the model's precise event that
-    /// happens in each cycle.
-    pub(crate) fn counted(&self, event: &PreciseEvent) -> Event {
-        /// CPU_CLK_UNHALTED.THREAD_P.
-        const CYCLES: EventSelect = EventSelect::from_bits(0x3C);
-        let asked = *event.event();
-        let is_cycles =
-            asked.name() == Some(GenericEvent::Cycles) || asked.select() == Some(CYCLES);
-        let instead = self.model.cycles(event.precision).filter(|_| is_cycles);
-        instead.map_or(asked, |select| asked.counted_as(select))
-    }
-
-    /// Returns the condition of a front-end event, the value of `MSR_PEBS_FRONTEND`; 0 of any other event.
-    pub(crate) fn frontend_of(&self, event: &PreciseEvent) -> Result<u32, PreciseEventError> {
-        let Some((register, condition)) = event.event().extra() else { return Ok(0) };
-        let select = event.event().select().map_or(0, |select| select.select_bits() as u16);
-        let has_register = matches!(
-            self.format,
-            PreciseFormat::Skylake | PreciseFormat::Adaptive | PreciseFormat::Architectural
-        );
-        match u32::try_from(condition) {
-            Ok(condition)
-                if has_register
-                    && register.get() == MSR_PEBS_FRONTEND
-                    && FRONTEND_EVENTS.contains(&select)
-                    && condition & !FRONTEND_BITS == 0 =>
-            {
-                Ok(condition)
-            }
-            _ => Err(PreciseEventError::Unsupported),
-        }
-    }
-
-    /// Returns the event that has to be counted beside an event of load latencies.
-    pub(crate) fn beside(&self, event: &PreciseEvent) -> Option<EventSelect> {
-        let latency = self.model.latency_event().filter(|_| event.latency != 0);
-        let beside = latency.map_or(0, |LatencyEvent { beside, .. }| beside);
-        (beside != 0).then(|| EventSelect::from_bits(beside.into()))
     }
 
     /// Returns whether every counter writes records of every event, and the enable register has bits of fixed counters

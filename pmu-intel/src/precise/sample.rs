@@ -1,8 +1,6 @@
-//! A record, together with the event to which the record belongs.
+//! The sample that a record is, in the form that is common to all vendors.
 
-use pmu_core::{
-    AccessType, CounterId, DataAccess, DataSource, LineState, PreciseSample, Translation,
-};
+use pmu_core::{AccessType, DataAccess, DataSource, LineState, PreciseSample, Translation};
 
 use crate::precise::decode::memory::MemoryInfo;
 use crate::precise::decode::record::PreciseRecord;
@@ -11,8 +9,7 @@ use crate::precise::unit::PreciseUnit;
 
 /// The memory accesses that an event counts, if this crate knows them: loads or stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum AccessKind {
+pub(crate) enum AccessKind {
     /// The event counts loads. The event's records have each load's latency and data source.
     Loads,
     /// The event counts stores.
@@ -21,35 +18,9 @@ pub enum AccessKind {
     Unknown,
 }
 
-/// A precise record, together with the counter whose overflow caused the record.
-#[derive(Clone, Copy, Debug)]
-pub struct PreciseReport<'a> {
-    /// The counter whose overflow caused the record.
-    pub counter: CounterId,
-    /// The [tag](pmu_core::Event::tagged) of the sampled event.
-    pub tag: u64,
-    /// The period of the sampled event.
-    pub period: u64,
-    /// The memory accesses that the sampled event counts.
-    pub access: AccessKind,
-    /// The record. Branches and data addresses of privilege levels that the sampled event does not count are left out.
-    pub record: PreciseRecord<'a>,
-    pub(crate) unit: &'a PreciseUnit,
-}
-
-impl PreciseReport<'_> {
-    /// Converts the precise record to the form that is common to all vendors.
-    ///
-    /// In PEBS formats before 2 the sample's address is `None`, because a record has only the address of the
-    /// [next](PreciseRecord::next_address) instruction. The sample describes a memory access only if the sampled event
-    /// counts loads or stores.
-    pub fn sample(&self) -> PreciseSample {
-        self.unit.sample(&self.record, self.access)
-    }
-}
-
 impl PreciseUnit {
-    /// Returns what a record tells of its instruction.
+    /// Returns what a record tells of its instruction. In PEBS formats before 2 the address is `None`, because a record
+    /// has only that of the next instruction. The sample has a memory access only if the event counts loads or stores.
     pub(crate) fn sample(&self, record: &PreciseRecord<'_>, kind: AccessKind) -> PreciseSample {
         let memory = record.memory().filter(|_| kind != AccessKind::Unknown);
         let split = self.has_two_latencies();
