@@ -29,6 +29,7 @@ struct Place {
     event: AtomicU32,
     flags: AtomicU32,
     period: AtomicU64,
+    reloaded: AtomicU64,
 }
 
 const FORGOTTEN: u32 = u32::MAX;
@@ -39,7 +40,10 @@ pub(crate) struct Departed {
     pub(crate) counter: CounterId,
     /// `None` if the event was closed since.
     pub(crate) event: Option<EventId>,
+    /// The period that ends with the event's first record.
     pub(crate) period: u64,
+    /// Number of events for which the processor loaded the counter after each record.
+    pub(crate) reloaded: u64,
     /// The flags of the counter's slot.
     pub(crate) flags: u32,
     pub(crate) until: u32,
@@ -60,6 +64,7 @@ impl Place {
             event: AtomicU32::new(FORGOTTEN),
             flags: AtomicU32::new(0),
             period: AtomicU64::new(0),
+            reloaded: AtomicU64::new(0),
         }
     }
 }
@@ -76,6 +81,7 @@ impl DepartedEvents {
         place.event.store(event.map_or(FORGOTTEN, |place| place as u32), Relaxed);
         place.flags.store(departed.flags, Relaxed);
         place.period.store(departed.period, Relaxed);
+        place.reloaded.store(departed.reloaded, Relaxed);
         place.until.store(departed.until, Release);
         true
     }
@@ -91,10 +97,24 @@ impl DepartedEvents {
         of_counter.map(|departed| departed.until).max().unwrap_or(0)
     }
 
-    /// Returns the event of a counter's record at this place in the buffer.
-    pub(crate) fn at(&self, counter: CounterId, place: u32, generation: u16) -> Option<Departed> {
+    /// Finds the event of a counter's record at this place in the buffer.
+    fn at(&self, counter: CounterId, place: u32, generation: u16) -> Option<(&Place, Departed)> {
         let is_its = |departed: &Departed| departed.counter == counter && departed.until > place;
-        self.of(generation).filter(is_its).min_by_key(|departed| departed.until)
+        let of = self.events.iter().filter_map(|event| Some((event, event.get(generation)?)));
+        of.filter(|(_, departed)| is_its(departed)).min_by_key(|(_, departed)| departed.until)
+    }
+
+    /// Takes the next record of a counter, at this place in the buffer, if its event left the counter. The event's next
+    /// record ends the period for which the processor loaded the counter with this one.
+    pub(crate) fn take_at(
+        &self,
+        counter: CounterId,
+        place: u32,
+        generation: u16,
+    ) -> Option<Departed> {
+        let (event, departed) = self.at(counter, place, generation)?;
+        event.period.store(departed.reloaded, Relaxed);
+        Some(departed)
     }
 
     /// Notes that an event was closed.
@@ -125,6 +145,7 @@ impl Place {
             counter: CounterSet::from_bits(1 << (bit & 63)).iter().next()?,
             event: (event != FORGOTTEN).then(|| EventId::of_place(event as usize)),
             period: self.period.load(Relaxed),
+            reloaded: self.reloaded.load(Relaxed),
             flags: self.flags.load(Relaxed),
             until,
         })

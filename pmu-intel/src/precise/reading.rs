@@ -105,7 +105,8 @@ impl Pebs<'_> {
             }
             let flags = state.slot(counter).map_or(0, |slot| slot.flags().0);
             let (event_id, period) = (Some(event.id()), event.period_under_way());
-            let departed = Departed { counter, event: event_id, period, flags, until };
+            let reloaded = waiting.reloaded;
+            let departed = Departed { counter, event: event_id, period, reloaded, flags, until };
             if !state.departed.add(departed, generation) {
                 // Without this the records would be taken for those of the counter's next event.
                 self.reset(msr)?;
@@ -132,8 +133,8 @@ impl Pebs<'_> {
         let (generation, filled) = (state.generation(), self.filled(msr));
         let until = filled.unwrap_or(u32::MAX);
         let event = (!stuck && filled.is_ok()).then(|| slot.event());
-        let period = slot.reload.load(Relaxed);
-        let departed = Departed { counter, event, period, flags: slot.flags().0, until };
+        let (period, flags) = (slot.reload.load(Relaxed), slot.flags().0);
+        let departed = Departed { counter, event, period, reloaded: period, flags, until };
         if until != 0 && !state.departed.add(departed, generation) && self.reset(msr).is_ok() {
             self.memory.count_lost();
         }
@@ -243,7 +244,7 @@ impl Pebs<'_> {
     ) -> (Option<Recorded>, Option<(PreciseRecord<'static>, AccessKind)>) {
         let state = &self.memory.state;
         let Some(slot) = state.slot(counter) else { return (None, None) };
-        let departed = state.departed.at(counter, place, generation);
+        let departed = state.departed.take_at(counter, place, generation);
         let left = match departed {
             None => None,
             Some(Departed { event: Some(event), period, .. }) => Some((event, period)),

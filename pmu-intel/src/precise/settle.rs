@@ -114,7 +114,8 @@ impl Pebs<'_> {
         let state = &self.memory.state;
         let has_departed = state.departed.of(state.generation()).next().is_some();
         let (least, size) = wanted.sizes;
-        let room = size * wanted.counters.len();
+        // Records that wait must leave room for one of an event that comes, with all parts.
+        let room = (size * wanted.counters.len()).max(self.size_of(self.unit.groups()));
         let offset = match (wanted.each_record || has_departed, self.unit.needs_physical_address())
         {
             (true, false) => least,
@@ -234,7 +235,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         }
         let (area, base, size) = (memory.save_area(), memory.buffer_address(), wanted.sizes.1);
         let is_empty = area.pebs_index.load(Relaxed) == base;
-        // Behind records of another size, the last one may begin anywhere below the end.
+        // Behind records of another size, the last one may begin anywhere below the end, and they may reach up to it.
         let usable = match is_empty || !pebs.unit.has_adaptive_control() {
             true => pebs.usable() / size * size,
             false => pebs.usable().saturating_sub(size),

@@ -1,6 +1,7 @@
 //! Intel's precise records.
 
 mod again;
+mod attacks;
 mod beside;
 mod branch_trace;
 mod control_area;

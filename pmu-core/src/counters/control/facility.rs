@@ -275,10 +275,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
         }
-        let precise = self.own().retain(|counter| self.runs_precise(counter.only()));
-        let precise = precise.retain(|counter| !self.is_gated(counter));
-        self.pause(precise)?;
-        self.report_waiting(&mut report).and(self.unpause(precise))
+        self.report_waiting(&mut report)
+    }
+
+    /// Returns the counters that count precise events.
+    #[inline(always)]
+    pub(crate) fn precise_of(&self, counters: CounterSet) -> CounterSet {
+        let is_precise = |counter: CounterId| self.runs_precise(counter.only());
+        if S::Facility::RECORDS { counters.retain(is_precise) } else { CounterSet::NONE }
     }
 
     /// Returns whether a precise event is on one of these counters.
@@ -291,7 +295,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             })
     }
 
-    /// Reports the samples whose records wait, while the counters of precise events are stopped.
+    /// Reports the samples whose records wait. Meanwhile all counters of precise events are stopped: the processor writes
+    /// the next record over the first one that is reported.
     #[inline(always)]
     pub(crate) fn report_waiting(
         &self,
@@ -300,13 +305,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !self.source.facility().has_waiting(&self.msr).map_err(CounterError::Access)? {
             return Ok(());
         }
+        let recording = self.precise_of(self.own()).retain(|counter| !self.is_gated(counter));
+        self.pause(recording)?;
         let served = self.serve_samples(report);
         let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
             true => CounterError::Access(error.fault),
             false => CounterError::Faulted(error.fault),
         });
-        self.memory.expect_spurious(served?.claim.interrupts());
-        Ok(())
+        let served = served.map(|served| self.memory.expect_spurious(served.claim.interrupts()));
+        served.and(self.unpause(recording))
     }
 
     /// Serves the counters and the facilities as in an interrupt, with all records that wait.

@@ -328,6 +328,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         if lent {
             let _ = self.memory.take_back(own);
+            // The borrower may have changed the facilities' registers.
+            self.source.facility().lose();
         }
         outcome = outcome.and(self.clear_facilities(own, Moment::GivenUp));
         outcome = outcome.and(self.table().extra.restore(&self.msr));

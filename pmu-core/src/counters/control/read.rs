@@ -9,7 +9,7 @@ use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::waiting::Waiting;
+use crate::counters::shared::waiting::{Waiting, since_record};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
@@ -40,7 +40,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if again {
                 accumulated = accumulated.wrapping_add(registers.mask()).wrapping_add(1);
             }
-            let since = value.wrapping_sub(counted_to) & registers.mask();
+            let since = match S::Facility::RECORDS && entry.is_precise() {
+                true => since_record(value, counted_to, registers.mask()),
+                false => value.wrapping_sub(counted_to) & registers.mask(),
+            };
             return Ok((accumulated.wrapping_add(since), value));
         }
     }

@@ -75,7 +75,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<CounterSet, CounterError> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
         self.memory.withdraw();
-        let mut outcome = self.restore_fixed_control(own);
+        // Records are neither disabled nor read while their counters count.
+        let precise = self.precise_of(own);
+        let mut outcome = self.pause(precise).map_err(CounterError::faulted);
+        outcome = outcome.and(self.restore_fixed_control(own));
         self.count_waiting(own);
         let (lost, parked, stopped) = self.stop_lost(own, all);
         outcome = outcome.and(stopped);
@@ -84,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome = outcome.and(self.program(lost));
         self.source.facility().lose();
         outcome = outcome.and(self.settle_facilities_of(own));
-        outcome = outcome.and(self.enable(own.without(parked)));
+        outcome = outcome.and(self.enable(own.without(parked | precise)));
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();
@@ -94,6 +97,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
         }
+        outcome = outcome.and(self.unpause(precise));
         outcome.map(|()| anew)
     }
 
@@ -154,6 +158,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             {
                 if let SlotState::Parked { .. } = slot.load() {
                     parked = parked | counter.only();
+                }
+                if let Err(fault) = self.load_due(counter) {
+                    self.mark_faulted(slot);
+                    outcome = outcome.and(Err(CounterError::Faulted(fault)));
                 }
                 continue;
             }

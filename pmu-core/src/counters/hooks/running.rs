@@ -172,9 +172,10 @@ impl<'r> RunningEvent<'r> {
         self.entry.accumulated()
     }
 
-    /// Returns the period that ends with the event's next sample.
+    /// Returns the period that ends with the event's next overflow; 0 if no sample is due then, because only a part of a
+    /// long period ends.
     pub fn period_under_way(&self) -> u64 {
-        self.entry.period.ended()
+        self.entry.period.over().unwrap_or(0)
     }
 
     /// Returns the number of events for which the processor is to load the counter after a record: the event's period,

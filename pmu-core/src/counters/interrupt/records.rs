@@ -41,7 +41,7 @@ where
         let is_on = self.memory.slot(counter).and_then(CounterSlot::running) == Some(event);
         if let Some(period) = left.or((!is_on).then_some(reloaded)) {
             // The count up to here was added when the event left its counter, or is lost with the counter.
-            if !hidden {
+            if !hidden && period != 0 {
                 self.report(EventOverflow { event, period, counter, tag: entry.tag() });
             }
             return false;
@@ -67,7 +67,7 @@ where
         let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
         let read = registers.read(self.msr);
         let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
-        entry.accumulate(value, registers.mask());
+        entry.accumulate_precise(value, registers.mask());
         let chunk = entry.period.next_chunk(registers.max_load(false));
         let preload = registers.preload(chunk);
         entry.loaded(preload);

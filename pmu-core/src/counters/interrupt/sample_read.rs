@@ -12,6 +12,7 @@ use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::{CounterMemory, IDLE};
 use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::waiting::since_record;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 
@@ -161,6 +162,9 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
         (total, counted_to) = waiting.added_to((total, counted_to), &registers);
     }
     let mut since = value.wrapping_sub(counted_to) & registers.mask();
+    if S::Facility::RECORDS && entry.is_precise() {
+        since = since_record(value, counted_to, registers.mask());
+    }
     if entry.has_wrapped()
         && value < SERVED_WITHIN
         && let Some(global) = source.unit().global()

@@ -14,7 +14,7 @@ use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::extra::SharedExtra;
 use crate::counters::shared::period::SharedPeriod;
-use crate::counters::shared::waiting::Waiting;
+use crate::counters::shared::waiting::{Waiting, since_record};
 use crate::msr::address::MsrAddress;
 use crate::msr::optional::OptionalAddress;
 use crate::precise::request::PackedPrecise;
@@ -451,6 +451,12 @@ impl EventEntry {
         let (total, counted_to) = waiting.added_to(self.accumulated(), registers);
         self.total.store(total, Relaxed);
         self.counted_to.store(counted_to, Relaxed);
+    }
+
+    /// Adds the events since a value that a precise event's counter is known to have had.
+    pub(crate) fn accumulate_precise(&self, value: u64, mask: u64) {
+        let counted = since_record(value, self.counted_to.swap(value, Relaxed), mask);
+        self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
     pub(crate) fn tag(&self) -> u64 {

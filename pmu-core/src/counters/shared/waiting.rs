@@ -11,6 +11,13 @@ pub struct Waiting {
     pub reloaded: u64,
 }
 
+/// Returns the number of events since a precise event's counter had the value `counted_to`. If it is behind that value
+/// now, the processor has loaded it with a record that was lost: only the events before that record are known.
+pub(crate) const fn since_record(value: u64, counted_to: u64, mask: u64) -> u64 {
+    let since = value.wrapping_sub(counted_to) & mask;
+    if since > mask / 2 { counted_to.wrapping_neg() & mask } else { since }
+}
+
 impl Waiting {
     /// No record waits.
     pub const NONE: Self = Self { records: 0, reloaded: 0 };

@@ -123,7 +123,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             })?;
         }
         entry.accumulate_records(waiting, registers);
-        entry.accumulate(value, mask);
+        entry.accumulate_precise(value, mask);
         let rest = if is_due { 1 } else { value.wrapping_neg() & mask };
         if waiting == Waiting::NONE {
             entry.period.set_resume(rest);

@@ -2,8 +2,8 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
-use crate::counters::events::period::Period;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
@@ -65,14 +65,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         };
         let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
-        let group = if entry.is_grouped() { group.collect() } else { CounterSet::NONE };
+        let group = match entry.is_grouped() {
+            true => group.collect(),
+            // What it records before the facilities are settled would be taken for nobody's.
+            false if S::Facility::RECORDS && entry.is_precise() => counter.only(),
+            false => CounterSet::NONE,
+        };
         self.pause(group)?;
         let applied = self.detach(counter, event).and_then(|detached| {
             if detached.overflowed {
                 let (period, tag) = (entry.period.ended(), entry.tag());
                 overflowed(EventOverflow { event, period, counter, tag });
             }
-            entry.period.store(Period::new(period));
+            // The record of a precise event that is due is written with its next occurrence.
+            entry.period.begin_anew(period, S::Facility::RECORDS && entry.is_precise());
             self.run_for(counter, event, None, true)
         });
         if applied.is_err() {

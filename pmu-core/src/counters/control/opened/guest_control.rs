@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
 
@@ -35,6 +36,9 @@ pub struct GuestControl {
 /// Without these values, an event that is confined to the host also counts in guests, and an event that is confined to
 /// guests counts nothing. Before the first VM entry, call
 /// [`set_virtualization`](crate::CounterSession::set_virtualization).
+///
+/// A [precise](crate::Event::precise) event counts nothing in guests: the processor would write its records to the
+/// guest's memory.
 ///
 /// If there is nothing to load, the result is `None`. There is nothing to load if one of these conditions holds:
 /// - The processor has no global control register, or confines events by their select, as AMD's processors do.
@@ -81,7 +85,10 @@ pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Optio
             }
             _ => continue,
         };
-        guest = match source.opened().entry(event).map(|entry| entry.guest_mode()) {
+        let entry = source.opened().entry(event);
+        guest = match entry.map(|entry| entry.guest_mode()) {
+            // As with a reserved counter.
+            _ if entry.is_some_and(EventEntry::is_precise) => guest & !bit,
             Some(GuestMode::GuestOnly) => guest | bit,
             Some(GuestMode::HostOnly) => guest & !bit,
             Some(GuestMode::Everywhere) | None => guest,

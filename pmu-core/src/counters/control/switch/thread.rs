@@ -74,8 +74,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut outcome = Ok(());
         SwitchError::add(&mut outcome, 0, self.pause(together));
         if S::Facility::RECORDS && self.opened_of(events).any(EventEntry::is_precise) {
-            // Before the events are closed. No record is added while their counters are stopped. Records of an event
-            // that has no counter any more may wait, too.
+            // Before the events are closed. Records of an event that has no counter any more may wait, too.
             SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
         }
         for (number, place) in events.iter_mut().enumerate() {

@@ -169,6 +169,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let control = &self.memory.global_control;
         let (gate, values) = if was_lent {
             // The borrower of before, or a recorder that could not be taken meanwhile, may have left branches.
+            self.source.facility().lose();
             self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
             facility.suspend(&self.msr).map_err(CounterError::Access)?;
             (own.bits(), self.begin_anew(own))
@@ -300,6 +301,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
+        for (counter, slot) in self.slots_of(own) {
+            if self.load_due(counter).is_err() {
+                slot.store(SlotState::Faulted);
+            }
+        }
         let error = self.settle_facilities_of(own).err().unwrap_or(error);
         let resumed = if self.unit().global().is_some() {
             self.unpause(CounterSet::from_bits(gate))
@@ -328,8 +334,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         {
             if let Some(entry) = slot.running().and_then(|event| counters.table().entry(event)) {
                 let mask = counters.registers(counter).mask();
-                entry.accumulate(value, mask);
-                entry.period.set_resume(value.wrapping_neg() & mask);
+                match counters.due_on(counter, value) {
+                    Some(entry) => {
+                        entry.accumulate_precise(value, mask);
+                        entry.period.set_resume(1);
+                    }
+                    None => {
+                        entry.accumulate(value, mask);
+                        entry.period.set_resume(value.wrapping_neg() & mask);
+                    }
+                }
             }
         }
     }

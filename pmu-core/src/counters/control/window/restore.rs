@@ -5,8 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::control::window::error::Failures;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
@@ -82,6 +84,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         for (value, (counter, slot)) in values.iter().zip(self.slots_of(own)) {
             let SlotState::Running { event, .. } = slot.load() else { continue };
             let (registers, mut value) = (self.registers(counter), *value);
+            if let Some(entry) = self.due_on(counter, value) {
+                entry.accumulate_precise(value, registers.mask());
+                value = registers.preload(1);
+                entry.loaded(value);
+            }
             if registers.register_for(value) != registers.value
                 && !full_width
                 && let Some(entry) = self.table().entry(event)
@@ -95,6 +102,30 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 failures.note(counter, slot, fault);
             }
         }
+    }
+
+    /// Returns the precise event of a counter that has this value, if its record is yet to be written. Who else has the
+    /// counters takes the record away: the event's next occurrence is to be recorded instead.
+    #[inline(always)]
+    pub(crate) fn due_on(&self, counter: CounterId, value: u64) -> Option<&EventEntry> {
+        let is_due = S::Facility::RECORDS && self.registers(counter).has_overflowed(value);
+        let event = self.slot(counter).filter(|_| is_due)?.running()?;
+        self.table().entry(event).filter(|entry| entry.is_precise())
+    }
+
+    /// Loads a counter of a precise event whose record is [due](Self::due_on), so that the next occurrence is recorded.
+    #[inline(always)]
+    pub(crate) fn load_due(&self, counter: CounterId) -> Result<(), MsrFault> {
+        if !self.runs_precise(counter.only()) {
+            return Ok(());
+        }
+        let registers = self.registers(counter);
+        let value = self.read(&registers)?;
+        let Some(entry) = self.due_on(counter, value) else { return Ok(()) };
+        entry.accumulate_precise(value, registers.mask());
+        let value = registers.preload(1);
+        entry.loaded(value);
+        self.wrmsr_retrying(registers.register_for(value), value)
     }
 
     /// Programs the controls of the counters that run, and of those that are parked.

@@ -1,0 +1,306 @@
+//! Precise events where they meet their neighbors: windows, guests, closures, other events, lost registers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{SampleParts, ThreadEvent, guest_control};
+use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::opened::{happened, raw};
+use pmu_virt::Read;
+
+use crate::scene::*;
+use crate::support::{Mock, Processor, nothing_is_enabled, processors};
+
+fn what(processor: &Processor) -> String {
+    format!("{}, freezes: {}", processor.name, processor.freezes)
+}
+
+fn adaptive() -> impl Iterator<Item = Processor> {
+    let fixed = ["format 0", "format 1", "format 2", "format 3"];
+    processors().into_iter().filter(move |processor| !fixed.contains(&processor.name))
+}
+
+/// The linear addresses in the registers are the host's: a guest's counter must not write records.
+#[test]
+fn no_record_is_written_while_a_guest_runs() {
+    for processor in processors() {
+        let (scene, what) = (Scene::new(processor), what(&processor));
+        let mut session = scene.take();
+        let event = scene.start(&mut session, &precise(0));
+        let plain = scene.start(&mut session, &raw(2));
+        let bit = |id| session.counter_of(id).unwrap().only().bits();
+        let control = guest_control(&scene.source(), &scene.counter_memory).expect(&what);
+        assert_eq!(control.host & bit(event), bit(event), "{what}");
+        assert_eq!(control.guest & bit(event), 0, "{what}: {control:x?}");
+        assert_eq!(control.guest & bit(plain), bit(plain), "{what}");
+        scene.ends(session, &what);
+    }
+}
+
+/// The records become greater while many small ones wait.
+#[test]
+fn records_that_grow_behind_many_small_ones_lose_none() {
+    for processor in adaptive() {
+        for before in [100, 300, 340, 380, 420, 460, 480, 490, 500, 505, 508, 509, 510] {
+            let (scene, what) = (Scene::new(processor), format!("{}, {before}", what(&processor)));
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let small = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, before * PERIOD);
+            let parts = SampleParts::REGISTERS | SampleParts::VECTORS | SampleParts::ACCESS;
+            let large = precise(2).recording(parts).with_total();
+            let large = scene.start(&mut session, &large);
+            scene.happen(2, 3 * PERIOD);
+            scene.happen(0, 3 * PERIOD + 7);
+            let total = |id| session.read_event(id, 0).unwrap().value;
+            assert_eq!((total(small), total(large)), ((before + 3) * PERIOD + 7, 300), "{what}");
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            let samples = (scene.addresses(0).len() as u64, scene.addresses(2).len());
+            assert_eq!(samples, (before + 3, 3), "{what}: {:?}", scene.memory.dropped());
+            scene.all_reported(&what);
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// Lets `count` of a kind happen at an access of the mock.
+fn at_access(scene: &'static Scene) -> Rc<Cell<(u32, usize, u64)>> {
+    let pending: Rc<Cell<(u32, usize, u64)>> = Rc::default();
+    let hook = {
+        let pending = pending.clone();
+        move |mock: &Mock<'static>| {
+            let (access, kind, count) = pending.get();
+            pending.set((access.saturating_sub(1), kind, count));
+            if access == 1 {
+                mock.advance(&mut happened(kind, count));
+            }
+        }
+    };
+    scene.mock.on_access(Box::leak(Box::new(hook)));
+    pending
+}
+
+/// Between the start of the counter and the settlement of the facility no record may be written.
+#[test]
+fn a_period_that_is_applied_loses_no_count_and_no_sample_at_any_access() {
+    for processor in processors() {
+        for threshold in [PreciseThreshold::EachRecord, PreciseThreshold::NearlyFull] {
+            for access in 1..40 {
+                let what = format!("{}, {threshold:?}, {access}", what(&processor));
+                let scene = Scene::new(processor);
+                scene.memory.set_threshold(threshold);
+                let pending = at_access(scene);
+                let mut session = scene.take();
+                let event = scene.start(&mut session, &precise(0).with_total());
+                scene.happen(0, 250);
+                // So many that a period of 10 ends, and none of 100.
+                pending.set((access, 0, 15));
+                session.apply_period(event, 10, 0, |_| ()).expect(&what);
+                let done = pending.get().0 == 0;
+                pending.set((0, 0, 0));
+                let before = session.read_event(event, 0).unwrap().value;
+                assert!([250, 265].contains(&before), "{what}: {before}");
+                scene.happen(0, 35);
+                let total = session.read_event(event, 0).unwrap().value;
+                assert_eq!(total, before + 35, "{what}");
+                session.report_samples(|sample| scene.note(&sample)).unwrap();
+                scene.all_reported(&what);
+                assert_eq!(scene.memory.dropped().unattributed, 0, "{what}");
+                scene.ends(session, &what);
+                if !done {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The registers of architectural PEBS lose the records' place, and the records.
+#[test]
+fn records_behind_lost_registers_are_those_of_their_event() {
+    for processor in processors() {
+        let (scene, what) = (Scene::new(processor), what(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        let first = scene.start(&mut session, &precise(0));
+        scene.happen(0, 3 * PERIOD);
+        let counter = session.counter_of(first);
+        session.stop_event(first, 0).unwrap();
+        let second = scene.start(&mut session, &precise(0).tagged(9).with_total());
+        assert_eq!(session.counter_of(second), counter, "{what}");
+        scene.mock.lose_registers();
+        scene.mock.set_performance_entry(0x400);
+        session.reprogram(|sample| scene.note(&sample)).unwrap();
+        let before = scene.addresses(0).len();
+        scene.happen(0, 2 * PERIOD);
+        session.report_samples(|sample| scene.note(&sample)).unwrap();
+        assert_eq!((scene.addresses(0).len(), scene.addresses(9).len()), (before, 2), "{what}");
+        assert_eq!(session.read_event(second, 0).unwrap().value, 200, "{what}");
+        scene.ends(session, &what);
+    }
+}
+
+/// The first of the records that wait ends another period than the others.
+#[test]
+fn records_of_an_event_that_left_have_the_periods_that_they_ended() {
+    for processor in processors() {
+        for leaves in [false, true] {
+            let (scene, what) = (Scene::new(processor), what(&processor));
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let event = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, 70);
+            session.stop_event(event, 0).unwrap();
+            scene.table.set_period(event, 200).unwrap();
+            session.start_event(event, 0).unwrap();
+            scene.happen(0, 30 + 200 + 200);
+            if leaves {
+                session.stop_event(event, 0).unwrap();
+            }
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            let periods: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.period).collect();
+            assert_eq!(periods, [100, 200, 200], "{what}, leaves: {leaves}");
+            assert_eq!(session.read_event(event, 0).unwrap().value, 500, "{what}");
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// While a task reports samples, other events of the processor go on.
+#[test]
+fn what_happens_while_a_task_reports_is_reported_once_and_as_its_own() {
+    for processor in processors() {
+        for operation in 0..3 {
+            let what = format!("{}, operation {operation}", what(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let of_thread = scene.start(&mut session, &precise(0));
+            // Some processors have no records of this event.
+            let other = session.open_event(&scene.counters, &precise(2).with_total());
+            let Ok(other) = other else { continue };
+            session.start_event(other, 0).unwrap();
+            scene.happen(0, 2 * PERIOD);
+            scene.happen(2, PERIOD);
+            scene.happen(0, 2 * PERIOD);
+            let happens = Cell::new(true);
+            *scene.react.borrow_mut() = Some(Box::new(move |scene, _| {
+                if happens.take() {
+                    scene.happen(2, 3 * PERIOD);
+                }
+            }));
+            let mut thread = [ThreadEvent::Opened(of_thread)];
+            let note = |sample: pmu_core::Sample<'_, _>| scene.note(&sample);
+            match operation {
+                0 => session.switch_out(&mut thread, 0, note).unwrap(),
+                1 => session.report_samples(note).unwrap(),
+                _ => session.reprogram(note).map(|_| ()).unwrap(),
+            }
+            let total = session.read_event(other, 0).unwrap().value;
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            let samples = (scene.addresses(0).len(), scene.addresses(2).len() as u64);
+            assert_eq!(samples, (4, total / PERIOD), "{what}: {:?}", scene.seen.borrow());
+            scene.all_reported(&what);
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// A plain event's interrupt freezes the counters as a precise one overflows: the record is yet to be written.
+#[test]
+fn a_record_that_is_due_is_not_lost_in_a_window() {
+    for processor in processors() {
+        for operation in 0..4 {
+            let what = format!("{}, operation {operation}", what(&processor));
+            let scene = Scene::new(processor);
+            let mut session = scene.take();
+            scene.start(&mut session, &raw(0).user_only().every(PERIOD).tagged(5));
+            let event = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, PERIOD);
+            match operation {
+                0 => session.lend(0, |sample| scene.note(&sample)).unwrap().end(0).unwrap(),
+                1 => {
+                    session.suspend(0, |sample| scene.note(&sample)).unwrap();
+                    scene.mock.lose_registers();
+                    session.resume(0, |sample| scene.note(&sample)).map(|_| ()).unwrap();
+                }
+                2 => {
+                    session.stop_event(event, 0).unwrap();
+                    session.start_event(event, 0).unwrap();
+                }
+                _ => session.reprogram(|sample| scene.note(&sample)).map(|_| ()).unwrap(),
+            }
+            assert_eq!(session.read_event(event, 0).unwrap().value, PERIOD, "{what}");
+            scene.happen(0, 2);
+            assert_eq!(scene.addresses(0).len(), 1, "{what}");
+            scene.happen(0, 3 * PERIOD - 2);
+            assert_eq!(session.read_event(event, 0).unwrap().value, 4 * PERIOD, "{what}");
+            assert!(scene.addresses(0).len() >= 3, "{what}");
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// A record is lost, and the processor has loaded the counter for it with more than it was loaded with before.
+#[test]
+fn a_lost_record_costs_its_count_and_no_more() {
+    for processor in processors() {
+        for leaves in [false, true] {
+            let what = format!("{}, leaves: {leaves}", what(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let event = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, 70);
+            session.stop_event(event, 0).unwrap();
+            session.start_event(event, 0).unwrap();
+            scene.happen(0, 30 + 5);
+            // The index is overwritten, as if nothing had been recorded.
+            let [area, _] = crate::support::words(scene.memory);
+            area[5].store(area[4].load(Relaxed), Relaxed);
+            scene.mock.with_precise_records(|records| {
+                scene.mock.with_pmu(|pmu| {
+                    if let Read::Value(index) = pmu.read_beside(records, 0x3F5) {
+                        let _ = pmu.write_beside(records, 0x3F5, index & !0x7FF_FFF0);
+                    }
+                });
+            });
+            if leaves {
+                session.stop_event(event, 0).unwrap();
+            }
+            let total = session.read_event(event, 0).unwrap().value;
+            assert!(total <= 105, "{what}: {total}");
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// A borrower's records end with the session, also if its window was dropped.
+#[test]
+fn a_borrowers_records_end_with_the_session() {
+    for processor in processors().into_iter().filter(|of| of.counters.version < 6) {
+        for again in [false, true] {
+            let (scene, what) = (Scene::new(processor), what(&processor));
+            let mut session = scene.take();
+            scene.start(&mut session, &precise(0));
+            let mut window = session.lend(0, |_| ()).unwrap();
+            window.lent().set_programmed(true);
+            scene.mock.with_precise_records(|records| {
+                scene.mock.with_pmu(|pmu| {
+                    let _ = pmu.write_beside(records, 0x600, 0x1234_5000);
+                    let _ = pmu.write_beside(records, 0x3F1, 1);
+                });
+            });
+            drop(window);
+            if again {
+                let window = session.lend(0, |_| ()).unwrap();
+                let enabled = scene.mock.with_precise_records(|records| records.enabled());
+                assert_eq!(enabled, Some(0), "{what}");
+                drop(window);
+            }
+            session.shut_down().unwrap();
+            nothing_is_enabled(scene.mock, &what);
+        }
+    }
+}
