@@ -1,16 +1,26 @@
 //! Precise events where they meet their neighbors: windows, guests, closures, other events, lost registers.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{SampleParts, ThreadEvent, guest_control};
-use pmu_intel::precise::PreciseThreshold;
-use pmu_tests::opened::{happened, raw};
-use pmu_virt::Read;
+use pmu_core::{
+    AutoCounterReload, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,
+    EventEntry, EventFacility, EventTable, MAX_COUNTERS, OpenedEvents, ReloadMemory, Sample,
+    SampleParts, ThreadEvent, guest_control, service,
+};
+use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
+use pmu_tests::ProcessMemory;
+use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::{
+    Configuration, GuestMemory, IntelConfiguration, PreciseConfiguration, Read,
+    ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload,
+};
 
 use crate::scene::*;
-use crate::support::{Mock, Processor, nothing_is_enabled, processors};
+use crate::support::{
+    Mock, PHYSICAL, Processor, instruction, lend, nothing_is_enabled, processors, words,
+};
 
 fn what(processor: &Processor) -> String {
     format!("{}, freezes: {}", processor.name, processor.freezes)
@@ -257,7 +267,7 @@ fn a_lost_record_costs_its_count_and_no_more() {
             session.start_event(event, 0).unwrap();
             scene.happen(0, 30 + 5);
             // The index is overwritten, as if nothing had been recorded.
-            let [area, _] = crate::support::words(scene.memory);
+            let [area, _] = words(scene.memory);
             area[5].store(area[4].load(Relaxed), Relaxed);
             scene.mock.with_precise_records(|records| {
                 scene.mock.with_pmu(|pmu| {
@@ -303,4 +313,101 @@ fn a_borrowers_records_end_with_the_session() {
             nothing_is_enabled(scene.mock, &what);
         }
     }
+}
+
+type PairSource<F> = OpenedEvents<'static, F>;
+
+/// Takes a session of a processor with architectural records and counter reload, in either order.
+fn both_facilities<F: EventFacility + 'static>(
+    with: impl Fn(Pebs<'static>, AutoCounterReload<'static>) -> F,
+) {
+    let memory = lend();
+    let [_, buffer] = words(memory);
+    let ram = ProcessMemory::default().with(buffer, PHYSICAL);
+    let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
+    let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 3));
+    let records = PreciseConfiguration::ARCHITECTURAL;
+    let records = VirtualPrecise::new(&configuration, records).unwrap();
+    let reload = ReloadConfiguration::of(0xFF, 0x7);
+    let reload = VirtualReload::new(&configuration, reload).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_reload(reload.sharing(&records));
+    let mock = mock.with_precise(records, ram, Box::leak(Box::new(instruction)));
+    let mock: &'static Mock<'static> = Box::leak(Box::new(mock));
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    let snapshot = mock.snapshot();
+    let unit: &'static _ = Box::leak(Box::new(PreciseUnit::detect(&snapshot, mock).unwrap()));
+    let counters: &'static _ = Box::leak(Box::new(pmu_intel::counters(&snapshot).unwrap()));
+    let reload: &'static _ = Box::leak(Box::new(pmu_intel::counter_reload(&snapshot).unwrap()));
+    let reloads: &'static ReloadMemory = Box::leak(Box::new(ReloadMemory::new()));
+    let table: &'static EventTable<[EventEntry; 12]> = Box::leak(Box::new(EventTable::new()));
+    table.set_min_period(1);
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
+    let facility = with(pebs, AutoCounterReload::new(reload, reloads));
+    let source: PairSource<F> = OpenedEvents::new(counters, table as &EventTable).with(facility);
+    let counter_memory: &'static CounterMemory<[CounterSlot; MAX_COUNTERS]> =
+        Box::leak(Box::new(CounterMemory::new()));
+    let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let (noted, in_handler) = (seen.clone(), source);
+    mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
+        let report = |sample: Sample<'_, F>| noted.borrow_mut().push(sample.tag);
+        service(&in_handler, mock, mock, counter_memory, report).unwrap();
+    })));
+    let all = CounterSet::ALL;
+    let session = CounterSession::take(source, counters, all, mock, mock, counter_memory);
+    let mut session = session.unwrap();
+    // A precise event cannot be reloaded: the register of its reload is that of the records.
+    let members = [precise(2).reloaded_by(0b10), raw(3).every(1000).reloaded_by(0b10)];
+    let refused = session.open_group(counters, &members).map_err(|error| error.reason);
+    assert_eq!(refused, Err(CounterError::NotReloadable));
+    // It may reload others, and counters go from the one use to the other.
+    let reloaded = raw(3).user_only().every(PERIOD).tagged(3).reloaded_by(0b10);
+    let delimits = raw(4).user_only().every(1000).tagged(4).reloaded_by(0b10);
+    for round in 0..6 {
+        let group = session.open_group(counters, &[reloaded, delimits]).unwrap();
+        let alone: Vec<_> = (0..6)
+            .map(|_| session.open_event(counters, &precise(2).with_total().rotating()).unwrap())
+            .collect();
+        let start = |session: &mut CounterSession<'static, _, _, _>| {
+            session.start_group(group, 0).unwrap();
+        };
+        if round % 2 == 0 {
+            start(&mut session);
+        }
+        alone.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        if round % 2 != 0 {
+            start(&mut session);
+        }
+        seen.borrow_mut().clear();
+        mock.advance(&mut happened(2, PERIOD));
+        mock.advance(&mut happened(3, PERIOD));
+        let mut tags = seen.borrow().clone();
+        tags.sort_unstable();
+        assert_eq!(tags, [2, 2, 2, 2, 2, 2, 3], "round {round}");
+        for event in &alone {
+            assert_eq!(session.read_event(*event, 0).unwrap().value, PERIOD, "round {round}");
+        }
+        // The others stay, the group's counters become those of precise events.
+        session.close_group(group, 0).unwrap();
+        let more: Vec<_> = (0..2)
+            .map(|_| session.open_event(counters, &precise(5).with_total()).unwrap())
+            .collect();
+        more.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        seen.borrow_mut().clear();
+        mock.advance(&mut happened(5, 3 * PERIOD));
+        assert_eq!(*seen.borrow(), [5; 6], "round {round}");
+        for event in alone.into_iter().chain(more) {
+            session.close_event(event, 0).unwrap();
+        }
+    }
+    session.shut_down().unwrap();
+    nothing_is_enabled(mock, "both");
+    assert_eq!(mock.breach(), None);
+}
+
+#[test]
+fn counters_go_from_reload_to_records_and_back_in_either_order_of_the_facilities() {
+    both_facilities(|pebs, reload| (pebs, reload));
+    both_facilities(|pebs, reload| (reload, pebs));
 }
