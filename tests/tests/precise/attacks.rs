@@ -411,3 +411,142 @@ fn counters_go_from_reload_to_records_and_back_in_either_order_of_the_facilities
     both_facilities(|pebs, reload| (pebs, reload));
     both_facilities(|pebs, reload| (reload, pebs));
 }
+
+/// A period in parts begins while the threshold is of many records.
+#[test]
+fn a_long_period_that_is_set_behind_waiting_records_is_not_longer_than_asked() {
+    const LONG: u64 = 3 << 31;
+    for processor in processors() {
+        for leaves in [false, true] {
+            let what = format!("{}, leaves: {leaves}", what(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let event = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, 2 * PERIOD);
+            scene.table.set_period(event, LONG).unwrap();
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            scene.happen(0, LONG - 7);
+            if leaves {
+                session.stop_event(event, 0).unwrap();
+                session.start_event(event, 0).unwrap();
+            }
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            let periods = || scene.seen.borrow().iter().map(|seen| seen.period).collect::<Vec<_>>();
+            assert_eq!(periods(), [100, 100], "{what}");
+            scene.happen(0, 7);
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            assert_eq!(periods(), [100, 100, LONG], "{what}");
+            assert_eq!(session.read_event(event, 0).unwrap().value, 200 + LONG, "{what}");
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// An event goes on while others come and go, whatever it records in the middle of that.
+#[test]
+fn a_bystander_is_counted_and_sampled_exactly_at_any_access() {
+    for processor in processors() {
+        for threshold in [PreciseThreshold::EachRecord, PreciseThreshold::NearlyFull] {
+            for operation in 0..9 {
+                for (access, happens) in (1..80).flat_map(|at| [(at, 150), (at, 0)]) {
+                    let what =
+                        format!("{}, {threshold:?}, {operation}, {access}", what(&processor));
+                    if !passes_by(
+                        Scene::new(processor),
+                        threshold,
+                        operation,
+                        access,
+                        happens,
+                        &what,
+                    ) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether the operation had so many accesses.
+fn passes_by(
+    scene: &'static Scene,
+    threshold: PreciseThreshold,
+    operation: u32,
+    access: u32,
+    happens: u64,
+    what: &str,
+) -> bool {
+    scene.memory.set_threshold(threshold);
+    let pending = Rc::new(Cell::new(0));
+    let hook = {
+        let pending: Rc<Cell<u32>> = pending.clone();
+        move |mock: &Mock<'static>| {
+            let access = pending.get();
+            pending.set(access.saturating_sub(1));
+            match (access, happens) {
+                (1, 0) => {
+                    mock.interrupt_from_elsewhere();
+                }
+                (1, _) => mock.advance(&mut happened(0, happens)),
+                _ => {}
+            }
+        }
+    };
+    scene.mock.on_access(Box::leak(Box::new(hook)));
+    let mut session = scene.take();
+    let processor = &scene.counters;
+    let bystander = scene.start(&mut session, &precise(0).with_total());
+    // Some processors have no records of this event.
+    let other =
+        if session.open_event(processor, &precise(2)).is_ok() { precise(2) } else { raw(2) };
+    let has_parts = scene.unit.groups().contains(SampleParts::REGISTERS);
+    let large = match has_parts && other.precision().is_some() {
+        true => other.recording(SampleParts::REGISTERS),
+        false => other,
+    };
+    let members = [raw(3).user_only(), large, other.tagged(8)];
+    let group = session.open_group(processor, &members).expect(what);
+    let second = session.group_events(group).nth(1).unwrap();
+    let third = session.group_events(group).nth(2).unwrap();
+    let alone = session.open_event(processor, &large.rotating()).expect(what);
+    scene.happen(0, 270);
+    let note = |sample: Sample<'_, Option<Pebs<'static>>>| scene.note(&sample);
+    let mut thread = [ThreadEvent::Opened(alone)];
+    if operation > 0 {
+        session.start_event(alone, 0).expect(what);
+    }
+    if (4..6).contains(&operation) {
+        session.disable_event(third, 0).expect(what);
+        session.start_group(group, 0).expect(what);
+    }
+    scene.happen(2, 130);
+    pending.set(access);
+    match operation {
+        0 => session.start_event_if_free(alone, 0).expect(what),
+        1 => session.stop_event(alone, 0).expect(what),
+        2 => session.start_group(group, 0).expect(what),
+        3 => session.switch_out(&mut thread, 0, note).expect(what),
+        4 => session.enable_event(third, 0).expect(what),
+        5 => session.disable_event(second, 0).expect(what),
+        6 => session.rotate(1).map(|_| ()).expect(what),
+        7 => session.report_samples(note).expect(what),
+        _ => session.reprogram(note).map(|_| ()).expect(what),
+    }
+    let done = pending.replace(0) == 0;
+    let total = session.read_event(bystander, 0).unwrap().value;
+    // Nothing is counted while the counter is stopped.
+    let is_one = [270, 270 + happens].contains(&total);
+    // An interrupt in the middle is served as the counters are stopped, or afterwards.
+    let is_part = total > 270 && total < 270 + happens && total.is_multiple_of(PERIOD);
+    assert!(is_one || is_part, "{what}: {total}");
+    scene.happen(0, 60);
+    let now = session.read_event(bystander, 0).unwrap().value;
+    assert_eq!(now, total + 60, "{what}");
+    session.report_samples(note).expect(what);
+    let dropped = scene.memory.dropped();
+    assert_eq!(scene.addresses(0).len() as u64, now / PERIOD, "{what}: {dropped:?}");
+    assert_eq!((scene.faulted.get(), scene.mock.lost_records()), (0, 0), "{what}");
+    scene.ends(session, what);
+    done
+}
