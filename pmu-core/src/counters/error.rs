@@ -73,6 +73,7 @@ pub enum CounterError {
     ///   first six events of the group.
     /// - The event has no period, or a period of 2³¹ or more.
     /// - The event keeps a [total](crate::Event::with_total).
+    /// - The event is [precise](crate::Event::precise).
     NotReloadable,
     /// The samples of the event cannot have the [branches](crate::Event::with_branches) that were asked for: the
     /// session's source has no [`Branches`](crate::Branches), the processor cannot record these branches for the event,

@@ -105,7 +105,8 @@ impl Pebs<'_> {
             }
             let flags = state.slot(counter).map_or(0, |slot| slot.flags().0);
             let (event_id, period) = (Some(event.id()), event.period_under_way());
-            let reloaded = waiting.reloaded;
+            // Parts of a period are no samples.
+            let reloaded = if period == 0 { 0 } else { waiting.reloaded };
             let departed = Departed { counter, event: event_id, period, reloaded, flags, until };
             if !state.departed.add(departed, generation) {
                 // Without this the records would be taken for those of the counter's next event.

@@ -6,6 +6,9 @@ use crate::precise::pebs::Pebs;
 use crate::precise::settle::Registers;
 use crate::precise::state::TAKEN;
 
+/// Periods from here on may be parts of longer ones: at least half of what a counter can take.
+const LEAST_PART: u64 = 1 << 30;
+
 impl Facility for Pebs<'_> {
     const RECORDS: bool = true;
 
@@ -56,6 +59,10 @@ impl Facility for Pebs<'_> {
         };
         let registers = Registers { pebs: self, msr };
         slot.reload.store(events, core::sync::atomic::Ordering::Relaxed);
+        if events >= LEAST_PART {
+            // The interrupt begins the next part.
+            registers.interrupt_for_each()?;
+        }
         if self.unit.needs_physical_address() {
             return registers.write_control(counter, true);
         }

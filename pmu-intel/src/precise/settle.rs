@@ -245,6 +245,29 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         Ok(())
     }
 
+    /// Lets each record interrupt until the facility is next settled. The counters are stopped.
+    pub(crate) fn interrupt_for_each(&self) -> Result<(), MsrFault> {
+        let (pebs, memory) = (self.pebs, self.pebs.memory);
+        let is_architectural = pebs.unit.needs_physical_address();
+        let least = match is_architectural {
+            true => INDEX_UNIT,
+            false => pebs.size_of(SampleParts::NONE) as u32,
+        };
+        if memory.state.threshold.load(Relaxed) == least {
+            return Ok(());
+        }
+        if is_architectural {
+            let index = PebsIndex::from_bits(self.msr.rdmsr_retrying(index_register())?);
+            let index = index.with_threshold(least / INDEX_UNIT);
+            self.msr.wrmsr_retrying(index_register(), index.into_bits())?;
+        } else {
+            let threshold = memory.buffer_address() + u64::from(least);
+            memory.save_area().pebs_interrupt_threshold.store(threshold, Relaxed);
+        }
+        memory.state.threshold.store(least, Relaxed);
+        Ok(())
+    }
+
     /// Gives the processor the buffer of architectural PEBS, and its threshold. Records that are in the buffer stay.
     fn write_index(&self, threshold: u32) -> Result<(), MsrFault> {
         let base = self.base();

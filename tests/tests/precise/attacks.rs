@@ -1,16 +1,26 @@
 //! Precise events where they meet their neighbors: windows, guests, closures, other events, lost registers.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{SampleParts, ThreadEvent, guest_control};
-use pmu_intel::precise::PreciseThreshold;
-use pmu_tests::opened::{happened, raw};
-use pmu_virt::Read;
+use pmu_core::{
+    AutoCounterReload, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,
+    EventEntry, EventFacility, EventTable, MAX_COUNTERS, OpenedEvents, ReloadMemory, Sample,
+    SampleParts, ThreadEvent, guest_control, service,
+};
+use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
+use pmu_tests::ProcessMemory;
+use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::{
+    Configuration, GuestMemory, IntelConfiguration, PreciseConfiguration, Read,
+    ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload,
+};
 
 use crate::scene::*;
-use crate::support::{Mock, Processor, nothing_is_enabled, processors};
+use crate::support::{
+    Mock, PHYSICAL, Processor, instruction, lend, nothing_is_enabled, processors, words,
+};
 
 fn what(processor: &Processor) -> String {
     format!("{}, freezes: {}", processor.name, processor.freezes)
@@ -257,7 +267,7 @@ fn a_lost_record_costs_its_count_and_no_more() {
             session.start_event(event, 0).unwrap();
             scene.happen(0, 30 + 5);
             // The index is overwritten, as if nothing had been recorded.
-            let [area, _] = crate::support::words(scene.memory);
+            let [area, _] = words(scene.memory);
             area[5].store(area[4].load(Relaxed), Relaxed);
             scene.mock.with_precise_records(|records| {
                 scene.mock.with_pmu(|pmu| {
@@ -303,4 +313,240 @@ fn a_borrowers_records_end_with_the_session() {
             nothing_is_enabled(scene.mock, &what);
         }
     }
+}
+
+type PairSource<F> = OpenedEvents<'static, F>;
+
+/// Takes a session of a processor with architectural records and counter reload, in either order.
+fn both_facilities<F: EventFacility + 'static>(
+    with: impl Fn(Pebs<'static>, AutoCounterReload<'static>) -> F,
+) {
+    let memory = lend();
+    let [_, buffer] = words(memory);
+    let ram = ProcessMemory::default().with(buffer, PHYSICAL);
+    let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
+    let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 3));
+    let records = PreciseConfiguration::ARCHITECTURAL;
+    let records = VirtualPrecise::new(&configuration, records).unwrap();
+    let reload = ReloadConfiguration::of(0xFF, 0x7);
+    let reload = VirtualReload::new(&configuration, reload).unwrap();
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_reload(reload.sharing(&records));
+    let mock = mock.with_precise(records, ram, Box::leak(Box::new(instruction)));
+    let mock: &'static Mock<'static> = Box::leak(Box::new(mock));
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    let snapshot = mock.snapshot();
+    let unit: &'static _ = Box::leak(Box::new(PreciseUnit::detect(&snapshot, mock).unwrap()));
+    let counters: &'static _ = Box::leak(Box::new(pmu_intel::counters(&snapshot).unwrap()));
+    let reload: &'static _ = Box::leak(Box::new(pmu_intel::counter_reload(&snapshot).unwrap()));
+    let reloads: &'static ReloadMemory = Box::leak(Box::new(ReloadMemory::new()));
+    let table: &'static EventTable<[EventEntry; 12]> = Box::leak(Box::new(EventTable::new()));
+    table.set_min_period(1);
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
+    let facility = with(pebs, AutoCounterReload::new(reload, reloads));
+    let source: PairSource<F> = OpenedEvents::new(counters, table as &EventTable).with(facility);
+    let counter_memory: &'static CounterMemory<[CounterSlot; MAX_COUNTERS]> =
+        Box::leak(Box::new(CounterMemory::new()));
+    let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let (noted, in_handler) = (seen.clone(), source);
+    mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
+        let report = |sample: Sample<'_, F>| noted.borrow_mut().push(sample.tag);
+        service(&in_handler, mock, mock, counter_memory, report).unwrap();
+    })));
+    let all = CounterSet::ALL;
+    let session = CounterSession::take(source, counters, all, mock, mock, counter_memory);
+    let mut session = session.unwrap();
+    // A precise event cannot be reloaded: the register of its reload is that of the records.
+    let members = [precise(2).reloaded_by(0b10), raw(3).every(1000).reloaded_by(0b10)];
+    let refused = session.open_group(counters, &members).map_err(|error| error.reason);
+    assert_eq!(refused, Err(CounterError::NotReloadable));
+    // It may reload others, and counters go from the one use to the other.
+    let reloaded = raw(3).user_only().every(PERIOD).tagged(3).reloaded_by(0b10);
+    let delimits = raw(4).user_only().every(1000).tagged(4).reloaded_by(0b10);
+    for round in 0..6 {
+        let group = session.open_group(counters, &[reloaded, delimits]).unwrap();
+        let alone: Vec<_> = (0..6)
+            .map(|_| session.open_event(counters, &precise(2).with_total().rotating()).unwrap())
+            .collect();
+        let start = |session: &mut CounterSession<'static, _, _, _>| {
+            session.start_group(group, 0).unwrap();
+        };
+        if round % 2 == 0 {
+            start(&mut session);
+        }
+        alone.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        if round % 2 != 0 {
+            start(&mut session);
+        }
+        seen.borrow_mut().clear();
+        mock.advance(&mut happened(2, PERIOD));
+        mock.advance(&mut happened(3, PERIOD));
+        let mut tags = seen.borrow().clone();
+        tags.sort_unstable();
+        assert_eq!(tags, [2, 2, 2, 2, 2, 2, 3], "round {round}");
+        for event in &alone {
+            assert_eq!(session.read_event(*event, 0).unwrap().value, PERIOD, "round {round}");
+        }
+        // The others stay, the group's counters become those of precise events.
+        session.close_group(group, 0).unwrap();
+        let more: Vec<_> = (0..2)
+            .map(|_| session.open_event(counters, &precise(5).with_total()).unwrap())
+            .collect();
+        more.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        seen.borrow_mut().clear();
+        mock.advance(&mut happened(5, 3 * PERIOD));
+        assert_eq!(*seen.borrow(), [5; 6], "round {round}");
+        for event in alone.into_iter().chain(more) {
+            session.close_event(event, 0).unwrap();
+        }
+    }
+    session.shut_down().unwrap();
+    nothing_is_enabled(mock, "both");
+    assert_eq!(mock.breach(), None);
+}
+
+#[test]
+fn counters_go_from_reload_to_records_and_back_in_either_order_of_the_facilities() {
+    both_facilities(|pebs, reload| (pebs, reload));
+    both_facilities(|pebs, reload| (reload, pebs));
+}
+
+/// A period in parts begins while the threshold is of many records.
+#[test]
+fn a_long_period_that_is_set_behind_waiting_records_is_not_longer_than_asked() {
+    const LONG: u64 = 3 << 31;
+    for processor in processors() {
+        for leaves in [false, true] {
+            let what = format!("{}, leaves: {leaves}", what(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            let event = scene.start(&mut session, &precise(0).with_total());
+            scene.happen(0, 2 * PERIOD);
+            scene.table.set_period(event, LONG).unwrap();
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            scene.happen(0, LONG - 7);
+            if leaves {
+                session.stop_event(event, 0).unwrap();
+                session.start_event(event, 0).unwrap();
+            }
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            let periods = || scene.seen.borrow().iter().map(|seen| seen.period).collect::<Vec<_>>();
+            assert_eq!(periods(), [100, 100], "{what}");
+            scene.happen(0, 7);
+            session.report_samples(|sample| scene.note(&sample)).unwrap();
+            assert_eq!(periods(), [100, 100, LONG], "{what}");
+            assert_eq!(session.read_event(event, 0).unwrap().value, 200 + LONG, "{what}");
+            scene.ends(session, &what);
+        }
+    }
+}
+
+/// An event goes on while others come and go, whatever it records in the middle of that.
+#[test]
+fn a_bystander_is_counted_and_sampled_exactly_at_any_access() {
+    for processor in processors() {
+        for threshold in [PreciseThreshold::EachRecord, PreciseThreshold::NearlyFull] {
+            for operation in 0..9 {
+                for (access, happens) in (1..80).flat_map(|at| [(at, 150), (at, 0)]) {
+                    let what =
+                        format!("{}, {threshold:?}, {operation}, {access}", what(&processor));
+                    if !passes_by(
+                        Scene::new(processor),
+                        threshold,
+                        operation,
+                        access,
+                        happens,
+                        &what,
+                    ) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether the operation had so many accesses.
+fn passes_by(
+    scene: &'static Scene,
+    threshold: PreciseThreshold,
+    operation: u32,
+    access: u32,
+    happens: u64,
+    what: &str,
+) -> bool {
+    scene.memory.set_threshold(threshold);
+    let pending = Rc::new(Cell::new(0));
+    let hook = {
+        let pending: Rc<Cell<u32>> = pending.clone();
+        move |mock: &Mock<'static>| {
+            let access = pending.get();
+            pending.set(access.saturating_sub(1));
+            match (access, happens) {
+                (1, 0) => {
+                    mock.interrupt_from_elsewhere();
+                }
+                (1, _) => mock.advance(&mut happened(0, happens)),
+                _ => {}
+            }
+        }
+    };
+    scene.mock.on_access(Box::leak(Box::new(hook)));
+    let mut session = scene.take();
+    let processor = &scene.counters;
+    let bystander = scene.start(&mut session, &precise(0).with_total());
+    // Some processors have no records of this event.
+    let other =
+        if session.open_event(processor, &precise(2)).is_ok() { precise(2) } else { raw(2) };
+    let has_parts = scene.unit.groups().contains(SampleParts::REGISTERS);
+    let large = match has_parts && other.precision().is_some() {
+        true => other.recording(SampleParts::REGISTERS),
+        false => other,
+    };
+    let members = [raw(3).user_only(), large, other.tagged(8)];
+    let group = session.open_group(processor, &members).expect(what);
+    let second = session.group_events(group).nth(1).unwrap();
+    let third = session.group_events(group).nth(2).unwrap();
+    let alone = session.open_event(processor, &large.rotating()).expect(what);
+    scene.happen(0, 270);
+    let note = |sample: Sample<'_, Option<Pebs<'static>>>| scene.note(&sample);
+    let mut thread = [ThreadEvent::Opened(alone)];
+    if operation > 0 {
+        session.start_event(alone, 0).expect(what);
+    }
+    if (4..6).contains(&operation) {
+        session.disable_event(third, 0).expect(what);
+        session.start_group(group, 0).expect(what);
+    }
+    scene.happen(2, 130);
+    pending.set(access);
+    match operation {
+        0 => session.start_event_if_free(alone, 0).expect(what),
+        1 => session.stop_event(alone, 0).expect(what),
+        2 => session.start_group(group, 0).expect(what),
+        3 => session.switch_out(&mut thread, 0, note).expect(what),
+        4 => session.enable_event(third, 0).expect(what),
+        5 => session.disable_event(second, 0).expect(what),
+        6 => session.rotate(1).map(|_| ()).expect(what),
+        7 => session.report_samples(note).expect(what),
+        _ => session.reprogram(note).map(|_| ()).expect(what),
+    }
+    let done = pending.replace(0) == 0;
+    let total = session.read_event(bystander, 0).unwrap().value;
+    // Nothing is counted while the counter is stopped.
+    let is_one = [270, 270 + happens].contains(&total);
+    // An interrupt in the middle is served as the counters are stopped, or afterwards.
+    let is_part = total > 270 && total < 270 + happens && total.is_multiple_of(PERIOD);
+    assert!(is_one || is_part, "{what}: {total}");
+    scene.happen(0, 60);
+    let now = session.read_event(bystander, 0).unwrap().value;
+    assert_eq!(now, total + 60, "{what}");
+    session.report_samples(note).expect(what);
+    let dropped = scene.memory.dropped();
+    assert_eq!(scene.addresses(0).len() as u64, now / PERIOD, "{what}: {dropped:?}");
+    assert_eq!((scene.faulted.get(), scene.mock.lost_records()), (0, 0), "{what}");
+    scene.ends(session, what);
+    done
 }

@@ -55,6 +55,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         counters: CounterSet,
         is_beside: impl FnOnce(u16) -> bool,
     ) -> Result<OnProcessor, CounterError> {
+        if asked.reloaded && asked.precision.is_some() {
+            // Its counter would begin periods that no record ends, and counter reload and the records share a register.
+            return Err(CounterError::NotReloadable);
+        }
         let counters = self.source.facility().resolve(&mut asked, counters)?;
         asked.unmet()?;
         if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {

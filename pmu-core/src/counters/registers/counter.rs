@@ -206,6 +206,13 @@ impl Counter {
         }
     }
 
+    /// Returns the greatest number of events for which the processor is to load the counter after a record: the register
+    /// that has the value may have 32 bits.
+    pub(crate) const fn max_reload(&self) -> u64 {
+        let longest = self.mask >> 1;
+        if longest < NARROW_MAX_LOAD { longest } else { NARROW_MAX_LOAD }
+    }
+
     /// Returns the value with which the counter of an event without a period continues: one that overflows within
     /// `max_load`. Its lower bits stay as in `value`, so that they count on across the counter's interrupts.
     pub(crate) const fn rearmed_value(&self, value: u64, full_width: bool) -> u64 {
