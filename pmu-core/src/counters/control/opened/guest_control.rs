@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
 
@@ -81,7 +82,10 @@ pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Optio
             }
             _ => continue,
         };
-        guest = match source.opened().entry(event).map(|entry| entry.guest_mode()) {
+        let entry = source.opened().entry(event);
+        guest = match entry.map(|entry| entry.guest_mode()) {
+            // The processor would write the event's records to the guest's memory.
+            Some(_) if entry.is_some_and(EventEntry::is_precise) => guest & !bit,
             Some(GuestMode::GuestOnly) => guest | bit,
             Some(GuestMode::HostOnly) => guest & !bit,
             Some(GuestMode::Everywhere) | None => guest,
