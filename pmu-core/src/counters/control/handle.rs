@@ -362,8 +362,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 let mut max_load = counter.max_load(self.memory.full_width.load(Relaxed));
                 let entry = self.table().entry(event)?;
                 if S::Facility::RECORDS && entry.is_precise() {
-                    // The processor's own load takes 31 bits.
-                    max_load = counter.max_load(false);
+                    max_load = counter.max_reload();
                 }
                 let period = entry.period.first_chunk(max_load);
                 entry.loaded(counter.preload(period));

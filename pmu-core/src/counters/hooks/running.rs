@@ -180,7 +180,7 @@ impl<'r> RunningEvent<'r> {
     /// Returns the number of events for which the processor is to load the counter after a record: the event's period,
     /// or the first part of it that a counter can take.
     pub fn reloaded(&self, counter: &Counter) -> u64 {
-        self.entry.period.chunk(counter.max_load(false))
+        self.entry.period.chunk(counter.max_reload())
     }
 
     /// Returns the filter of the [branches](crate::Event::with_branches) that the event's samples have.

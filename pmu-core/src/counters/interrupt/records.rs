@@ -68,7 +68,7 @@ where
         let read = registers.read(self.msr);
         let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
         entry.accumulate(value, registers.mask());
-        let chunk = entry.period.next_chunk(registers.max_load(false));
+        let chunk = entry.period.next_chunk(registers.max_reload());
         let preload = registers.preload(chunk);
         entry.loaded(preload);
         self.load(slot, registers.register_for(preload), preload, running, chunk);

@@ -206,6 +206,13 @@ impl Counter {
         }
     }
 
+    /// Returns the greatest number of events with which the processor itself can load the counter after a record: the
+    /// reload value of architectural PEBS has 32 bits.
+    pub(crate) const fn max_reload(&self) -> u64 {
+        let max_load = self.max_load(false);
+        if max_load < NARROW_MAX_LOAD { max_load } else { NARROW_MAX_LOAD }
+    }
+
     /// Returns the value with which the counter of an event without a period continues: one that overflows within
     /// `max_load`. Its lower bits stay as in `value`, so that they count on across the counter's interrupts.
     pub(crate) const fn rearmed_value(&self, value: u64, full_width: bool) -> u64 {
