@@ -2,12 +2,12 @@
 
 mod again;
 mod beside;
-// mod branch_trace;
-// mod control_area;
+mod branch_trace;
+mod control_area;
 mod cycles;
 mod decode;
 mod deviating;
-// mod disturbed;
+mod disturbed;
 mod due_together;
 mod event_sequences;
 mod events;
@@ -23,5 +23,5 @@ mod registers;
 mod samples;
 mod scene;
 mod support;
-// mod trace_interrupted;
-// mod windows;
+mod trace_interrupted;
+mod windows;
