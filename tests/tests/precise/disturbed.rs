@@ -386,7 +386,7 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     }
     if next != Next::ShutDown {
         if session.counter_of(first).is_none() {
-            assert!(faulted, "{what}");
+            assert!(faulted, "{what}, {error:?}");
             session.start_event(first, 0).expect(&what);
         }
         assert_eq!(free_for_records(&mut session, scene), free, "{what}");
@@ -468,9 +468,13 @@ fn a_window_that_fails_to_suspend_the_records_loses_none() {
             if !begun && session.report_samples(note).is_err() {
                 session.reprogram(note).expect(&what);
             }
-            session.reprogram(note).expect(&what);
-            scene.all_reported(&what);
-            assert_eq!(scene.reported(), 3, "{what}");
+            // While the index is in a register that does not answer, nobody knows whose the records in the buffer are.
+            let may_drop = lasts && scene.unit.needs_physical_address();
+            let dropped = if may_drop { scene.memory.dropped().unattributed } else { 0 };
+            assert_eq!(scene.reported() as u32 + dropped, 3, "{what}");
+            if dropped == 0 {
+                scene.all_reported(&what);
+            }
             scene.ends(session, &what);
             if done {
                 break;
