@@ -17,9 +17,6 @@ pub enum BranchTraceError {
     MemoryInUse,
     /// The size of the buffer in the trace memory is 0, or is not a multiple of a page.
     InsufficientMemory,
-    /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the memory that was passed as `beside` to
-    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take).
-    NoRecorder,
     /// The tracer was shut down.
     ShutDown,
     /// The tracer is [suspended](pmu_core::CounterSession::lend_with) while the session's counters are lent, for
@@ -39,7 +36,6 @@ impl fmt::Display for BranchTraceError {
                 f.write_str("the memory belongs to a tracer that was not shut down")
             }
             Self::InsufficientMemory => f.write_str("the memory has no whole pages of buffer"),
-            Self::NoRecorder => f.write_str("the area belongs to no recorder of precise records"),
             Self::ShutDown => f.write_str("the tracer was shut down"),
             Self::Lent => f.write_str("the tracer is lent"),
             Self::Access(fault) => write!(f, "nothing is traced: {fault}"),

@@ -62,25 +62,23 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Takes ownership of the branch trace of the processor that executes the call. If an earlier owner left the trace
     /// enabled, the call stops the trace.
     ///
-    /// `processor` describes this processor. If a [`PreciseRecorder`](crate::precise::PreciseRecorder) runs on this
-    /// processor, pass the recorder's memory as `beside`: the tracer and the recorder share one DS save area. Shut down
-    /// the tracer before the recorder: while the tracer uses the DS save area, the recorder cannot be shut down. If
-    /// `beside` is `None`, the tracer owns `IA32_DS_AREA`.
+    /// `processor` describes this processor. If a session of this processor has [`Pebs`](crate::precise::Pebs), pass the
+    /// memory of the precise records as `beside`: branch trace and precise records share one DS save area. Session and
+    /// tracer can begin and end in any order. If `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or
     ///   the DS save area has 32-bit fields.
-    /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse),
-    ///   [`NoRecorder`](BranchTraceError::NoRecorder): no register was written.
+    /// - [`InsufficientMemory`](BranchTraceError::InsufficientMemory), [`MemoryInUse`](BranchTraceError::MemoryInUse):
+    ///   no register was written.
     /// - [`Access`](BranchTraceError::Access): a register access failed. `memory` is free again.
     ///
     /// # Safety
     /// Until [`shut_down`](Self::shut_down) returns successfully:
     /// - The pages of `memory` and of `beside` are mapped and writable in *every* address space in which this processor
     ///   runs.
-    /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No
-    ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder whose
-    ///   memory is `beside`.
+    /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No session of
+    ///   this processor has [`Pebs`](crate::precise::Pebs) with another memory than `beside`.
     /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the DS
     ///   save area.
     ///
@@ -98,9 +96,6 @@ impl<M: MsrBackend> BranchTracer<M> {
         }
         if memory.words() == 0 || !(8 * memory.words()).is_multiple_of(PAGE) {
             return Err(BranchTraceError::InsufficientMemory);
-        }
-        if beside.is_some_and(|beside| !beside.is_taken()) {
-            return Err(BranchTraceError::NoRecorder);
         }
         if !memory.take() {
             return Err(BranchTraceError::MemoryInUse);
@@ -236,8 +231,8 @@ impl<M: MsrBackend> BranchTracer<M> {
         self.stop(report)?;
         // The area only after the trace: the processor would trace to address 0.
         let detached = self.disable().and_then(|()| match self.beside {
-            Some(recorder) if recorder.control_area().is_recording() => Ok(()),
-            // Architectural PEBS does not use the area, and its recorder does not clear the address.
+            Some(records) if records.control_area().is_recording() => Ok(()),
+            // No precise event has run yet, or the session has ended. Architectural PEBS does not use the area.
             _ => self.write_area(0),
         });
         detached.map_err(BranchTraceError::Faulted)?;

@@ -20,7 +20,7 @@ impl PreciseUnit {
         counters: CounterSet,
     ) -> Result<CounterSet, CounterError> {
         let Some(precision) = asked.precision else { return Ok(counters) };
-        let capable = self.capable_of(asked, precision);
+        let capable = self.capable_of(asked, precision, counters);
         let capable = capable.map_err(CounterError::NotPrecise)?;
         let mut counters = counters & capable;
         let is_cycles = asked.select.select_bits() & EVENT == 0x3C;
@@ -36,11 +36,12 @@ impl PreciseUnit {
         Ok(counters)
     }
 
-    /// Returns the counters that can record an event.
+    /// Returns the counters that can record an event, which these counters can count.
     fn capable_of(
         &self,
         asked: &mut Asked,
         precision: Precision,
+        counters: CounterSet,
     ) -> Result<CounterSet, NotPrecise> {
         if !asked.samples {
             return Err(NotPrecise::NoPeriod);
@@ -76,7 +77,7 @@ impl PreciseUnit {
         if precision == Precision::ZeroSkidRequired {
             let only = self.model.exact_event;
             capable = capable & self.exact_counters();
-            if capable.is_empty() || only != 0 && only != number && !self.is_baseline() {
+            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline() {
                 return Err(NotPrecise::NoExactCounter);
             }
         }

@@ -93,7 +93,12 @@ impl Pebs<'_> {
         } else {
             !self.unit.has_adaptive_control() || wanted.parts == state.parts()
         };
-        if state.is(KNOWN) && is_same { CounterSet::NONE } else { state.recording() }
+        if state.is(KNOWN) && is_same {
+            return CounterSet::NONE;
+        }
+        // While registers are programmed again, an event is not known to write records, and does.
+        let runs = |counter: &CounterId| running.on(*counter).is_some();
+        state.recording() | state.enabled().iter().filter(runs).collect()
     }
 
     /// Returns whether the event on a counter is the one that the interrupt knows.

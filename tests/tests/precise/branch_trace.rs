@@ -8,7 +8,6 @@ use pmu_core::{CounterSession, CounterSet};
 use pmu_intel::branch_trace::{
     BranchTrace, BranchTraceError, BranchTraceMemory, BranchTracer, TracedBranches,
 };
-use pmu_intel::precise::{Precise, PreciseError, PreciseReport};
 use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::mock::{Deviations, Fault};
@@ -17,6 +16,8 @@ use pmu_virt::{
     Privilege, VirtualPmu, VirtualPrecise,
 };
 
+use crate::scene as precise;
+use crate::scene::PERIOD;
 use crate::support::*;
 
 pub(crate) type Tracer = BranchTracer<Msr>;
@@ -230,86 +231,116 @@ fn with_a_fault_at_each_access_a_tracer_fails_or_succeeds_and_a_repeated_shut_do
     }
 }
 
-#[test]
-fn a_trace_beside_precise_records_uses_their_area() {
-    let mut processor = processors()[4];
+/// Makes a processor that writes precise records and a branch trace, with the trace's memory.
+pub(crate) fn both(
+    mut processor: Processor,
+) -> (&'static precise::Scene, &'static BranchTraceMemory) {
     processor.records.branch_trace = true;
     let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
         Box::leak(Box::new(BranchTraceMemory::new()));
     let first = ptr::from_ref(trace).cast::<AtomicU64>();
     // SAFETY: one page behind the area begins the buffer of atomic words.
     let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
-    processor.run_beside(buffer, |kernel, mock| {
-        let snapshot = mock.snapshot();
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        let take = |beside| unsafe { BranchTracer::take(&snapshot, mock, trace, beside) };
-        assert_eq!(take(Some(kernel.memory)).err(), Some(BranchTraceError::NoRecorder));
-        let (mut session, mut recorder) = kernel.take(mock);
-        let mut tracer = take(Some(kernel.memory)).unwrap();
-        recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-        tracer.start(true, false).unwrap();
-        assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
-        mock.advance(&mut happened(0, PERIOD));
-        assert_eq!(kernel.reported.borrow().len(), 1);
-        // The area outlives neither of them.
-        let refused = recorder.shut_down(&mut session, |_| ());
-        assert_eq!(refused, Err(PreciseError::Traced));
+    (precise::Scene::beside(processor, buffer), trace)
+}
+
+/// Takes the trace beside the precise records of a processor.
+pub(crate) fn take_beside(
+    scene: &'static precise::Scene,
+    trace: &'static BranchTraceMemory,
+) -> Tracer {
+    let (snapshot, beside) = (scene.mock.snapshot(), Some(scene.memory));
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    unsafe { BranchTracer::take(&snapshot, scene.mock, trace, beside) }.unwrap()
+}
+
+/// The trace begins before the first precise event or after it, and ends before the session or after it.
+#[test]
+fn a_trace_beside_precise_records_shares_their_area_whatever_begins_and_ends_first() {
+    let formats = processors().into_iter().filter(|p| ["format 3", "format 4"].contains(&p.name));
+    let orders = [(false, false), (false, true), (true, false), (true, true)];
+    for (processor, (trace_begins, trace_ends)) in
+        formats.flat_map(|of| orders.map(|order| (of, order)))
+    {
+        let what = format!("{}, {trace_begins}, {trace_ends}", precise::name(&processor));
+        let (scene, trace) = both(processor);
+        let mut session = scene.take();
+        let mut tracer = take_beside(scene, trace);
+        let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
+        if trace_begins {
+            tracer.start(true, false).unwrap();
+            session.start_event(event, 0).unwrap();
+        } else {
+            session.start_event(event, 0).unwrap();
+            tracer.start(true, false).unwrap();
+        }
+        let area = words(scene.memory)[0].as_ptr() as u64;
+        assert_eq!(scene.read(0x600), area, "{what}");
+        assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)), "{what}");
+        scene.happen(0, PERIOD);
+        assert_eq!(scene.reported(), 1, "{what}");
         let mut seen = 0;
-        tracer.shut_down(|_| seen += 1).unwrap();
-        assert_eq!(seen, 1);
-        recorder.shut_down(&mut session, |_| ()).unwrap();
-    });
+        if trace_ends {
+            tracer.shut_down(|_| seen += 1).unwrap();
+            assert_eq!(scene.read(0x600), area, "{what}");
+            scene.happen(0, PERIOD);
+            assert_eq!(scene.reported(), 2, "{what}");
+            session.shut_down().unwrap();
+        } else {
+            session.shut_down().unwrap();
+            assert_eq!((scene.read(0x600), scene.enabled()), (area, 0), "{what}");
+            assert!(scene.mock.trace_branch(&branch(1, 0x40_0000, 0x41_0000)), "{what}");
+            tracer.shut_down(|_| seen += 1).unwrap();
+        }
+        assert_eq!(seen, if trace_ends { 1 } else { 2 }, "{what}");
+        nothing_is_enabled(scene.mock, &what);
+        assert_eq!((scene.memory.dropped(), trace.lost()), (Default::default(), 0), "{what}");
+        // Both can begin again.
+        let mut session = scene.take();
+        let mut tracer = take_beside(scene, trace);
+        tracer.start(true, false).unwrap();
+        scene.start(&mut session, &precise::precise(0));
+        assert!(scene.mock.trace_branch(&branch(2, 0x40_0000, 0x41_0000)), "{what}");
+        tracer.shut_down(|_| ()).unwrap();
+        scene.ends(session, &what);
+    }
+}
+
+#[test]
+fn a_second_tracer_does_not_share_the_area() {
+    let (scene, trace) = both(precise::named("format 3").next().unwrap());
+    let mut first = take_beside(scene, trace);
+    let other: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+        Box::leak(Box::new(BranchTraceMemory::new()));
+    let snapshot = scene.mock.snapshot();
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    let take = || unsafe { BranchTracer::take(&snapshot, scene.mock, other, Some(scene.memory)) };
+    assert_eq!(take().err(), Some(BranchTraceError::MemoryInUse));
+    first.shut_down(|_| ()).unwrap();
+    take().unwrap().shut_down(|_| ()).unwrap();
 }
 
 /// Bit 62 of the status is of both: one interrupt, which both read.
 #[test]
-fn a_trace_and_precise_records_as_a_pair_claim_their_interrupt_once() {
+fn a_trace_beside_precise_records_claims_their_interrupt_once() {
     // A processor that freezes its counters always has the handler expect a further interrupt.
-    let is_meant = |processor: &Processor| processor.name == "format 4" && !processor.freezes;
-    let mut processor = processors().into_iter().find(is_meant).unwrap();
-    processor.records.branch_trace = true;
-    let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
-        Box::leak(Box::new(BranchTraceMemory::new()));
-    let first = ptr::from_ref(trace).cast::<AtomicU64>();
-    // SAFETY: one page behind the area begins the buffer of atomic words.
-    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
-    for is_pair in [false, true] {
-        let seen = processor.claim_of_one_record(trace, buffer, is_pair);
-        assert_eq!(seen, (1, u32::from(is_pair), 1), "a pair: {is_pair}");
-    }
-}
-
-impl Processor {
-    /// Returns the numbers of records and of branches that an interrupt reports, and of the interrupts that it claims.
-    fn claim_of_one_record(
-        self,
-        trace: &'static BranchTraceMemory,
-        buffer: &'static [AtomicU64],
-        is_pair: bool,
-    ) -> (usize, u32, u32) {
-        let mut found = (0, 0, 0);
-        self.run_beside(buffer, |kernel, mock| {
-            mock.on_interrupt(&|_: &Mock<'static>| ());
-            let (mut session, mut recorder) = kernel.take(mock);
-            // SAFETY: the mock writes to the lent memory alone, which lasts.
-            let tracer =
-                unsafe { BranchTracer::take(&mock.snapshot(), mock, trace, Some(kernel.memory)) };
-            let mut tracer = tracer.unwrap();
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            tracer.start(true, false).unwrap();
-            assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
-            mock.advance(&mut happened(0, PERIOD));
-            let mut branches = 0;
-            let records =
-                Precise::new(&kernel.unit, kernel.memory, |report: &PreciseReport<'_>| {
-                    kernel.report(report);
-                });
-            let traced = BranchTrace::new(trace, Some(kernel.memory), |_| branches += 1);
-            kernel.handle_with(mock, (records, is_pair.then_some(traced)));
-            found = (kernel.reported.borrow().len(), branches, kernel.claimed.get());
-            tracer.shut_down(|_| ()).unwrap();
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
-        found
+    let is_meant = |processor: &Processor| !processor.freezes;
+    let processor = precise::named("format 4").find(is_meant).unwrap();
+    for has_trace in [false, true] {
+        let (scene, trace) = both(processor);
+        scene.mock.on_interrupt(&|_: &Mock<'static>| ());
+        let mut session = scene.take();
+        let mut tracer = take_beside(scene, trace);
+        scene.start(&mut session, &precise::precise(0));
+        tracer.start(true, false).unwrap();
+        assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+        scene.happen(0, PERIOD);
+        let mut branches = 0;
+        let traced = BranchTrace::new(trace, Some(scene.memory), |_| branches += 1);
+        scene.handle_with(scene.mock, has_trace.then_some(traced));
+        let found = (scene.samples(0), branches, scene.claimed.get());
+        assert_eq!(found, (1, u32::from(has_trace), 1), "a trace: {has_trace}");
+        tracer.shut_down(|_| ()).unwrap();
+        scene.ends(session, processor.name);
     }
 }

@@ -4,16 +4,16 @@
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{InterruptFrame, ProcessorNumber, Rules, WindowsVersion, service_with};
+use pmu_core::{InterruptFrame, ProcessorNumber, Rules, Sample, WindowsVersion, service};
 use pmu_intel::debug_store::{
     CallerMode, ControlAreaError, DebugStoreSupport, ProcessorProfileControl,
 };
-use pmu_intel::precise::{Precise, PreciseReport, PreciseThreshold};
+use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_kprofile::trace::{CONTEXT_SWITCH_HOOK, ContextSwitch, Extended, PERF_CONTEXT_SWITCH};
 use pmu_tests::kprofile::tracing::Tracing;
-use pmu_tests::opened::{happened, raw};
-use pmu_virt::Read;
+use pmu_tests::opened::raw;
 
+use crate::scene::*;
 use crate::support::*;
 
 type Control = ProcessorProfileControl<'static, 48>;
@@ -24,16 +24,14 @@ fn with_area() -> impl Iterator<Item = Processor> {
     processors().into_iter().filter(move |processor| !is_architectural(processor.name))
 }
 
-fn control_of(kernel: &'static Kernel) -> Control {
-    ProcessorProfileControl::new(Some(kernel.memory.control_area()))
+fn control_of(scene: &'static Scene) -> Control {
+    ProcessorProfileControl::new(Some(scene.memory.control_area()))
 }
 
 /// Returns the number of bytes that are in the buffer, as the area at the address in `IA32_DS_AREA` says.
-fn written(kernel: &Kernel, mock: &Mock<'_>) -> u64 {
-    let [area, _] = words(kernel.memory);
-    let in_use =
-        mock.with_precise_records(|records| mock.with_pmu(|pmu| pmu.read_beside(records, 0x600)));
-    assert_eq!(in_use, Some(Read::Value(area.as_ptr() as u64)));
+fn written(scene: &Scene) -> u64 {
+    let [area, _] = words(scene.memory);
+    assert_eq!(scene.read(0x600), area.as_ptr() as u64);
     // Offsets 0x20 and 0x28: PebsBufferBase, PebsIndex.
     area[5].load(Relaxed) - area[4].load(Relaxed)
 }
@@ -41,63 +39,61 @@ fn written(kernel: &Kernel, mock: &Mock<'_>) -> u64 {
 #[test]
 fn the_pebs_index_of_the_control_area_is_the_real_one() {
     for (processor, created) in with_area().flat_map(|of| [(of, false), (of, true)]) {
-        processor.run(|kernel, mock| {
-            let control = control_of(kernel);
-            let support = DebugStoreSupport::detect(&mock.snapshot(), &mock).unwrap();
-            let address = core::ptr::from_ref(kernel.memory).addr() as u64;
-            assert_eq!(control.pebs_index(), None);
-            if created {
-                control.create(&support).unwrap();
-            }
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let before = control.pebs_index().unwrap();
-            assert_eq!(Some(before), kernel.memory.pebs_index());
-            mock.advance(&mut happened(0, 3 * PERIOD));
-            let index = control.pebs_index().unwrap();
-            assert_eq!((mock.written_records(), index - before), (3, written(kernel, mock)));
-            assert_ne!(index, before);
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let control = control_of(scene);
+        let support = DebugStoreSupport::detect(&scene.mock.snapshot(), &scene.mock).unwrap();
+        let address = core::ptr::from_ref(scene.memory).addr() as u64;
+        assert_eq!(control.pebs_index(), None);
+        if created {
+            control.create(&support).unwrap();
+        }
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        let before = control.pebs_index().unwrap();
+        assert_eq!(Some(before), scene.memory.pebs_index());
+        scene.happen(0, 3 * PERIOD);
+        let index = control.pebs_index().unwrap();
+        assert_eq!((scene.mock.written_records(), index - before), (3, written(scene)), "{what}");
+        assert_ne!(index, before);
 
-            // Requests leave the area as it is: no record is lost.
-            let exists = Err(ControlAreaError::AlreadyExists { area: address });
-            assert_eq!(control.create(&support).map(|_| ()), exists);
-            let mut request = [0xAA; 16];
-            request[8] = 1;
-            let asked = control.set(CallerMode::Kernel, &support, &mut request);
-            assert_eq!((asked, &request[..8]), (exists, &address.to_le_bytes()[..]));
-            let destroyed = if created { Ok(()) } else { Err(ControlAreaError::NotAllocated) };
-            assert_eq!(control.destroy(), destroyed);
-            assert_eq!(control.pebs_index(), Some(index));
+        // Requests leave the area as it is: no record is lost.
+        let exists = Err(ControlAreaError::AlreadyExists { area: address });
+        assert_eq!(control.create(&support).map(|_| ()), exists);
+        let mut request = [0xAA; 16];
+        request[8] = 1;
+        let asked = control.set(CallerMode::Kernel, &support, &mut request);
+        assert_eq!((asked, &request[..8]), (exists, &address.to_le_bytes()[..]));
+        let destroyed = if created { Ok(()) } else { Err(ControlAreaError::NotAllocated) };
+        assert_eq!(control.destroy(), destroyed);
+        assert_eq!(control.pebs_index(), Some(index));
 
-            recorder.shut_down(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, processor.name);
-            assert_eq!((kernel.memory.pebs_index(), control.pebs_index()), (None, None));
-            assert_eq!(control.create(&support).map(|_| ()), Ok(()));
-            assert_eq!(control.pebs_index(), Some(0));
-        });
+        scene.ends_after(session, 3, &what);
+        assert_eq!((scene.memory.pebs_index(), control.pebs_index()), (None, None));
+        assert_eq!(control.create(&support).map(|_| ()), Ok(()));
+        assert_eq!(control.pebs_index(), Some(0));
     }
 }
 
 #[test]
 fn without_an_area_there_is_no_index() {
-    let architectural = processors().into_iter().find(|p| p.name == "architectural").unwrap();
-    architectural.run(|kernel, mock| {
-        let (mut session, mut recorder) = kernel.take(mock);
-        recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-        assert_eq!(control_of(kernel).pebs_index(), None);
-        recorder.shut_down(&mut session, |_| ()).unwrap();
-    });
+    for processor in named("architectural") {
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        assert_eq!(control_of(scene).pebs_index(), None);
+        scene.ends(session, processor.name);
+    }
     // "The PROCESSOR_PROFILE_CONTROL_AREA dates from version 6.2."
     for (version, has_area) in [(WindowsVersion::Windows7, false), (WindowsVersion::Windows8, true)]
     {
-        with_area().next().unwrap().run(|kernel, mock| {
-            let rules = Rules { version, ..Rules::LATEST };
-            let control = Control::as_of(rules, Some(kernel.memory.control_area()));
-            let (mut session, mut recorder) = kernel.take(mock);
-            assert_eq!(control.pebs_index().is_some(), has_area);
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
+        let scene = Scene::new(with_area().next().unwrap());
+        let rules = Rules { version, ..Rules::LATEST };
+        let control = Control::as_of(rules, Some(scene.memory.control_area()));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        assert_eq!(control.pebs_index().is_some(), has_area);
+        scene.ends(session, "a version");
     }
 }
 
@@ -105,36 +101,35 @@ fn without_an_area_there_is_no_index() {
 #[test]
 fn context_switches_have_the_index_by_which_records_belong_to_threads() {
     for processor in with_area() {
-        processor.run(|kernel, mock| {
-            let mut tracing = Tracing::latest();
-            tracing.control.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK]).unwrap();
-            tracing.flags(&[PERF_CONTEXT_SWITCH]).unwrap();
-            let control = control_of(kernel);
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let base = control.pebs_index().unwrap();
-            // Threads 1, 2 and 3 run for these numbers of records.
-            for (old_thread, records) in [(1, 2), (2, 0), (3, 4)] {
-                mock.advance(&mut happened(0, records * PERIOD));
-                let switch = ContextSwitch { old_thread, ..ContextSwitch::default() };
-                let pebs_index = control.pebs_index();
-                let extended = Extended { pebs_index, ..Extended::default() };
-                let on = pmu_tests::kprofile::processor(0, 0);
-                tracing.switches.record(on, old_thread.into(), extended, switch);
-            }
-            let size = written(kernel, mock) / 6;
-            let traced = tracing.drain_switches(0).into_iter();
-            let traced: Vec<_> = traced
-                .map(|(_, extended, switch)| (switch.old_thread, extended.pebs_index.unwrap()))
-                .collect();
-            let expected = [(1, base + 2 * size), (2, base + 2 * size), (3, base + 6 * size)];
-            assert_eq!(traced, expected, "{}", processor.name);
-            // After a drain the buffer begins anew.
-            recorder.drain(&mut session, |report| kernel.report(report)).unwrap();
-            assert_eq!(control.pebs_index(), Some(base));
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut tracing = Tracing::latest();
+        tracing.control.set_pebs_hooks(&[CONTEXT_SWITCH_HOOK]).unwrap();
+        tracing.flags(&[PERF_CONTEXT_SWITCH]).unwrap();
+        let control = control_of(scene);
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        let base = control.pebs_index().unwrap();
+        // Threads 1, 2 and 3 run for these numbers of records.
+        for (old_thread, records) in [(1, 2), (2, 0), (3, 4)] {
+            scene.happen(0, records * PERIOD);
+            let switch = ContextSwitch { old_thread, ..ContextSwitch::default() };
+            let pebs_index = control.pebs_index();
+            let extended = Extended { pebs_index, ..Extended::default() };
+            let on = pmu_tests::kprofile::processor(0, 0);
+            tracing.switches.record(on, old_thread.into(), extended, switch);
+        }
+        let size = written(scene) / 6;
+        let traced = tracing.drain_switches(0).into_iter();
+        let traced: Vec<_> = traced
+            .map(|(_, extended, switch)| (switch.old_thread, extended.pebs_index.unwrap()))
+            .collect();
+        let expected = [(1, base + 2 * size), (2, base + 2 * size), (3, base + 6 * size)];
+        assert_eq!(traced, expected, "{what}");
+        // After the samples were reported the buffer begins anew.
+        scene.drain(&mut session);
+        assert_eq!(control.pebs_index(), Some(base), "{what}");
+        scene.ends(session, &what);
     }
 }
 
@@ -170,35 +165,29 @@ impl InterruptFrame for Frame {
 #[test]
 fn a_sample_has_the_index_of_the_records_that_were_written_before_the_sample() {
     for processor in with_area() {
-        processor.run(|kernel, mock| {
-            let control: &'static Control = Box::leak(Box::new(control_of(kernel)));
-            let indices: &RefCell<Vec<u64>> = Box::leak(Box::default());
-            mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'_>| {
-                let (frame, source) = (Frame(control), kernel.source());
-                let report = |report: &PreciseReport<'_>| kernel.report(report);
-                let records = Precise::new(&kernel.unit, kernel.memory, report);
-                let counters = &kernel.counter_memory;
-                service_with(&source, mock, mock, counters, records, |_, _| {
-                    indices.borrow_mut().push(frame.pebs_index().unwrap());
-                })
-                .unwrap();
-            })));
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let beside = raw(2).every(10_000);
-            let beside = session.open_event(&kernel.counters, &beside).unwrap();
-            session.start_event(beside, 0).unwrap();
-            let base = control.pebs_index().unwrap();
-            for records in [3, 0, 2] {
-                mock.advance(&mut happened(0, records * PERIOD));
-                mock.advance(&mut happened(2, 10_000));
-            }
-            let size = written(kernel, mock) / 5;
-            let expected = [3, 3, 5].map(|records| base + records * size);
-            assert_eq!(*indices.borrow(), expected, "{}", processor.name);
-            recorder.shut_down(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, processor.name);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let control: &'static Control = Box::leak(Box::new(control_of(scene)));
+        let indices: &RefCell<Vec<u64>> = Box::leak(Box::default());
+        scene.mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'_>| {
+            let (frame, source) = (Frame(control), scene.source());
+            let report = |sample: Sample<'_, Option<Pebs<'static>>>| {
+                scene.note(&sample);
+                indices.borrow_mut().push(frame.pebs_index().unwrap());
+            };
+            service(&source, mock, mock, &scene.counter_memory, report).unwrap();
+        })));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.start(&mut session, &raw(2).every(10_000));
+        let base = control.pebs_index().unwrap();
+        for records in [3, 0, 2] {
+            scene.happen(0, records * PERIOD);
+            scene.happen(2, 10_000);
+        }
+        let size = written(scene) / 5;
+        let expected = [3, 3, 5].map(|records| base + records * size);
+        assert_eq!(*indices.borrow(), expected, "{what}");
+        scene.ends_after(session, 5, &what);
     }
 }

@@ -1,14 +1,9 @@
 //! Cycles, of which few processors write records: an event that happens in each cycle is recorded in their place.
 
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventTable, GenericEvent, MAX_COUNTERS, OpenedEvents, Snapshot,
-};
-use pmu_intel::precise::{
-    PreciseError, PreciseEvent, PreciseEventError, PreciseRecorder, PreciseUnit, Precision,
-};
+use pmu_core::{CounterError, Event, EventSelect, GenericEvent, NotPrecise, Precision, Snapshot};
 
+use crate::scene::*;
 use crate::support::*;
 
 const LEVELS: [Precision; 3] =
@@ -20,54 +15,46 @@ fn counted(
     signature: u32,
     event: Event,
     precision: Precision,
-) -> Result<u64, PreciseEventError> {
-    let mut outcome = None;
-    processor.run(|kernel, mock| {
-        let plain = mock.snapshot();
-        let snapshot = Snapshot::capture(|leaf: u32, subleaf: u32| {
+) -> Result<u64, NotPrecise> {
+    let seen_as = |plain: Snapshot| {
+        Snapshot::capture(|leaf: u32, subleaf: u32| {
             let CpuIdResult { eax, ebx, ecx, edx } = plain.leaf(leaf, subleaf);
             CpuIdResult { eax: if leaf == 1 { signature } else { eax }, ebx, ecx, edx }
-        });
-        let unit = Box::leak(Box::new(PreciseUnit::detect(&snapshot, mock).unwrap()));
-        let counters = pmu_intel::counters(&snapshot).unwrap();
-        let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-        let table = EventTable::<[EventEntry; 4]>::new();
-        let source = OpenedEvents::new(&counters, &table);
-        let session = CounterSession::take(source, &counters, CounterSet::ALL, mock, mock, &memory);
-        let mut session = session.unwrap();
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        let recorder = unsafe { PreciseRecorder::take(unit, mock, kernel.memory, Some(PHYSICAL)) };
-        let mut recorder = recorder.unwrap();
-        let event = PreciseEvent::new(event.every(PERIOD).user_only(), precision);
-        outcome = Some(match recorder.start(&mut session, &event, |_| ()) {
-            // Fixed counter 1 counts cycles.
-            Ok(counter) if counter.is_fixed() && counter.number() == 1 => Ok(0x3C),
-            Ok(counter) => {
-                let register = 0x186 + u32::from(counter.number());
-                let trace = mock.trace();
-                let write = trace.records().filter(|record| record.register == register).last();
-                let written = write.unwrap().outcome.unwrap();
-                // Only user mode, enabled, and no interrupt by overflow.
-                assert_eq!(written & 0x73_0000, 0x41_0000, "{signature:#x}");
-                Ok(written & 0xFF80_FFFF)
-            }
-            Err(PreciseError::Event(reason)) => Err(reason),
-            Err(other) => panic!("{signature:#x}: {other}"),
-        });
-        recorder.shut_down(&mut session, |_| ()).unwrap();
-        session.shut_down().unwrap();
-    });
-    outcome.unwrap()
+        })
+    };
+    let scene = Scene::build(processor, instruction, &[], Mock::strict, seen_as);
+    let mut session = scene.take();
+    let event = event.every(PERIOD).user_only().precise(precision);
+    let event = match session.open_event(&scene.counters, &event) {
+        Err(CounterError::NotPrecise(reason)) => return Err(reason),
+        outcome => outcome.unwrap_or_else(|error| panic!("{signature:#x}: {error}")),
+    };
+    session.start_event(event, 0).unwrap();
+    let counter = session.counter_of(event).unwrap();
+    let outcome = if counter.is_fixed() && counter.number() == 1 {
+        // Fixed counter 1 counts cycles.
+        0x3C
+    } else {
+        let register = 0x186 + u32::from(counter.number());
+        let trace = scene.mock.trace();
+        let write = trace.records().filter(|record| record.register == register).last();
+        let written = write.unwrap().outcome.unwrap();
+        // Only user mode, enabled, and no interrupt by overflow.
+        assert_eq!(written & 0x73_0000, 0x41_0000, "{signature:#x}");
+        written & 0xFF80_FFFF
+    };
+    scene.ends(session, processor.name);
+    Ok(outcome)
 }
 
 fn named(name: &str) -> Processor {
-    processors().into_iter().find(|processor| processor.name == name).unwrap()
+    crate::scene::named(name).next().unwrap()
 }
 
 /// The events that Linux perf records for `cycles:p` to `cycles:ppp`, by CPUID's signature.
 #[test]
 fn cycles_are_recorded_by_the_events_that_linux_records() {
-    use PreciseEventError::{NextAddressOnly, NoExactCounter};
+    use NotPrecise::{NextAddressOnly, NoExactCounter};
     let (instructions, micro_ops, exact) = (Ok(0x1080_00C0), Ok(0x1080_01C2), Ok(0x1080_01C0));
     let cycles = Ok(0x3C);
     let (early, no_exact) = (Err(NextAddressOnly), Err(NoExactCounter));

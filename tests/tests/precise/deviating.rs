@@ -1,9 +1,9 @@
 //! Processors that deviate: what they wrote wrongly is dropped and counted, and the rest is reported.
 
 use pmu_intel::precise::PreciseThreshold;
-use pmu_tests::opened::happened;
 use pmu_virt::mock::{Deviation, Deviations};
 
+use crate::scene::*;
 use crate::support::*;
 
 fn deviating(deviation: Deviation) -> impl Iterator<Item = Processor> {
@@ -14,17 +14,15 @@ fn deviating(deviation: Deviation) -> impl Iterator<Item = Processor> {
 #[test]
 fn a_counters_own_bit_beside_the_buffers_is_no_overflow() {
     for processor in deviating(Deviation::PreciseStatusBeside) {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            for number in 1..=10 {
-                mock.advance(&mut happened(0, PERIOD));
-                assert_eq!(kernel.reported.borrow().len(), number, "{}", processor.name);
-            }
-            kernel.all_reported(mock, processor.name);
-            assert_eq!((kernel.overflows.get(), kernel.unclaimed.get()), (0, 0));
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        for number in 1..=10 {
+            scene.happen(0, PERIOD);
+            assert_eq!(scene.seen.borrow().len(), number, "{what}");
+        }
+        assert_eq!(scene.unclaimed.get(), 0, "{what}");
+        scene.ends_after(session, 10, &what);
     }
 }
 
@@ -34,37 +32,35 @@ fn a_scribbled_index_drops_its_buffer_and_the_next_record_is_reported() {
         if ["architectural", "fragments"].contains(&processor.name) {
             continue; // The index is a register.
         }
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            for _ in 0..12 {
-                mock.advance(&mut happened(0, PERIOD));
-            }
-            // Each fourth record: an index above the maximum, one below the base, and one that is not at a record.
-            let expected: Vec<u64> =
-                (0..mock.written_records()).filter(|n| n % 4 != 3).map(address).collect();
-            assert_eq!(*kernel.reported.borrow(), expected, "{what}");
-            let dropped = kernel.memory.dropped();
-            assert_eq!(dropped.lost + dropped.malformed, 3, "{what}: {dropped:?}");
-            assert!(dropped.lost >= 2, "{what}: {dropped:?}");
-            assert_eq!(kernel.unclaimed.get(), 0, "{what}");
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        for _ in 0..12 {
+            scene.happen(0, PERIOD);
+        }
+        // Each fourth record: an index above the maximum, one below the base, and one that is not at a record.
+        let written = 0..scene.mock.written_records();
+        let expected: Vec<_> =
+            written.filter(|number| number % 4 != 3).map(|number| Some(address(number))).collect();
+        assert_eq!(scene.addresses(0), expected, "{what}");
+        let dropped = scene.memory.dropped();
+        assert_eq!(dropped.lost + dropped.malformed, 3, "{what}: {dropped:?}");
+        assert!(dropped.lost >= 2, "{what}: {dropped:?}");
+        assert_eq!(scene.unclaimed.get(), 0, "{what}");
     }
 }
 
 #[test]
 fn an_area_that_is_taken_for_shorter_interrupts_earlier() {
     for processor in deviating(Deviation::ShortDebugStore) {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            mock.advance(&mut happened(0, 2000 * PERIOD));
-            recorder.drain(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, processor.name);
-            assert!(mock.interrupts() > 1, "{}", processor.name);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.happen(0, 2000 * PERIOD);
+        scene.drain(&mut session);
+        scene.all_reported(&what);
+        assert!(scene.mock.interrupts() > 1, "{what}");
     }
 }
 
@@ -74,46 +70,33 @@ fn a_record_of_several_counters_belongs_to_all_of_them_or_to_none() {
         if processor.name == "format 0" {
             continue; // One counter writes records.
         }
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let same = pmu_intel::precise::PreciseEvent::new(
-                pmu_tests::opened::raw(0).user_only().every(PERIOD).tagged(9),
-                pmu_intel::precise::Precision::ConstantSkid,
-            );
-            recorder.start(&mut session, &same, |_| ()).unwrap();
-            mock.advance(&mut happened(0, 5 * PERIOD));
-            let (tags, dropped) = (kernel.tags.borrow(), kernel.memory.dropped());
-            if ["format 1", "format 2"].contains(&what) {
-                assert!(tags.is_empty() && dropped.unattributed == 5, "{what}: {dropped:?}");
-            } else {
-                assert_eq!((tags.len(), dropped.unattributed), (10, 0), "{what}: {tags:?}");
-            }
-            assert_eq!(kernel.unclaimed.get(), 0, "{what}");
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.start(&mut session, &precise(0).tagged(9));
+        scene.happen(0, 5 * PERIOD);
+        let (samples, dropped) = ([0, 9].map(|tag| scene.samples(tag)), scene.memory.dropped());
+        if ["format 1", "format 2"].contains(&processor.name) {
+            assert_eq!((samples, dropped.unattributed), ([0; 2], 5), "{what}");
+        } else {
+            assert_eq!((samples, dropped.unattributed), ([5; 2], 0), "{what}");
+        }
+        assert_eq!(scene.unclaimed.get(), 0, "{what}");
     }
 }
 
 #[test]
 fn after_a_suspend_the_events_are_recorded_again() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            mock.lose_registers();
-            mock.set_performance_entry(0x400);
-            session.reprogram(|_| ()).unwrap();
-            recorder.reprogram(&mut session, |report| kernel.report(report)).unwrap();
-            for _ in 0..3 {
-                mock.advance(&mut happened(0, PERIOD));
-            }
-            kernel.all_reported(mock, what);
-            assert_eq!(kernel.reported.borrow().len(), 4, "{what}");
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-            session.shut_down().unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.happen(0, PERIOD);
+        scene.lose_registers();
+        session.reprogram(|sample| scene.note(&sample)).unwrap();
+        for _ in 0..3 {
+            scene.happen(0, PERIOD);
+        }
+        scene.ends_after(session, 4, &what);
     }
 }

@@ -1,85 +1,155 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_core::{CounterError, CounterSet};
-use pmu_intel::precise::{
-    PreciseError, PreciseEvent, PreciseReport, PreciseThreshold, ThreadRecords,
-};
-use pmu_tests::opened::{happened, raw};
+use pmu_core::{CounterError, CounterSet, Event, GroupId, Sample, SwitchError, ThreadEvent};
+use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 
 use crate::frontend::{frontend, has_register};
 use crate::latency::loads;
+use crate::scene::*;
 use crate::support::*;
 
-/// An operation on a recorder with one started event.
-type Operation = fn(&'static Kernel, &mut Session, &mut Recorder) -> Result<(), PreciseError>;
+/// A session with one event that runs, of whose records one was reported.
+struct World {
+    scene: &'static Scene,
+    session: Session,
+    /// The event that runs, and another one that does not.
+    first: pmu_core::EventId,
+    other: pmu_core::EventId,
+    thread: [ThreadEvent; 1],
+}
 
-fn operations() -> [(&'static str, Operation); 6] {
-    fn report(kernel: &'static Kernel) -> impl FnMut(&PreciseReport<'_>) {
-        |report| kernel.report(report)
-    }
+type Operation = fn(&mut World) -> Result<(), CounterError>;
+
+fn switched(outcome: Result<(), SwitchError>) -> Result<(), CounterError> {
+    outcome.map_err(|error| error.reason)
+}
+
+/// Operations, each with its name.
+fn operations() -> [(&'static str, Operation); 11] {
     [
-        ("start", |kernel, session, recorder| {
-            recorder.start(session, &other(3), report(kernel)).map(|_| ())
+        ("start", |world| world.session.start_event(world.other, 0)),
+        ("report", |world| {
+            let scene = world.scene;
+            world.session.report_samples(|sample| scene.note(&sample))
         }),
-        ("drain", |kernel, session, recorder| recorder.drain(session, report(kernel))),
-        ("stop", |kernel, session, recorder| {
-            let counter = recorder.counters().iter().next().unwrap();
-            recorder.stop(session, counter, report(kernel))
+        ("stop", |world| world.session.stop_event(world.first, 0)),
+        ("switch in", |world| {
+            switched(world.session.switch_in(&world.scene.counters, &mut world.thread, 0))
         }),
-        ("switch", |kernel, session, recorder| {
-            let mut thread = ThreadRecords::new(other(3));
-            recorder.switch_in(session, &mut thread, report(kernel))?;
-            recorder.switch_out(session, &mut thread, report(kernel))
+        ("switch in and out", |world| {
+            let scene = world.scene;
+            switched(world.session.switch_in(&scene.counters, &mut world.thread, 0))?;
+            let thread = &mut world.thread;
+            switched(world.session.switch_out(thread, 0, |sample| scene.note(&sample)))
         }),
-        ("lend", |kernel, session, recorder| {
-            let lent = recorder.lent(report(kernel));
-            let window = session.lend_with(0, lent, |_, _| ());
-            let ended = window.and_then(|window| Ok(window.end(0)?));
-            ended.map_err(PreciseError::Counters)
+        ("lend", |world| {
+            let scene = world.scene;
+            let window = world.session.lend(0, |sample| scene.note(&sample))?;
+            Ok(window.end(0)?)
         }),
-        ("shut down", |kernel, session, recorder| recorder.shut_down(session, report(kernel))),
+        ("suspend and resume", |world| {
+            let scene = world.scene;
+            world.session.suspend(0, |sample| scene.note(&sample))?;
+            world.session.resume(0, |sample| scene.note(&sample)).map(|_| ())
+        }),
+        ("reprogram", |world| {
+            let scene = world.scene;
+            world.session.reprogram(|sample| scene.note(&sample)).map(|_| ())
+        }),
+        ("rotate", |world| world.session.rotate(0)),
+        ("apply a period", |world| world.session.apply_period(world.first, PERIOD, 0, |_| ())),
+        ("shut down", |world| world.session.shut_down()),
     ]
 }
 
 /// Returns the operations, without those that start a second event where two are not told apart.
 fn operations_on(processor: &Processor) -> impl Iterator<Item = (&'static str, Operation)> + use<> {
-    let is_one = ["format 0", "format 1"].contains(&processor.name);
-    operations().into_iter().filter(move |(name, _)| !is_one || !["start", "switch"].contains(name))
+    let is_one = !tells_apart(processor);
+    let second = ["start", "switch in", "switch in and out"];
+    operations().into_iter().filter(move |(name, _)| !is_one || !second.contains(name))
 }
 
-/// Formats in which two events are told apart.
-fn all() -> impl Iterator<Item = Processor> {
-    processors().into_iter().filter(|p| !["format 0", "format 1"].contains(&p.name))
+impl World {
+    /// Makes a session of which the operation is to be disturbed.
+    fn new(processor: Processor, operation: &str) -> Self {
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
+        let rotates = operation == "rotate";
+        let on = CounterSet::from_bits(1);
+        let first = if rotates { precise(0).on(on).rotating() } else { precise(0) };
+        let first = scene.start(&mut session, &first);
+        let probe = if tells_apart(&processor) { precise(3) } else { raw(3).every(10_000) };
+        let other = session.open_event(&scene.counters, &probe).unwrap();
+        if rotates {
+            scene.start(&mut session, &raw(2).on(on).user_only().every(10_000).rotating());
+        }
+        let thread = thread(scene, &precise(if tells_apart(&processor) { 3 } else { 0 }));
+        scene.happen(0, PERIOD);
+        assert_eq!(scene.reported(), 1);
+        Self { scene, session, first, other, thread }
+    }
+
+    fn note(&mut self) {
+        let scene = self.scene;
+        let _ = self.session.report_samples(|sample| scene.note(&sample));
+    }
+
+    /// Each record was reported once, and in order. A shutdown drops those that wait.
+    #[track_caller]
+    fn each_once(&self, what: &str) {
+        let seen = self.scene.seen.borrow();
+        let found: Vec<_> = seen.iter().filter_map(|seen| seen.address).collect();
+        let expected: Vec<_> = (0..self.scene.mock.written_records()).map(address).collect();
+        assert_eq!(found, expected, "{what}");
+    }
+
+    /// No record was reported twice, or as that of another event.
+    #[track_caller]
+    fn none_twice(&self, what: &str) {
+        let seen = self.scene.seen.borrow();
+        let found: Vec<_> = seen.iter().filter_map(|seen| seen.address).collect();
+        assert!(found.is_sorted_by(|before, after| before < after), "{what}: {found:x?}");
+        let written = self.scene.mock.written_records();
+        assert!(found.len() as u64 <= written, "{what}");
+    }
+
+    /// Shuts the session down. Nothing is left on the processor.
+    #[track_caller]
+    fn end(mut self, what: &str) {
+        self.session.shut_down().expect(what);
+        nothing_is_enabled(self.scene.mock, what);
+        assert_eq!(self.scene.mock.breach(), None, "{what}");
+    }
 }
 
 #[test]
 fn with_an_interrupt_at_each_access_no_record_is_lost_and_none_is_reported_twice() {
     for processor in processors() {
-        for (name, operation) in operations_on(&processor) {
+        for (operation, run) in operations_on(&processor) {
             for access in 1.. {
-                let mut done = false;
-                processor.run(|kernel, mock| {
-                    let what =
-                        format!("{}, {}, {name}, {access}", processor.name, processor.freezes);
-                    let (mut session, mut recorder) = kernel.take(mock);
-                    recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                    mock.advance(&mut happened(0, PERIOD));
-                    let (before, written) = (mock.accesses().total(), mock.written_records());
-                    mock.interrupt_at(access);
-                    operation(kernel, &mut session, &mut recorder).unwrap();
-                    done = mock.accesses().total() - before < access;
-                    mock.interrupt_at(0);
-                    // While the counters are paused, none overflows: the interrupt is another one's.
-                    if mock.written_records() != written {
-                        assert_eq!(kernel.unclaimed.get(), 0, "{what}");
-                    }
-                    mock.advance(&mut happened(0, PERIOD));
-                    let _ = recorder.shut_down(&mut session, |report| kernel.report(report));
-                    kernel.all_reported(mock, &what);
-                    assert_eq!((kernel.faulted.get(), mock.lost_records()), (0, 0), "{what}");
-                    session.shut_down().unwrap();
-                });
+                let what = format!("{}, {operation}, {access}", name(&processor));
+                let mut world = World::new(processor, operation);
+                let mock = world.scene.mock;
+                let (before, written) = (mock.accesses().total(), mock.written_records());
+                mock.interrupt_at(access);
+                run(&mut world).expect(&what);
+                let done = mock.accesses().total() - before < access;
+                mock.interrupt_at(0);
+                // While the counters are paused, none overflows: the interrupt is another one's.
+                if mock.written_records() != written {
+                    assert_eq!(world.scene.unknown.get(), 0, "{what}");
+                }
+                world.scene.happen(0, PERIOD);
+                world.note();
+                if operation != "shut down" {
+                    world.each_once(&what);
+                }
+                world.none_twice(&what);
+                let lost = (world.scene.faulted.get(), mock.lost_records());
+                assert_eq!((lost, world.scene.memory.dropped()), ((0, 0), Default::default()));
+                world.end(&what);
                 if done {
                     break;
                 }
@@ -89,65 +159,78 @@ fn with_an_interrupt_at_each_access_no_record_is_lost_and_none_is_reported_twice
 }
 
 #[test]
-fn with_a_fault_at_each_access_an_operation_fails_or_succeeds_and_a_shut_down_ends_everything() {
+fn with_a_fault_at_each_access_an_operation_succeeds() {
     for processor in processors() {
-        for (name, operation) in operations_on(&processor) {
+        for (operation, run) in operations_on(&processor) {
             for access in 1.. {
-                let mut done = false;
-                processor.run(|kernel, mock| {
-                    let what =
-                        format!("{}, {}, {name}, {access}", processor.name, processor.freezes);
-                    let (mut session, mut recorder) = kernel.take(mock);
-                    recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                    mock.advance(&mut happened(0, PERIOD));
-                    let before = mock.accesses().total();
-                    mock.inject(Fault::At(access));
-                    // One fault is retried.
-                    operation(kernel, &mut session, &mut recorder).expect(&what);
-                    done = mock.accesses().total() - before < access;
-                    mock.inject(Fault::None);
-                    let _ = recorder.shut_down(&mut session, |report| kernel.report(report));
-                    kernel.all_reported(mock, &what);
-                    session.shut_down().unwrap();
-                });
-                processor.run(|kernel, mock| {
-                    let what =
-                        format!("{}, {}, {name}, from {access}", processor.name, processor.freezes);
-                    let (mut session, mut recorder) = kernel.take(mock);
-                    recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                    mock.advance(&mut happened(0, PERIOD));
-                    mock.inject(Fault::From(access));
-                    let failed = operation(kernel, &mut session, &mut recorder);
-                    mock.inject(Fault::None);
-                    assert_eq!(failed.is_ok(), done, "{what}: {failed:?}");
-                    if failed.is_err() {
-                        // The second time it succeeds, or an earlier part is already done.
-                        if name == "lend" {
-                            session.reprogram(|_| ()).unwrap();
-                            let lent = recorder.lent(|_: &PreciseReport<'_>| ());
-                            if let Ok(window) = session.lend_with(0, lent, |_, _| ()) {
-                                window.end(0).unwrap();
-                            }
-                        }
-                        session.reprogram(|_| ()).unwrap();
-                        recorder
-                            .reprogram(&mut session, |report| kernel.report(report))
-                            .expect(&what);
+                let what = format!("{}, {operation}, {access}", name(&processor));
+                let mut world = World::new(processor, operation);
+                let mock = world.scene.mock;
+                let before = mock.accesses().total();
+                mock.inject(Fault::At(access));
+                // One fault is retried.
+                run(&mut world).expect(&what);
+                let done = mock.accesses().total() - before < access;
+                mock.inject(Fault::None);
+                world.scene.happen(0, PERIOD);
+                world.note();
+                world.each_once(&what);
+                world.end(&what);
+                if done {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// The repeat, or a reprogramming and a start, heal everything.
+#[test]
+fn after_a_fault_that_lasts_from_each_access_everything_is_well_again() {
+    for processor in processors() {
+        for (operation, run) in operations_on(&processor) {
+            for access in 1.. {
+                let what = format!("{}, {operation}, from {access}", name(&processor));
+                let mut world = World::new(processor, operation);
+                let mock = world.scene.mock;
+                let scene = world.scene;
+                let before = mock.accesses().total();
+                mock.inject(Fault::From(access));
+                let failed = run(&mut world);
+                let done = mock.accesses().total() - before < access;
+                mock.inject(Fault::None);
+                assert!(!done || failed.is_ok(), "{what}: {failed:?}");
+                scene.happen(0, PERIOD);
+                if failed.is_err() && operation != "shut down" {
+                    // As documented: it is repeated, or, if counters faulted, the session is programmed again.
+                    if operation == "suspend and resume" {
+                        world.session.resume(0, |sample| scene.note(&sample)).expect(&what);
                     }
-                    let ended = recorder.shut_down(&mut session, |report| kernel.report(report));
-                    assert!(
-                        matches!(ended, Ok(()) | Err(PreciseError::ShutDown)),
-                        "{what}: {ended:?}"
-                    );
-                    assert_eq!(
-                        mock.with_precise_records(|precise| precise.enabled()),
-                        Some(0),
-                        "{what}"
-                    );
-                    session.shut_down().unwrap();
-                    mock.advance(&mut happened(0, 10 * PERIOD));
-                    kernel.all_reported(mock, &what);
-                });
+                    world.session.reprogram(|sample| scene.note(&sample)).expect(&what);
+                    let waiting = &mut world.thread;
+                    let _ = world.session.switch_out(waiting, 0, |sample| scene.note(&sample));
+                    world.note();
+                    world.none_twice(&what);
+                    if operation == "rotate" {
+                        let events: Vec<_> = world.session.events().collect();
+                        for event in events {
+                            let _ = world.session.close_event(event, 0);
+                        }
+                        scene.start(&mut world.session, &precise(0));
+                    } else if world.session.counter_of(world.first).is_none() {
+                        let _ = world.session.stop_event(world.first, 0);
+                        world.session.start_event(world.first, 0).expect(&what);
+                    }
+                    let count = scene.reported();
+                    let (written, dropped) = (mock.written_records(), scene.memory.dropped());
+                    scene.happen(0, 2 * PERIOD);
+                    world.note();
+                    assert!(scene.reported() >= count + 2, "{what}: {dropped:?}");
+                    let (now, found) = (mock.written_records(), scene.reported() - count);
+                    assert_eq!(found as u64, now - written, "{what}");
+                }
+                world.none_twice(&what);
+                world.end(&what);
                 if done {
                     break;
                 }
@@ -162,29 +245,26 @@ fn with_a_fault_and_an_interrupt_at_each_two_accesses_each_record_is_reported_on
     let is_meant =
         |p: &Processor| ["format 0", "format 3", "format 4", "fragments"].contains(&p.name);
     for processor in processors().into_iter().filter(is_meant) {
-        for (name, operation) in operations_on(&processor) {
+        for (operation, run) in operations_on(&processor) {
             for (fault, interrupt) in (1..30).flat_map(|at| (1..30).map(move |other| (at, other))) {
-                processor.run(|kernel, mock| {
-                    let (mut session, mut recorder) = kernel.take(mock);
-                    recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                    mock.advance(&mut happened(0, PERIOD));
-                    mock.inject(Fault::At(fault));
-                    mock.interrupt_at(interrupt);
-                    let ended = operation(kernel, &mut session, &mut recorder);
-                    mock.inject(Fault::None);
-                    mock.interrupt_at(0);
-                    let what = format!(
-                        "{}, {}, {name}, {fault}, {interrupt}",
-                        processor.name, processor.freezes
-                    );
-                    ended.expect(&what);
-                    mock.advance(&mut happened(0, PERIOD));
-                    let _ = recorder.shut_down(&mut session, |report| kernel.report(report));
-                    kernel.all_reported(mock, &what);
-                    assert_eq!((kernel.faulted.get(), mock.lost_records()), (0, 0), "{what}");
-                    session.shut_down().unwrap();
-                    nothing_is_enabled(mock, &what);
-                });
+                let what = format!("{}, {operation}, {fault}, {interrupt}", name(&processor));
+                let mut world = World::new(processor, operation);
+                let mock = world.scene.mock;
+                mock.inject(Fault::At(fault));
+                mock.interrupt_at(interrupt);
+                let ended = run(&mut world);
+                mock.inject(Fault::None);
+                mock.interrupt_at(0);
+                ended.expect(&what);
+                world.scene.happen(0, PERIOD);
+                world.note();
+                if operation != "shut down" {
+                    world.each_once(&what);
+                }
+                world.none_twice(&what);
+                let lost = (world.scene.faulted.get(), mock.lost_records());
+                assert_eq!(lost, (0, 0), "{what}");
+                world.end(&what);
             }
         }
     }
@@ -194,22 +274,16 @@ fn with_a_fault_and_an_interrupt_at_each_two_accesses_each_record_is_reported_on
 fn with_a_fault_at_each_access_of_an_interrupt_the_next_one_reports_the_records() {
     for processor in processors() {
         for access in 1..8 {
-            processor.run(|kernel, mock| {
-                let what = format!("{}, {}, {access}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = kernel.take(mock);
-                recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                mock.inject(Fault::At(access));
-                mock.advance(&mut happened(0, PERIOD));
-                mock.inject(Fault::None);
-                mock.advance(&mut happened(0, PERIOD));
-                kernel.all_reported(mock, &what);
-                assert_eq!(
-                    (kernel.reported.borrow().len(), kernel.faulted.get()),
-                    (2, 0),
-                    "{what}"
-                );
-                recorder.shut_down(&mut session, |_| ()).unwrap();
-            });
+            let what = format!("{}, {access}", name(&processor));
+            let scene = Scene::new(processor);
+            let mut session = scene.take();
+            scene.start(&mut session, &precise(0));
+            scene.mock.inject(Fault::At(access));
+            scene.happen(0, PERIOD);
+            scene.mock.inject(Fault::None);
+            scene.happen(0, PERIOD);
+            assert_eq!(scene.faulted.get(), 0, "{what}");
+            scene.ends_after(session, 2, &what);
         }
     }
 }
@@ -217,65 +291,50 @@ fn with_a_fault_at_each_access_of_an_interrupt_the_next_one_reports_the_records(
 /// A write of the index would drop the records that are in the buffer.
 #[test]
 fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer() {
-    for processor in all() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), report).unwrap();
-            mock.advance(&mut happened(0, 2 * PERIOD));
-            assert!(kernel.reported.borrow().is_empty(), "{what}");
-            // IA32_PERF_GLOBAL_CTRL.
-            mock.inject(Fault::Register(0x38F));
-            let failed = recorder.start(&mut session, &other(3), report);
-            assert!(matches!(failed, Err(PreciseError::Counters(_))), "{what}: {failed:?}");
-            mock.inject(Fault::None);
-            recorder.drain(&mut session, report).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            recorder.shut_down(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
-        });
+    for processor in processors().into_iter().filter(tells_apart) {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        let first = scene.start(&mut session, &precise(0));
+        scene.happen(0, 2 * PERIOD);
+        assert_eq!(scene.reported(), 0, "{what}");
+        let other = session.open_event(&scene.counters, &precise(3)).unwrap();
+        // IA32_PERF_GLOBAL_CTRL.
+        scene.mock.inject(Fault::Register(0x38F));
+        let failed = session.start_event(other, 0);
+        scene.mock.inject(Fault::None);
+        assert!(failed.is_err(), "{what}");
+        let _ = session.report_samples(|sample| scene.note(&sample));
+        session.reprogram(|sample| scene.note(&sample)).expect(&what);
+        if session.counter_of(first).is_none() {
+            session.start_event(first, 0).expect(&what);
+        }
+        scene.happen(0, PERIOD);
+        scene.ends_after(session, 3, &what);
     }
 }
 
-/// Returns the number of events that can be started beside those that are started, and stops them.
-fn free_for_records(
-    kernel: &'static Kernel,
-    session: &mut Session,
-    recorder: &mut Recorder,
-) -> usize {
+/// Returns the number of events that can be started beside those that run, and closes them.
+fn free_for_records(session: &mut Session, scene: &'static Scene) -> usize {
     let mut started = vec![];
-    let report = |report: &PreciseReport<'_>| kernel.report(report);
     let refused = loop {
-        match recorder.start(session, &other(3), report) {
-            Ok(counter) => started.push(counter),
-            Err(error) => break error,
+        let event = session.open_event(&scene.counters, &precise(3)).unwrap();
+        started.push(event);
+        if let Err(error) = session.start_event(event, 0) {
+            break error;
         }
     };
-    assert_eq!(refused, PreciseError::Counters(CounterError::NoFreeCounter));
-    for counter in &started {
-        recorder.stop(session, *counter, report).unwrap();
+    assert_eq!(refused, CounterError::NoFreeCounter);
+    for event in &started {
+        session.close_event(*event, 0).unwrap();
     }
-    started.len()
+    started.len() - 1
 }
 
-/// Returns the counters that are free for an event of the session.
-fn free_counters(kernel: &'static Kernel, session: &mut Session) -> CounterSet {
-    let mut free = CounterSet::NONE;
-    while let Ok((counter, _)) = session.reserve(&kernel.counters, &raw(3), CounterSet::ALL) {
-        free = free | counter.only();
-    }
-    free.iter().for_each(|counter| session.release_reserved(counter).unwrap());
-    free
-}
-
-/// Returns events whose start and stop fail. The software PMU has load latencies beside the Debug Store alone.
-fn failing(processor: &Processor) -> impl Iterator<Item = PreciseEvent> + use<> {
-    let has_latency = processor.name.starts_with("format");
-    let frontend = has_register(processor).then(|| frontend(0x11));
-    [Some(other(3)), has_latency.then(|| loads(30)), frontend].into_iter().flatten()
+/// Returns groups of events whose start and stop fail.
+fn failing(processor: &Processor) -> impl Iterator<Item = Vec<Event>> + use<> {
+    let frontend = has_register(processor).then(|| vec![frontend(0x11)]);
+    [Some(vec![precise(3)]), Some(loads(processor, 30)), frontend].into_iter().flatten()
 }
 
 /// The operation after the failed start.
@@ -286,94 +345,85 @@ enum Next {
     Reprogram,
 }
 
-/// The next start, stop, shutdown or reprogramming takes back what the failed start could not. The second event needs
-/// a second counter beside its own on the processor of format 4.
+/// The next start, shutdown or reprogramming takes back what the failed start could not.
 #[test]
-fn a_start_that_fails_and_cannot_be_undone_leaves_no_counter_reserved_for_good() {
-    for processor in all() {
-        for event in failing(&processor) {
+fn a_start_that_fails_and_cannot_be_undone_leaves_no_counter_taken_for_good() {
+    for processor in processors().into_iter().filter(tells_apart) {
+        for events in failing(&processor) {
             for next in [Next::Start, Next::ShutDown, Next::Reprogram] {
-                let _ = (1..).find(|access| processor.fails_to_start(&event, *access, next));
+                for access in 1.. {
+                    if fails_to_start(processor, &events, access, next) {
+                        assert!(access > 3);
+                        break;
+                    }
+                }
             }
         }
     }
 }
 
-impl Processor {
-    /// Starts an event while all accesses from this one on fail. Returns whether there were fewer accesses.
-    fn fails_to_start(self, event: &PreciseEvent, access: u32, next: Next) -> bool {
-        let mut done = false;
-        self.run(|kernel, mock| {
-            let what = format!("{}, {}, {event:?}, {access}, {next:?}", self.name, self.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            let free = free_for_records(kernel, &mut session, &mut recorder);
-            let counters = recorder.counters();
-            let free_before = free_counters(kernel, &mut session);
-            mock.inject(Fault::From(access));
-            let started = recorder.start(&mut session, event, report);
-            mock.inject(Fault::None);
-            done = matches!(started, Ok(_) | Err(PreciseError::Event(_)));
-            if done {
-                return;
-            }
-            assert_eq!(recorder.counters(), counters, "{what}");
-            // The event may be counted: its records are no event's.
-            mock.advance(&mut happened(3, 3 * PERIOD));
-            if next == Next::Reprogram {
-                session.reprogram(|_| ()).unwrap();
-                recorder.reprogram(&mut session, report).expect(&what);
-                assert_eq!(free_counters(kernel, &mut session), free_before, "{what}");
-            }
-            if next != Next::ShutDown {
-                assert_eq!(free_for_records(kernel, &mut session, &mut recorder), free, "{what}");
-                let before = kernel.tags.borrow().len();
-                mock.advance(&mut happened(0, PERIOD));
-                assert_eq!(kernel.tags.borrow().len(), before + 1, "{what}");
-            }
-            recorder.shut_down(&mut session, report).expect(&what);
-            assert!(kernel.tags.borrow().iter().all(|tag| *tag == 7), "{what}");
-            let reported = kernel.reported.borrow().len() as u64;
-            let dropped = kernel.memory.dropped().unattributed;
-            assert_eq!(reported + u64::from(dropped), mock.written_records(), "{what}");
-            let free_now = free_counters(kernel, &mut session);
-            assert_eq!(free_now, free_before | (counters & CounterSet::GENERAL), "{what}");
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
-        });
-        done
+/// Starts events while all accesses from this one on fail. Returns whether there were fewer accesses.
+fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Next) -> bool {
+    let what = format!("{}, {events:?}, {access}, {next:?}", name(&processor));
+    let scene = Scene::new(processor);
+    let mut session = scene.take();
+    let first = scene.start(&mut session, &precise(0).tagged(7));
+    scene.happen(0, PERIOD);
+    let free = free_for_records(&mut session, scene);
+    let group: GroupId = session.open_group(&scene.counters, events).unwrap();
+    scene.mock.inject(Fault::From(access));
+    let started = session.start_group(group, 0);
+    scene.mock.inject(Fault::None);
+    let Err(error) = started else { return true };
+    // The event may be counted: its records are no event's.
+    scene.happen(3, 3 * PERIOD);
+    let _ = session.close_group(group, 0);
+    let note = |sample: Sample<'_, _>| scene.note(&sample);
+    // Faulted counters come back with a reprogramming, and the others at once.
+    let faulted = matches!(error.reason, CounterError::Faulted(_));
+    if next == Next::Reprogram || next == Next::Start && faulted {
+        session.reprogram(note).expect(&what);
     }
+    if next != Next::ShutDown {
+        if session.counter_of(first).is_none() {
+            assert!(faulted, "{what}, {error:?}");
+            session.start_event(first, 0).expect(&what);
+        }
+        assert_eq!(free_for_records(&mut session, scene), free, "{what}");
+        let before = scene.samples(7);
+        scene.happen(0, PERIOD);
+        session.report_samples(note).unwrap();
+        assert_eq!(scene.samples(7), before + 1, "{what}");
+    }
+    let own = |seen: &Seen| seen.tag == 7;
+    assert!(scene.seen.borrow().iter().all(own), "{what}");
+    scene.ends(session, &what);
+    false
 }
 
-/// A stop that fails between the two counters of an event of load latencies is repeated.
+/// A stop that fails is repeated, or its counters come back with a reprogramming.
 #[test]
-fn a_stop_that_fails_at_any_access_can_be_repeated() {
-    for processor in all() {
-        for event in failing(&processor) {
+fn after_a_stop_that_fails_at_any_access_its_counters_are_free() {
+    for processor in processors().into_iter().filter(tells_apart) {
+        for events in failing(&processor) {
             for access in 1.. {
-                let mut done = false;
-                processor.run(|kernel, mock| {
-                    let what = format!("{}, {event:?}, {access}", processor.name);
-                    let (mut session, mut recorder) = kernel.take(mock);
-                    let free = free_for_records(kernel, &mut session, &mut recorder);
-                    let Ok(counter) = recorder.start(&mut session, &event, |_| ()) else {
-                        done = true;
-                        return;
-                    };
-                    mock.inject(Fault::From(access));
-                    done = recorder.stop(&mut session, counter, |_| ()).is_ok();
-                    mock.inject(Fault::None);
-                    if !done {
-                        recorder.stop(&mut session, counter, |_| ()).expect(&what);
-                    }
-                    let now = free_for_records(kernel, &mut session, &mut recorder);
-                    assert_eq!((now, recorder.counters().len()), (free, 0), "{what}");
-                    recorder.shut_down(&mut session, |_| ()).unwrap();
-                    session.shut_down().unwrap();
-                    nothing_is_enabled(mock, &what);
-                });
+                let what = format!("{}, {events:?}, {access}", name(&processor));
+                let scene = Scene::new(processor);
+                let mut session = scene.take();
+                let free = free_for_records(&mut session, scene);
+                let (group, _) = scene.start_together(&mut session, &events);
+                let before = scene.mock.accesses().total();
+                scene.mock.inject(Fault::From(access));
+                let failed = session.stop_group(group, 0);
+                let done = scene.mock.accesses().total() - before < access;
+                scene.mock.inject(Fault::None);
+                if failed.is_err() {
+                    let _ = session.stop_group(group, 0);
+                    session.reprogram(|_| ()).expect(&what);
+                }
+                let now = free_for_records(&mut session, scene);
+                assert_eq!((now, scene.enabled()), (free, 0), "{what}");
+                scene.ends(session, &what);
                 if done {
                     break;
                 }
@@ -386,37 +436,46 @@ fn a_stop_that_fails_at_any_access_can_be_repeated() {
 #[test]
 fn a_window_that_fails_to_suspend_the_records_loses_none() {
     // An access fails twice with its retry, or all fail from then on.
-    for (processor, failing) in all().flat_map(|of| [(of, 2), (of, u32::MAX)]) {
+    let processors = || processors().into_iter().filter(tells_apart);
+    for (processor, lasts) in processors().flat_map(|of| [(of, false), (of, true)]) {
         for access in 1.. {
-            let mut done = false;
-            processor.run(|kernel, mock| {
-                let what =
-                    format!("{}, {}, {access}, {failing}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = kernel.take(mock);
-                let report = |report: &PreciseReport<'_>| kernel.report(report);
-                recorder.set_threshold(PreciseThreshold::NearlyFull);
-                recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-                mock.advance(&mut happened(0, 3 * PERIOD));
-                assert!(kernel.reported.borrow().is_empty(), "{what}");
-                mock.inject(Fault::From(access));
-                let ends = (mock.accesses().total() + access - 1).saturating_add(failing);
-                mock.on_access(Box::leak(Box::new(move |mock: &Mock<'_>| {
-                    if mock.accesses().total() == ends {
-                        mock.inject(Fault::None);
-                    }
-                })));
-                let window = session.lend_with(0, recorder.lent(report), |_, _| ());
-                mock.inject(Fault::None);
-                done = window.is_ok();
-                if let Ok(window) = window {
-                    window.end(0).unwrap();
-                } else {
-                    recorder.drain(&mut session, report).expect(&what);
+            let what = format!("{}, {access}, {lasts}", name(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            scene.start(&mut session, &precise(0));
+            scene.happen(0, 3 * PERIOD);
+            assert_eq!(scene.reported(), 0, "{what}");
+            let note = |sample: Sample<'_, _>| scene.note(&sample);
+            let before = scene.mock.accesses().total();
+            let lend = |session: &mut Session| match session.lend(0, note) {
+                Ok(window) => {
+                    scene.mock.inject(Fault::None);
+                    window.end(0).expect(&what);
+                    true
                 }
-                kernel.all_reported(mock, &what);
-                assert_eq!((kernel.reported.borrow().len(), mock.lost_records()), (3, 0), "{what}");
-                recorder.shut_down(&mut session, report).unwrap();
-            });
+                Err(_) => false,
+            };
+            let begun = if lasts {
+                scene.mock.inject(Fault::From(access));
+                let begun = lend(&mut session);
+                scene.mock.inject(Fault::None);
+                begun
+            } else {
+                scene.fails_twice_at(access, || lend(&mut session)).unwrap_or(true)
+            };
+            let done = scene.mock.accesses().total() - before < access || begun;
+            if !begun && session.report_samples(note).is_err() {
+                session.reprogram(note).expect(&what);
+            }
+            // While the index is in a register that does not answer, nobody knows whose the records in the buffer are.
+            let may_drop = lasts && scene.unit.needs_physical_address();
+            let dropped = if may_drop { scene.memory.dropped().unattributed } else { 0 };
+            assert_eq!(scene.reported() as u32 + dropped, 3, "{what}");
+            if dropped == 0 {
+                scene.all_reported(&what);
+            }
+            scene.ends(session, &what);
             if done {
                 break;
             }

@@ -5,16 +5,12 @@ use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::raw;
 
 use crate::scene::*;
-use crate::support::{Processor, address, processors};
-
-fn what(processor: &Processor) -> String {
-    format!("{}, freezes: {}", processor.name, processor.freezes)
-}
+use crate::support::{address, processors};
 
 #[test]
 fn each_overflow_is_one_sample_with_its_instruction() {
     for processor in processors() {
-        let (scene, what) = (Scene::new(processor), what(&processor));
+        let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let event = scene.start(&mut session, &precise(0).with_total());
         scene.happen(0, PERIOD - 1);
@@ -40,7 +36,7 @@ fn each_overflow_is_one_sample_with_its_instruction() {
 #[test]
 fn many_records_wait_and_are_counted() {
     for processor in processors() {
-        let (scene, what) = (Scene::new(processor), what(&processor));
+        let (scene, what) = (Scene::new(processor), name(&processor));
         scene.memory.set_threshold(PreciseThreshold::NearlyFull);
         let mut session = scene.take();
         let event = scene.start(&mut session, &precise(0).with_total());
@@ -66,7 +62,7 @@ fn many_records_wait_and_are_counted() {
 #[test]
 fn precise_events_and_plain_ones_are_of_one_group_and_rotate() {
     for processor in processors() {
-        let (scene, what) = (Scene::new(processor), what(&processor));
+        let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let events = [raw(2).user_only(), precise(0).with_total()];
         let group: GroupId = session.open_group(&scene.counters, &events).expect(&what);
@@ -109,7 +105,7 @@ fn precise_events_and_plain_ones_are_of_one_group_and_rotate() {
 fn a_threads_event_goes_with_it_and_its_waiting_records_are_reported_first() {
     for processor in processors() {
         for threshold in [PreciseThreshold::EachRecord, PreciseThreshold::NearlyFull] {
-            let (scene, what) = (Scene::new(processor), what(&processor));
+            let (scene, what) = (Scene::new(processor), name(&processor));
             scene.memory.set_threshold(threshold);
             let mut session = scene.take();
             let id = scene.start(&mut session, &precise(0).with_total());
@@ -133,7 +129,7 @@ fn a_threads_event_goes_with_it_and_its_waiting_records_are_reported_first() {
 #[test]
 fn the_period_changes_in_the_handler_and_the_event_is_silenced_and_resumed() {
     for processor in processors() {
-        let (scene, what) = (Scene::new(processor), what(&processor));
+        let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let event = scene.start(&mut session, &precise(0).with_total());
         *scene.react.borrow_mut() = Some(Box::new(|scene, seen| {
@@ -176,7 +172,7 @@ fn the_period_changes_in_the_handler_and_the_event_is_silenced_and_resumed() {
 fn windows_and_a_suspend_keep_what_is_left_of_a_period() {
     for processor in processors() {
         for threshold in [PreciseThreshold::EachRecord, PreciseThreshold::NearlyFull] {
-            let (scene, what) = (Scene::new(processor), what(&processor));
+            let (scene, what) = (Scene::new(processor), name(&processor));
             scene.memory.set_threshold(threshold);
             let mut session = scene.take();
             let event = scene.start(&mut session, &precise(0).with_total());
@@ -202,7 +198,7 @@ fn windows_and_a_suspend_keep_what_is_left_of_a_period() {
 #[test]
 fn what_cannot_be_precise_is_refused_as_it_is_opened() {
     for processor in processors() {
-        let (scene, what) = (Scene::new(processor), what(&processor));
+        let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let mut refused = |event| match session.open_event(&scene.counters, &event) {
             Err(CounterError::NotPrecise(reason)) => reason,

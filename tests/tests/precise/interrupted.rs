@@ -1,9 +1,10 @@
 //! The threshold interrupt with a further overflow, and its interrupt, at each of its accesses.
 
-use pmu_intel::precise::{PreciseEvent, PreciseThreshold};
-use pmu_tests::opened::{happened, raw};
+use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::opened::raw;
 use pmu_virt::mock::{Deviation, Deviations};
 
+use crate::scene::*;
 use crate::support::*;
 
 /// The platforms: a further interrupt comes after the handler, or within it.
@@ -14,14 +15,17 @@ const PLATFORMS: [&[Deviation]; 4] = [
     &[Deviation::NestsInterrupts, Deviation::PreciseStatusBeside],
 ];
 
-/// An event, and how full the buffer is when the interrupt comes.
-type Recording = (&'static str, PreciseThreshold, fn() -> PreciseEvent);
+/// How full the buffer is when the interrupt comes, and whether the handler sets another period.
+type Recording = (&'static str, PreciseThreshold, bool);
 
 const RECORDINGS: [Recording; 3] = [
-    ("each record", PreciseThreshold::EachRecord, instructions),
-    ("nearly full", PreciseThreshold::NearlyFull, instructions),
-    ("by handler", PreciseThreshold::EachRecord, || instructions().loaded_by_handler()),
+    ("each record", PreciseThreshold::EachRecord, false),
+    ("nearly full", PreciseThreshold::NearlyFull, false),
+    ("another period", PreciseThreshold::EachRecord, true),
 ];
+
+/// The tag of the plain event beside.
+const BESIDE: u64 = 1;
 
 /// A threshold interrupt on one platform, of one recording.
 #[derive(Clone, Copy)]
@@ -45,56 +49,66 @@ impl Interrupted {
     /// Lets records be written until the threshold interrupts, with a further overflow of every counter at the
     /// `access`-th access of the interrupt. Returns whether the interrupt had so many accesses.
     fn at(self, access: u32) -> bool {
-        let (processor, (name, threshold, event)) = (self.processor, self.recording);
+        let (processor, (recording, threshold, changes)) = (self.processor, self.recording);
         let what = format!(
-            "{}, freezing: {}, {:?}, {name}, {access}",
-            processor.name, processor.freezes, processor.deviations
+            "{}, {:?}, {recording}, {access}",
+            name(&processor),
+            processor.deviations
         );
-        let mut reached = false;
-        processor.run(|kernel, mock| {
-            let control = mock.with_pmu(|pmu| pmu.read(0x38F));
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(threshold);
-            recorder.start(&mut session, &event(), |_| ()).unwrap();
-            let beside = raw(2).every(10_000).tagged(1);
-            let beside = session.open_event(&kernel.counters, &beside).unwrap();
-            session.start_event(beside, 0).unwrap();
-            let before = mock.accesses().total();
-            for _ in (0..1000).take_while(|_| mock.interrupts() == 0) {
-                // The count begins with the interrupt's first access.
-                mock.interrupt_at(access);
-                mock.advance(&mut happened(0, PERIOD));
-            }
-            mock.interrupt_at(0);
-            reached = mock.accesses().total() - before >= access;
-            // Both counters ran at that access, or neither: then the interrupt was another owner's.
-            let further = kernel.overflows.get();
-            assert!(further <= u32::from(reached), "{what}");
-            let foreign = u32::from(reached) - further;
-            assert!(kernel.unknown.get() <= foreign, "{what}: an own interrupt");
-            assert_eq!(mock.performance_entry(), 0x400, "{what}");
-            // The counters go on, and interrupt.
-            mock.advance(&mut happened(2, 10_000));
-            assert_eq!(kernel.overflows.get(), further + 1, "{what}");
-            let written = mock.written_records();
-            (0..20).for_each(|_| mock.advance(&mut happened(0, PERIOD)));
-            assert_eq!(mock.written_records(), written + 20, "{what}");
-            recorder.drain(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, &what);
-            assert!(kernel.unknown.get() <= foreign, "{what}");
-            let dropped = (kernel.memory.dropped(), mock.lost_records(), kernel.faulted.get());
-            assert_eq!(dropped, Default::default(), "{what}");
-            // No claim is left over that would swallow a second interrupt of another owner.
-            let unclaimed = kernel.unclaimed.get();
-            mock.interrupt_from_elsewhere();
-            mock.interrupt_from_elsewhere();
-            assert!(kernel.unclaimed.get() > unclaimed, "{what}");
-            recorder.shut_down(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, &what);
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
-            assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
-        });
+        let scene = Scene::new(processor);
+        let mock = scene.mock;
+        let control = mock.with_pmu(|pmu| pmu.read(0x38F));
+        scene.memory.set_threshold(threshold);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.start(&mut session, &raw(2).every(10_000).tagged(BESIDE));
+        if changes {
+            // The counter is loaded with each sample.
+            *scene.react.borrow_mut() = Some(Box::new(|scene, seen| {
+                let next = if seen.period == PERIOD { PERIOD - 1 } else { PERIOD };
+                if seen.tag == 0 {
+                    scene.table.set_period(seen.event, next).unwrap();
+                }
+            }));
+        }
+        let before = mock.accesses().total();
+        for _ in (0..1000).take_while(|_| mock.interrupts() == 0) {
+            // The count begins with the interrupt's first access.
+            mock.interrupt_at(access);
+            scene.happen(0, PERIOD);
+        }
+        mock.interrupt_at(0);
+        let reached = mock.accesses().total() - before >= access;
+        // Both counters ran at that access, or neither: then the interrupt was another owner's.
+        let further = scene.samples(BESIDE) as u32;
+        assert!(further <= u32::from(reached), "{what}");
+        let foreign = u32::from(reached) - further;
+        assert!(scene.unknown.get() <= foreign, "{what}: an own interrupt");
+        assert_eq!(mock.performance_entry(), 0x400, "{what}");
+        // The counters go on, and interrupt.
+        scene.happen(2, 10_000);
+        assert_eq!(scene.samples(BESIDE) as u32, further + 1, "{what}");
+        let written = mock.written_records();
+        (0..20).for_each(|_| scene.happen(0, PERIOD));
+        assert_eq!(mock.written_records(), written + 20, "{what}");
+        scene.drain(&mut session);
+        let records = || {
+            let addresses: Vec<_> = scene.addresses(0).into_iter().flatten().collect();
+            let expected: Vec<_> = (0..mock.written_records()).map(address).collect();
+            assert_eq!(addresses, expected, "{what}");
+        };
+        records();
+        assert!(scene.unknown.get() <= foreign, "{what}");
+        let dropped = (scene.memory.dropped(), mock.lost_records(), scene.faulted.get());
+        assert_eq!(dropped, Default::default(), "{what}");
+        // No claim is left over that would swallow a second interrupt of another owner.
+        let unclaimed = scene.unclaimed.get();
+        mock.interrupt_from_elsewhere();
+        mock.interrupt_from_elsewhere();
+        assert!(scene.unclaimed.get() > unclaimed, "{what}");
+        records();
+        scene.ends(session, &what);
+        assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
         reached
     }
 }

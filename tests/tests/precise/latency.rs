@@ -1,68 +1,114 @@
 //! Loads that are sampled by their latency.
 
-use pmu_core::{CounterError, DataSource, Event, EventSelect, MsrAddress};
-use pmu_intel::precise::{PreciseError, PreciseEvent, PreciseEventError, Precision};
-use pmu_virt::Read;
+use pmu_core::{
+    CounterError, DataSource, Event, EventSelect, MsrAddress, NotPrecise, Precision, SampleParts,
+};
+use pmu_virt::mock::PmiFault;
 
+use crate::scene::*;
 use crate::support::*;
 
-/// MEM_TRANS_RETIRED.LOAD_LATENCY.
-pub(crate) fn loads(cycles: u16) -> PreciseEvent {
-    let event = Event::raw(EventSelect::from_bits(0x01CD)).user_only().every(PERIOD);
-    let event = PreciseEvent::new(event, Precision::ZeroSkidRequested);
-    if cycles == 0 { event } else { event.with_latency(cycles) }
+/// The auxiliary event of Golden Cove's load latencies.
+pub(crate) fn auxiliary() -> Event {
+    Event::raw(EventSelect::from_bits(0x8203))
 }
 
-/// The least latency is in one register, for the events that the session counts and for those that it records.
+/// MEM_TRANS_RETIRED.LOAD_LATENCY, tagged with its latency.
+pub(crate) fn latency(cycles: u16) -> Event {
+    let event = Event::raw(EventSelect::from_bits(0x01CD)).user_only().every(PERIOD);
+    let event = event.tagged(cycles.into()).precise(Precision::ZeroSkidRequested);
+    event.recording(SampleParts::ACCESS).latency_at_least(cycles)
+}
+
+/// Returns the events that sample load latencies on a processor. From format 4 on the mock is a Sapphire Rapids.
+pub(crate) fn loads(processor: &Processor, cycles: u16) -> Vec<Event> {
+    let is_older = ["format 2", "format 3"].contains(&processor.name);
+    let beside = (!is_older).then(auxiliary);
+    beside.into_iter().chain([latency(cycles)]).collect()
+}
+
+/// The least latency is in one register, for events that are counted and for those that are precise.
 #[test]
-fn an_event_of_the_session_and_a_recorded_event_have_only_one_latency() {
-    let processor = processors().into_iter().find(|p| p.name == "format 3").unwrap();
-    processor.run(|kernel, mock| {
-        let (mut session, mut recorder) = kernel.take(mock);
+fn a_counted_event_and_a_precise_event_have_only_one_latency() {
+    for processor in named("format 3") {
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
         // SAFETY: the mock's registers are numbers.
         let register = unsafe { MsrAddress::new(0x3F6) };
         let counted = Event::raw(EventSelect::from_bits(0x01CD)).with_extra(register, 30);
-        let counted = session.open_event(&kernel.counters, &counted).unwrap();
+        let counted = session.open_event(&scene.counters, &counted).unwrap();
         session.start_event(counted, 0).unwrap();
-        let in_use = CounterError::ExtraRegisterInUse(0x3F6);
-        let refused = recorder.start(&mut session, &loads(50), |_| ());
-        assert_eq!(refused, Err(PreciseError::Counters(in_use)));
+        let in_use = Err(CounterError::ExtraRegisterInUse(0x3F6));
+        let recorded = session.open_event(&scene.counters, &latency(50)).unwrap();
+        assert_eq!(session.start_event(recorded, 0), in_use);
         session.stop_event(counted, 0).unwrap();
-        let recorded = recorder.start(&mut session, &loads(50), |_| ()).unwrap();
-        assert_eq!(session.start_event(counted, 0), Err(in_use));
-        recorder.stop(&mut session, recorded, |_| ()).unwrap();
+        session.start_event(recorded, 0).unwrap();
+        assert_eq!(scene.read(0x3F6), 50);
+        assert_eq!(session.start_event(counted, 0), in_use);
+        session.stop_event(recorded, 0).unwrap();
         session.start_event(counted, 0).unwrap();
-    });
+        assert_eq!(scene.read(0x3F6), 30);
+        scene.ends(session, processor.name);
+    }
 }
 
-/// Sapphire Rapids: an auxiliary event, 0x03 with unit mask 0x82, is counted beside it and begins before it.
+/// The register has the value of the event whose turn it is.
+#[test]
+fn events_of_two_latencies_take_turns() {
+    for processor in processors().into_iter().filter(|p| ["format 2", "format 3"].contains(&p.name))
+    {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let events = [30, 50].map(|cycles| {
+            (cycles, scene.start(&mut session, &latency(cycles).with_total().rotating()))
+        });
+        let mut turns = [0; 2];
+        for now in 1..=20 {
+            let on = events.map(|(_, event)| session.counter_of(event).is_some());
+            assert_eq!(on.iter().filter(|on| **on).count(), 1, "{what}");
+            let turn = usize::from(on[1]);
+            turns[turn] += 1;
+            assert_eq!(scene.read(0x3F6), u64::from(events[turn].0), "{what}");
+            session.rotate(now).unwrap();
+        }
+        assert_eq!(turns, [10; 2], "{what}");
+        scene.ends(session, &what);
+    }
+}
+
+/// Sapphire Rapids: an auxiliary event, 0x03 with unit mask 0x82, is counted beside it and begins before it. It is an
+/// event as any other, counted in user and kernel mode, with INT.
 #[test]
 fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
-    let processor = processors().into_iter().find(|p| p.name == "format 4").unwrap();
-    processor.run(|kernel, mock| {
-        let read = |register| match mock.with_pmu(|pmu| pmu.read(register)) {
-            Read::Value(value) => value,
-            other => panic!("{other:?}"),
-        };
-        let (mut session, mut recorder) = kernel.take(mock);
-        let missing = recorder.start(&mut session, &loads(0), |_| ());
-        assert_eq!(missing, Err(PreciseError::Event(PreciseEventError::NoLatency)));
-        let counter = recorder.start(&mut session, &loads(30), |_| ()).unwrap();
-        // The first free counter has the auxiliary event: counted in user and kernel mode, without INT (bit 20).
-        assert_eq!(read(0x186) & 0xFFFF_FFFF, 0x43_8203);
-        assert_eq!(counter.bit(), 1);
+    for processor in named("format 4") {
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
+        let refused = |reason| Err(CounterError::NotPrecise(reason));
+        let missing = session.open_event(&scene.counters, &latency(0));
+        assert_eq!(missing, refused(NotPrecise::NoLatency));
+        let alone = session.open_event(&scene.counters, &latency(30));
+        assert_eq!(alone, refused(NotPrecise::NeedsBeside(0x8203)));
+        for wrong in [[latency(30), auxiliary()], [precise(3), latency(30)]] {
+            let outcome = session.open_group(&scene.counters, &wrong).map_err(|error| error.reason);
+            assert_eq!(outcome.err(), Some(CounterError::NotPrecise(NotPrecise::NeedsBeside(0x8203))));
+        }
+        let (group, event) = scene.start_together(&mut session, &loads(&processor, 30));
+        assert_eq!(scene.read(0x186) & 0xFFFF_FFFF, 0x53_8203);
+        assert_eq!(session.counter_of(event).unwrap().bit(), 1);
         // Adaptive: the group of memory.
-        let select = mock.trace().records().filter(|record| record.register == 0x187).last();
+        let select = scene.mock.trace().records().filter(|record| record.register == 0x187).last();
         assert_eq!(select.unwrap().outcome, Ok(1 << 34 | 0x41_01CD));
         // Only the latency event writes records.
-        assert_eq!(mock.with_precise_records(|precise| precise.enabled()), Some(0b10));
-        let busy = recorder.start(&mut session, &loads(31), |_| ());
-        assert_eq!(busy, Err(PreciseError::LatencyInUse(30)));
-        recorder.stop(&mut session, counter, |_| ()).unwrap();
-        assert_eq!((read(0x186), read(0x187)), (0, 0));
-        let counter = recorder.start(&mut session, &loads(31), |_| ()).unwrap();
-        recorder.stop(&mut session, counter, |_| ()).unwrap();
-    });
+        assert_eq!(scene.enabled(), 0b10);
+        let other = session.open_group(&scene.counters, &loads(&processor, 31)).unwrap();
+        let busy = session.start_group(other, 0).map_err(|error| error.reason);
+        assert_eq!(busy, Err(CounterError::ExtraRegisterInUse(0x3F6)));
+        session.stop_group(group, 0).unwrap();
+        assert_eq!((scene.read(0x186), scene.read(0x187)), (0, 0));
+        session.start_group(other, 0).unwrap();
+        session.stop_group(other, 0).unwrap();
+        scene.ends(session, processor.name);
+    }
 }
 
 /// Panther Lake's event list has the register for its load-latency events.
@@ -72,50 +118,41 @@ fn a_load_latency_event_has_its_cycles_in_the_register_beside_architectural_reco
     let listed = listed.unwrap().extra().unwrap();
     assert_eq!((listed.register, listed.value), (0x3F6, 64));
     for processor in processors().into_iter().filter(|p| p.counters.version == 6) {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let read = || {
-                mock.with_precise_records(|records| {
-                    mock.with_pmu(|pmu| pmu.read_beside(records, listed.register))
-                })
-            };
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &loads(64), |_| ()).unwrap();
-            assert_eq!(read(), Some(Read::Value(64)), "{what}");
-            kernel.ends(mock, session, recorder, 0, &what);
-            assert_eq!(read(), Some(Read::Value(0)), "{what}");
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start_together(&mut session, &loads(&processor, 64));
+        assert_eq!(scene.read(listed.register), 64, "{what}");
+        scene.ends_after(session, 0, &what);
+        assert_eq!(scene.read(listed.register), 0, "{what}");
     }
 }
 
 /// Skylake: no auxiliary event; bit 32 + n of IA32_PEBS_ENABLE lets the latency filter the records of counter n.
 #[test]
 fn skylake_filters_by_a_bit_of_the_enable_register_and_decodes_the_source() {
-    let processor = processors().into_iter().find(|p| p.name == "format 3").unwrap();
+    let processor = named("format 3").next().unwrap();
     let fed = |number| {
         let mut fed = instruction(number);
         (fed.data_address, fed.data_source, fed.latency) = (0x7000, 0x34, 55);
         fed
     };
-    processor.run_with(fed, |kernel, mock| {
-        let (mut session, mut recorder) = kernel.take(mock);
-        let counter = recorder.start(&mut session, &loads(50), |_| ()).unwrap();
-        let bit = counter.only().bits();
-        let enable = mock.trace().records().filter(|record| record.register == 0x3F1).last();
-        assert_eq!(enable.unwrap().outcome, Ok(bit << 32 | bit));
-        let latency = mock.trace().records().filter(|record| record.register == 0x3F6).last();
-        assert_eq!(latency.unwrap().outcome, Ok(50));
-        mock.inject_pmi(pmu_virt::mock::PmiFault::Lost);
-        // The counter overflows before the next access.
-        mock.interrupt_at(1);
-        let mut samples = vec![];
-        recorder.drain(&mut session, |report| samples.push(report.sample())).unwrap();
-        let access = samples[0].access.unwrap();
-        // 0x34: the third-level cache, a page walk, a lock.
-        assert_eq!((access.source, access.latency), (Some(DataSource::L3), Some(55)));
-        assert_eq!((access.locked, access.address), (Some(true), Some(0x7000)));
-        assert_eq!(access.translation, Some(pmu_core::Translation::PageWalk));
-        assert!(access.load && !access.store);
-        assert_eq!(samples[0].address, Some(address(0)));
-    });
+    let scene = Scene::with(processor, fed, Mock::strict);
+    let mut session = scene.take();
+    let event = scene.start(&mut session, &latency(50));
+    let bit = session.counter_of(event).unwrap().only().bits();
+    let enable = scene.mock.trace().records().filter(|record| record.register == 0x3F1).last();
+    assert_eq!(enable.unwrap().outcome, Ok(bit << 32 | bit));
+    assert_eq!(scene.read(0x3F6), 50);
+    scene.mock.inject_pmi(PmiFault::Lost);
+    // The counter overflows before the next access.
+    scene.mock.interrupt_at(1);
+    scene.drain(&mut session);
+    let samples = scene.instructions.borrow();
+    let access = samples[0].access.unwrap();
+    // 0x34: the third-level cache, a page walk, a lock.
+    assert_eq!((access.source, access.latency), (Some(DataSource::L3), Some(55)));
+    assert_eq!((access.locked, access.address), (Some(true), Some(0x7000)));
+    assert_eq!(access.translation, Some(pmu_core::Translation::PageWalk));
+    assert!(access.load && !access.store);
+    assert_eq!(samples[0].address, Some(address(0)));
 }

@@ -1,31 +1,50 @@
 //! Loads that are sampled by their latency, on each core that has the event: its counters, its auxiliary event, and
 //! what its records say of the data's source.
 
-use core::cell::Cell;
-
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    AccessType, CounterSet, DataAccess, DataSource, Event, EventSelect, LineState, Snapshot,
-    Translation,
+    AccessType, CounterError, CounterId, CounterSet, DataAccess, DataSource, Event, EventSelect, LineState,
+    NotPrecise, Precision, SampleParts, Snapshot, Translation,
 };
 use pmu_events::CoreType;
-use pmu_intel::precise::{
-    PreciseEvent, PreciseEventError, PreciseRecorder, PreciseUnit, Precision,
-};
 use pmu_tests::{Row, data};
-use pmu_virt::Read;
 use pmu_virt::mock::PmiFault;
 
+use crate::scene::*;
 use crate::support::*;
 
 /// Returns the event of an encoding, with or without a latency.
-fn loads(select: u64, cycles: u16) -> PreciseEvent {
+fn loads(select: u64, cycles: u16) -> Event {
     let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
-    PreciseEvent::new(event, Precision::ZeroSkidRequested).with_latency(cycles)
+    let event = event.precise(Precision::ZeroSkidRequested).recording(SampleParts::ACCESS);
+    if cycles == 0 { event } else { event.latency_at_least(cycles) }
 }
 
-/// Returns a processor with the family, model and core type of a row, and with this many general counters.
-fn snapshot(of: &Snapshot, row: &Row<'_>, counters: u32) -> Snapshot {
+/// Makes the processor of a row.
+fn scene(
+    row: &Row<'_>,
+    instructions: impl Fn(u64) -> pmu_virt::FedRecord<'static> + 'static,
+) -> &'static Scene {
+    let seen_as = |of: Snapshot| snapshot(&of, row);
+    let mut processor = processor("format 4");
+    // The overflow of the event beside would freeze the counters before the record is written.
+    processor.freezes = false;
+    Scene::build(processor, instructions, &[], Mock::strict, seen_as)
+}
+
+/// Opens and starts an event with the event that the core needs beside it. Returns its counter.
+fn start(session: &mut Session, scene: &'static Scene, row: &Row<'_>, event: &Event) -> CounterId {
+    let beside = row.number("beside");
+    let is_loads = event.select().map(EventSelect::select_bits) == Some(row.number("event"));
+    let beside = Event::raw(EventSelect::from_bits(beside));
+    let events = [beside, *event];
+    let events = if row.number("beside") != 0 && is_loads { &events[..] } else { &events[1..] };
+    let (_, event) = scene.start_together(session, events);
+    session.counter_of(event).unwrap()
+}
+
+/// Returns a processor with the family, model and core type of a row.
+fn snapshot(of: &Snapshot, row: &Row<'_>) -> Snapshot {
     let [family, model, core_type] =
         ["family", "model", "core_type"].map(|column| row.number(column) as u32);
     let extended = family.saturating_sub(0xF);
@@ -37,7 +56,6 @@ fn snapshot(of: &Snapshot, row: &Row<'_>, counters: u32) -> Snapshot {
             0 => eax = eax.max(0x1A),
             1 => eax = signature,
             7 if subleaf == 0 && core_type != 0 => edx |= 1 << 15,
-            0x0A => eax = eax & !0xFF00 | counters << 8,
             0x1A => eax = core_type << 24,
             _ => {}
         }
@@ -50,31 +68,23 @@ fn processor(name: &str) -> Processor {
 }
 
 /// Records one access on the core of a row, and returns it.
-fn recorded(row: &Row<'_>, event: &PreciseEvent, word: u64) -> DataAccess {
+fn recorded(row: &Row<'_>, event: &Event, word: u64) -> DataAccess {
     let fed = move |number| {
         let mut fed = instruction(number);
         (fed.data_address, fed.data_source) = (0x7000, word);
         (fed.latency, fed.cache_latency) = (55, 0x21);
         fed
     };
-    let access = Cell::new(None);
-    processor("format 4").run_with(fed, |kernel, mock| {
-        let unit = PreciseUnit::detect(&snapshot(&mock.snapshot(), row, 8), mock).unwrap();
-        let unit: &'static PreciseUnit = Box::leak(Box::new(unit));
-        let mut session = kernel.take_counters(mock);
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        let recorder = unsafe { PreciseRecorder::take(unit, mock, kernel.memory, Some(PHYSICAL)) };
-        let mut recorder = recorder.unwrap();
-        recorder.start(&mut session, event, |_| ()).unwrap();
-        mock.inject_pmi(PmiFault::Lost);
-        // The counter overflows before the next access.
-        mock.interrupt_at(1);
-        let report = |report: &pmu_intel::precise::PreciseReport<'_>| {
-            access.set(report.sample().access);
-        };
-        recorder.drain(&mut session, report).unwrap();
-    });
-    access.get().expect("an access")
+    let scene = scene(row, fed);
+    let mut session = scene.take();
+    start(&mut session, scene, row, event);
+    scene.mock.inject_pmi(PmiFault::Lost);
+    // The counter overflows before the next access.
+    scene.mock.interrupt_at(1);
+    scene.drain(&mut session);
+    let instructions = scene.instructions.borrow();
+    assert_eq!(instructions.len(), 1, "{row:?}");
+    instructions[0].access.expect("an access")
 }
 
 /// The parts of an access, in the words of the data file.
@@ -121,7 +131,7 @@ fn no_core_s_data_source_is_taken_for_another_core_s() {
 #[test]
 fn a_core_that_is_not_known_has_no_data_source() {
     // A P-core of a later model of family 6.
-    let text = "name,family,model,core_type\nlater,6,0xF5,0x40\n";
+    let text = "name,family,model,core_type,event,beside\nlater,6,0xF5,0x40,0x01CD,0\n";
     let later = pmu_tests::rows(text);
     for row in data!("load_sources.csv").iter().filter(|row| row.text("encoding") == "unknown") {
         let access = recorded(&later[0], &loads(0x01CD, 50), row.number("word"));
@@ -130,60 +140,66 @@ fn a_core_that_is_not_known_has_no_data_source() {
     }
 }
 
-/// By the data file, and by the list of `pmu-events` for the core. The processor has ten general counters.
+/// By the data file, and by the list of `pmu-events` for the core.
 #[test]
 fn a_load_latency_event_gets_no_counter_that_does_not_count_it() {
-    processor("format 4").run(|_, mock| {
-        for row in &data!("load_latency.csv") {
-            let unit = PreciseUnit::detect(&snapshot(&mock.snapshot(), row, 10), mock).unwrap();
-            let (first, last) = (row.number("first"), row.number("last"));
-            let counters = CounterSet::from_bits((1 << (last + 1)) - (1 << first));
-            let name = row.text("name");
-            let event = loads(row.number("event"), 8);
-            assert_eq!(unit.counters_for(&event), Ok(counters), "{name}");
-            let exact = PreciseEvent::new(*event.event(), Precision::ZeroSkidRequired);
-            let has_exact = unit.counters_for(&exact.with_latency(8)).is_ok();
-            assert_eq!(has_exact, first == 0, "{name}: the exact counter is 0");
-            let other = loads(0x00C4, 8);
-            assert_eq!(
-                unit.counters_for(&other),
-                Err(PreciseEventError::NotLatencyEvent),
-                "{name}"
-            );
-            if row.text("list") != "-" {
-                let list = CoreType::named(row.text("list")).unwrap();
-                let of_list = list.constraints(EventSelect::from_bits(row.number("event")));
-                assert_eq!(of_list.map(|of| of & CounterSet::GENERAL), Some(counters), "{name}");
-            }
+    for row in &data!("load_latency.csv") {
+        let name = row.text("name");
+        let (first, last) = (row.number("first"), row.number("last"));
+        let counters = CounterSet::from_bits((1 << (last + 1)) - (1 << first));
+        let event = loads(row.number("event"), 8);
+        for counter in (0..8).map(|bit| CounterSet::from_bits(1 << bit)) {
+            let scene = scene(row, instruction);
+            let mut session = scene.take();
+            let beside = Event::raw(EventSelect::from_bits(row.number("beside")));
+            let events = [beside, event.on(counter)];
+            let events = if row.number("beside") != 0 { &events[..] } else { &events[1..] };
+            let opened = session.open_group(&scene.counters, events);
+            let expected = if counter.bits() & counters.bits() != 0 {
+                None
+            } else {
+                Some(CounterError::NoCounterForEvent)
+            };
+            assert_eq!(opened.err().map(|error| error.reason), expected, "{name}, {counter:?}");
         }
-    });
+        let scene = scene(row, instruction);
+        let mut session = scene.take();
+        let beside = Event::raw(EventSelect::from_bits(row.number("beside")));
+        let exact = event.precise(Precision::ZeroSkidRequired);
+        let events = [beside, exact];
+        let events = if row.number("beside") != 0 { &events[..] } else { &events[1..] };
+        let has_exact = session.open_group(&scene.counters, events).is_ok();
+        assert_eq!(has_exact, first == 0, "{name}: the exact counter is 0");
+        let refused = session.open_event(&scene.counters, &loads(0x00C4, 8));
+        let reason = CounterError::NotPrecise(NotPrecise::NotLatencyEvent);
+        assert_eq!(refused, Err(reason), "{name}");
+        if row.text("list") != "-" {
+            let list = CoreType::named(row.text("list")).unwrap();
+            let of_list = list.constraints(EventSelect::from_bits(row.number("event")));
+            assert_eq!(of_list.map(|of| of & CounterSet::GENERAL), Some(counters), "{name}");
+        }
+    }
 }
 
 #[test]
-fn the_auxiliary_event_runs_on_those_cores_alone_that_need_it() {
+fn those_cores_alone_that_need_it_ask_for_the_auxiliary_event() {
     for row in &data!("load_latency.csv") {
-        processor("format 4").run(|kernel, mock| {
-            let unit = PreciseUnit::detect(&snapshot(&mock.snapshot(), row, 8), mock).unwrap();
-            let unit: &'static PreciseUnit = Box::leak(Box::new(unit));
-            let mut session = kernel.take_counters(mock);
-            // SAFETY: the mock writes to the lent memory alone, which lasts.
-            let recorder =
-                unsafe { PreciseRecorder::take(unit, mock, kernel.memory, Some(PHYSICAL)) };
-            let mut recorder = recorder.unwrap();
-            let event = loads(row.number("event"), 50);
-            let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
-            let selected = |counter: u32| match mock.with_pmu(|pmu| pmu.read(0x186 + counter)) {
-                Read::Value(select) => select & 0xFFFF,
-                other => panic!("{other:?}"),
-            };
-            let mut expected = vec![row.number("event"), row.number("beside")];
-            expected.retain(|select| *select != 0);
-            let mut running: Vec<u64> = (0..8).map(selected).collect();
-            running.retain(|select| *select != 0);
-            running.sort_unstable();
-            assert_eq!(running, expected, "{}", row.text("name"));
-            assert_eq!(selected(u32::from(counter.number())), row.number("event"));
-        });
+        let scene = scene(row, instruction);
+        let mut session = scene.take();
+        let event = loads(row.number("event"), 50);
+        let alone = session.open_event(&scene.counters, &event).err();
+        let beside = row.number("beside");
+        let reason = CounterError::NotPrecise(NotPrecise::NeedsBeside(beside as u16));
+        assert_eq!(alone, (beside != 0).then_some(reason), "{}", row.text("name"));
+        let counter = start(&mut session, scene, row, &event);
+        let selected = |counter: u32| scene.read(0x186 + counter) & 0xFFFF;
+        let mut expected = vec![row.number("event"), beside];
+        expected.retain(|select| *select != 0);
+        let mut running: Vec<u64> = (0..8).map(selected).collect();
+        running.retain(|select| *select != 0);
+        running.sort_unstable();
+        assert_eq!(running, expected, "{}", row.text("name"));
+        assert_eq!(selected(u32::from(counter.number())), row.number("event"));
     }
 }
 

@@ -1,35 +1,39 @@
-//! Records beside other users of the counters and of the interrupt.
+//! Precise events beside other users of the counters and of the interrupt.
 
-use pmu_core::{CounterError, CounterSet, Event, EventSelect};
-use pmu_intel::precise::{
-    PreciseError, PreciseEvent, PreciseRecorder, PreciseReport, PreciseThreshold, Precision,
-    ThreadRecords,
-};
-use pmu_tests::opened::{happened, raw};
+use pmu_core::{CounterError, CounterSet, Event, EventSelect, Precision};
+use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};
 
+use crate::scene::*;
 use crate::support::*;
 
 /// `IA32_PERF_GLOBAL_STATUS`.
 // SAFETY: the mock's registers are numbers.
 const STATUS: pmu_core::MsrAddress = unsafe { pmu_core::MsrAddress::new(0x38E) };
 
+/// The tag of a plain event.
+const PLAIN: u64 = 2;
+
+fn plain() -> Event {
+    raw(2).every(10_000).tagged(PLAIN)
+}
+
 /// The handler of a kernel asks each source of NMIs.
 #[test]
 fn another_owners_interrupt_is_not_claimed_although_records_wait_in_the_buffer() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            mock.advance(&mut happened(0, 3 * PERIOD));
-            assert!(mock.interrupt_from_elsewhere());
-            assert_eq!((kernel.claimed.get(), kernel.unknown.get()), (0, 1), "{what}");
-            recorder.shut_down(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.happen(0, 3 * PERIOD);
+        assert!(scene.mock.interrupt_from_elsewhere());
+        assert_eq!((scene.claimed.get(), scene.unknown.get()), (0, 1), "{what}");
+        scene.drain(&mut session);
+        scene.all_reported_but(1, &what);
+        assert_eq!(scene.reported(), 3, "{what}");
+        scene.ends(session, &what);
     }
 }
 
@@ -37,19 +41,22 @@ fn another_owners_interrupt_is_not_claimed_although_records_wait_in_the_buffer()
 #[test]
 fn an_interrupt_while_the_memory_is_taken_loses_no_buffer() {
     for processor in processors() {
-        for access in 1..8 {
-            processor.run(|kernel, mock| {
-                let what = format!("{}, {}, {access}", processor.name, processor.freezes);
-                let mut session = kernel.take_counters(mock);
-                mock.interrupt_at(access);
-                // SAFETY: the mock writes to the lent memory alone, which lasts.
-                let recorder = unsafe {
-                    PreciseRecorder::take(&kernel.unit, mock, kernel.memory, Some(PHYSICAL))
-                };
-                mock.interrupt_at(0);
-                assert_eq!(kernel.memory.dropped(), Default::default(), "{what}");
-                recorder.unwrap().shut_down(&mut session, |_| ()).unwrap();
-            });
+        for access in 1..12 {
+            let what = format!("{}, {access}", name(&processor));
+            let scene = Scene::new(processor);
+            let mut session = scene.take();
+            let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+            scene.mock.interrupt_at(access);
+            session.start_event(event, 0).unwrap();
+            scene.mock.interrupt_at(0);
+            assert_eq!(scene.memory.dropped(), Default::default(), "{what}");
+            scene.happen(0, 2 * PERIOD);
+            scene.drain(&mut session);
+            let addresses = scene.addresses(0);
+            let expected: Vec<_> =
+                (0..scene.mock.written_records()).map(|number| Some(address(number))).collect();
+            assert!(addresses == expected && addresses.len() >= 2, "{what}: {addresses:x?}");
+            scene.ends(session, &what);
         }
     }
 }
@@ -58,20 +65,16 @@ fn an_interrupt_while_the_memory_is_taken_loses_no_buffer() {
 #[test]
 fn a_reprogramming_of_registers_that_lost_nothing_reports_the_records_that_wait() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), report).unwrap();
-            mock.advance(&mut happened(0, 3 * PERIOD));
-            session.reprogram(|_| ()).unwrap();
-            recorder.reprogram(&mut session, report).unwrap();
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
-            mock.advance(&mut happened(0, 2 * PERIOD));
-            kernel.ends(mock, session, recorder, 5, &what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.happen(0, 3 * PERIOD);
+        session.reprogram(|sample| scene.note(&sample)).unwrap();
+        scene.all_reported(&what);
+        assert_eq!(scene.reported(), 3, "{what}");
+        scene.happen(0, 2 * PERIOD);
+        scene.ends_after(session, 5, &what);
     }
 }
 
@@ -79,147 +82,113 @@ fn a_reprogramming_of_registers_that_lost_nothing_reports_the_records_that_wait(
 fn a_suspended_session_is_resumed_with_its_records() {
     for processor in processors() {
         for loses in [false, true] {
-            processor.run(|kernel, mock| {
-                let what = format!("{}, {}, {loses}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = kernel.take(mock);
-                let report = |report: &PreciseReport<'_>| kernel.report(report);
-                recorder.set_threshold(PreciseThreshold::NearlyFull);
-                recorder.start(&mut session, &instructions(), report).unwrap();
-                let event = raw(2).every(10_000);
-                let event = session.open_event(&kernel.counters, &event).unwrap();
-                session.start_event(event, 0).unwrap();
-                mock.advance(&mut happened(0, 3 * PERIOD));
-                recorder.drain(&mut session, report).unwrap();
-                session.suspend(0, |_| ()).unwrap();
-                mock.advance(&mut happened(0, 3 * PERIOD));
-                if loses {
-                    mock.lose_registers();
-                    mock.set_performance_entry(0x400);
-                }
-                session.resume(0, |_| ()).unwrap();
-                recorder.reprogram(&mut session, report).unwrap();
-                mock.advance(&mut happened(0, 2 * PERIOD));
-                mock.advance(&mut happened(2, 10_000));
-                kernel.ends(mock, session, recorder, 5, &what);
-                assert_eq!(kernel.overflows.get(), 1, "{what}");
-            });
+            let what = format!("{}, {loses}", name(&processor));
+            let scene = Scene::new(processor);
+            scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+            let mut session = scene.take();
+            scene.start(&mut session, &precise(0));
+            scene.start(&mut session, &plain());
+            scene.happen(0, 3 * PERIOD);
+            session.suspend(0, |sample| scene.note(&sample)).unwrap();
+            assert_eq!(scene.reported(), 3, "{what}");
+            scene.happen(0, 3 * PERIOD);
+            if loses {
+                scene.lose_registers();
+            }
+            session.resume(0, |_| ()).unwrap();
+            scene.happen(0, 2 * PERIOD);
+            scene.happen(2, 10_000);
+            assert_eq!(scene.samples(PLAIN), 1, "{what}");
+            scene.ends_after(session, 5, &what);
         }
     }
 }
 
-/// An event that waited for a turn may get the counter.
+/// Another event on the counter of a precise event, whose registers were lost meanwhile.
 #[test]
-fn an_event_that_got_a_recorders_counter_after_a_reprogramming_loses_no_overflow() {
+fn a_plain_event_that_got_a_precise_events_counter_loses_no_overflow() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            // On general counter 0.
-            let on_first = CounterSet::from_bits(1);
-            let event = raw(0).on(on_first).user_only().every(PERIOD).tagged(7);
-            let event = PreciseEvent::new(event, Precision::ConstantSkid);
-            let counter = recorder.start(&mut session, &event, report).unwrap();
-            assert_eq!(counter.only(), on_first, "{what}");
-            mock.lose_registers();
-            mock.set_performance_entry(0x400);
-            session.reprogram(|_| ()).unwrap();
-            let other = raw(2).on(on_first).every(10_000);
-            let other = session.open_event(&kernel.counters, &other).unwrap();
-            session.start_event(other, 0).unwrap();
-            let refused = recorder.reprogram(&mut session, report);
-            let not_available = CounterError::NotAvailable(on_first);
-            assert_eq!(refused, Err(PreciseError::Counters(not_available)), "{what}");
-            for number in 1..=3 {
-                mock.advance(&mut happened(2, 10_000));
-                assert_eq!(kernel.overflows.get(), number, "{what}");
-            }
-            session.stop_event(other, 0).unwrap();
-            recorder.reprogram(&mut session, report).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            kernel.ends(mock, session, recorder, 1, &what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        // On general counter 0.
+        let on_first = CounterSet::from_bits(1);
+        let event = scene.start(&mut session, &precise(0).on(on_first));
+        scene.lose_registers();
+        session.reprogram(|_| ()).unwrap();
+        let other = session.open_event(&scene.counters, &plain().on(on_first)).unwrap();
+        assert_eq!(session.start_event(other, 0), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop_event(event, 0).unwrap();
+        session.start_event(other, 0).unwrap();
+        for number in 1..=3 {
+            scene.happen(2, 10_000);
+            assert_eq!(scene.samples(PLAIN), number, "{what}");
+        }
+        assert_eq!(session.start_event(event, 0), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop_event(other, 0).unwrap();
+        session.start_event(event, 0).unwrap();
+        scene.happen(0, PERIOD);
+        scene.ends_after(session, 1, &what);
+    }
+}
+
+/// Records that wait when a session ends are lost with it, and are none of the next session's.
+#[test]
+fn a_session_reports_no_records_of_the_session_before() {
+    for processor in processors() {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0).tagged(1));
+        scene.happen(0, 2 * PERIOD);
+        session.shut_down().unwrap();
+        nothing_is_enabled(scene.mock, &what);
+        scene.happen(0, 2 * PERIOD);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0).tagged(2));
+        scene.happen(0, 2 * PERIOD);
+        scene.drain(&mut session);
+        let numbers = scene.addresses(2);
+        assert_eq!(numbers, [2, 3].map(|number| Some(address(number))), "{what}");
+        assert_eq!((scene.samples(1), scene.memory.dropped()), (0, Default::default()), "{what}");
+        scene.ends(session, &what);
     }
 }
 
 #[test]
-fn a_recorder_whose_session_was_shut_down_first_ends_with_the_next_session() {
+fn events_that_rotate_leave_a_precise_events_counter_alone() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            let counter = recorder.start(&mut session, &instructions(), report).unwrap();
-            mock.advance(&mut happened(0, 2 * PERIOD));
-            session.shut_down().unwrap();
-            let lost = Err(PreciseError::Counters(CounterError::NotAvailable(counter.only())));
-            assert_eq!(recorder.shut_down(&mut session, report), lost, "{what}");
-            mock.advance(&mut happened(0, 2 * PERIOD));
-            let mut session = kernel.take_counters(mock);
-            recorder.reprogram(&mut session, report).unwrap();
-            mock.advance(&mut happened(0, 2 * PERIOD));
-            kernel.ends(mock, session, recorder, 4, &what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        let on = CounterSet::from_bits(0b10);
+        for kind in [2, 3, 4] {
+            let event = raw(kind).on(on).every(10_000).rotating().tagged(kind as u64);
+            scene.start(&mut session, &event);
+        }
+        for now in 1..=12 {
+            scene.happen(0, PERIOD);
+            for kind in [2, 3, 4] {
+                scene.happen(kind, 10_000);
+            }
+            session.rotate(now).unwrap();
+        }
+        assert_eq!(scene.seen.borrow().len() - scene.reported(), 12, "{what}");
+        scene.ends_after(session, 12, &what);
     }
 }
 
 #[test]
-fn events_that_rotate_leave_the_recorders_counter_alone() {
+fn no_precise_event_starts_beside_an_exclusive_event() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            recorder.start(&mut session, &instructions(), report).unwrap();
-            let on = CounterSet::from_bits(0b10);
-            let events: Vec<_> = [2, 3, 4]
-                .map(|kind| {
-                    let event = raw(kind).on(on).every(10_000).rotating().tagged(kind as u64);
-                    let event = session.open_event(&kernel.counters, &event).unwrap();
-                    session.start_event(event, 0).unwrap();
-                    event
-                })
-                .into();
-            for now in 1..=12 {
-                mock.advance(&mut happened(0, PERIOD));
-                for kind in [2, 3, 4] {
-                    mock.advance(&mut happened(kind, 10_000));
-                }
-                session.rotate(now).unwrap();
-            }
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 12, "{what}");
-            assert_eq!(kernel.overflows.get(), 12, "{what}");
-            for event in events {
-                session.stop_event(event, 20).unwrap();
-            }
-            recorder.shut_down(&mut session, report).unwrap();
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
-        });
-    }
-}
-
-#[test]
-fn no_recorded_event_starts_beside_an_exclusive_event() {
-    for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            let event = raw(2).exclusive();
-            let event = session.open_event(&kernel.counters, &event).unwrap();
-            session.start_event(event, 0).unwrap();
-            let refused = recorder.start(&mut session, &instructions(), report);
-            let busy = PreciseError::Counters(CounterError::NoFreeCounter);
-            assert_eq!(refused, Err(busy), "{what}");
-            session.stop_event(event, 0).unwrap();
-            recorder.start(&mut session, &instructions(), report).unwrap();
-            recorder.shut_down(&mut session, report).unwrap();
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let exclusive = scene.start(&mut session, &raw(2).exclusive());
+        let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+        assert_eq!(session.start_event(event, 0), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop_event(exclusive, 0).unwrap();
+        session.start_event(event, 0).unwrap();
+        scene.happen(0, PERIOD);
+        scene.ends_after(session, 1, &what);
     }
 }
 
@@ -227,25 +196,25 @@ fn no_recorded_event_starts_beside_an_exclusive_event() {
 #[test]
 fn a_thread_keeps_the_period_that_the_handler_chose() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            let mut thread = ThreadRecords::new(instructions().loaded_by_handler());
-            recorder.switch_in(&mut session, &mut thread, report).unwrap();
-            assert!(kernel.memory.set_period(thread.counter().unwrap(), 10 * PERIOD));
-            mock.advance(&mut happened(0, PERIOD));
-            mock.advance(&mut happened(0, 4 * PERIOD));
-            recorder.switch_out(&mut session, &mut thread, report).unwrap();
-            recorder.switch_in(&mut session, &mut thread, report).unwrap();
-            mock.advance(&mut happened(0, 6 * PERIOD - 1));
-            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-            mock.advance(&mut happened(0, 1));
-            assert_eq!(kernel.reported.borrow().len(), 2, "{what}");
-            mock.advance(&mut happened(0, 10 * PERIOD - 1));
-            assert_eq!(kernel.reported.borrow().len(), 2, "{what}");
-            recorder.shut_down(&mut session, report).unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let mut thread = thread(scene, &precise(0));
+        *scene.react.borrow_mut() = Some(Box::new(|scene, seen| {
+            scene.table.set_period(seen.event, 10 * PERIOD).unwrap();
+        }));
+        session.switch_in(&scene.counters, &mut thread, 0).unwrap();
+        scene.happen(0, PERIOD);
+        scene.happen(0, 4 * PERIOD);
+        session.switch_out(&mut thread, 0, |sample| scene.note(&sample)).unwrap();
+        session.switch_in(&scene.counters, &mut thread, 0).unwrap();
+        scene.happen(0, 6 * PERIOD - 1);
+        assert_eq!(scene.reported(), 1, "{what}");
+        scene.happen(0, 1);
+        assert_eq!(scene.reported(), 2, "{what}");
+        scene.happen(0, 10 * PERIOD - 1);
+        assert_eq!(scene.reported(), 2, "{what}");
+        scene.happen(0, 1);
+        scene.ends_after(session, 3, &what);
     }
 }
 
@@ -257,62 +226,50 @@ fn an_interrupt_whose_status_cannot_be_read_is_claimed_although_its_records_are_
             registers: pmu_virt::FedRegisters { ip: u64::MAX - 15, ..pmu_virt::FedRegisters::ZERO },
             ..pmu_virt::FedRecord::new((1 << 63) + number)
         };
-        processor.run_with(of_kernel, |kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            mock.inject(Fault::Ignored(0x38E));
-            mock.advance(&mut happened(0, PERIOD));
-            mock.inject(Fault::None);
-            assert_eq!(kernel.memory.dropped().hidden, 1, "{what}");
-            assert_eq!(kernel.unknown.get(), 0, "{what}");
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
+        let (scene, what) = (Scene::with(processor, of_kernel, Mock::strict), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.mock.inject(Fault::Ignored(0x38E));
+        scene.happen(0, PERIOD);
+        scene.mock.inject(Fault::None);
+        assert_eq!(scene.memory.dropped().hidden, 1, "{what}");
+        assert_eq!((scene.unknown.get(), scene.seen.borrow().len()), (0, 0), "{what}");
     }
 }
 
 #[test]
 fn a_lost_interrupt_of_a_buffer_is_made_up_for_by_the_next_one() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let select = EventSelect::from_bits(0xC0);
-            let event = Event::raw(select).user_only().every(PERIOD).tagged(7);
-            let event = PreciseEvent::new(event, Precision::ConstantSkid);
-            recorder.start(&mut session, &event, |_| ()).unwrap();
-            mock.inject_pmi(PmiFault::Lost);
-            mock.advance(&mut happened(0, PERIOD));
-            mock.inject_pmi(PmiFault::None);
-            assert!(mock.interrupt_from_elsewhere());
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.mock.inject_pmi(PmiFault::Lost);
+        scene.happen(0, PERIOD);
+        scene.mock.inject_pmi(PmiFault::None);
+        assert!(scene.mock.interrupt_from_elsewhere());
+        scene.ends_after(session, 1, &what);
     }
 }
 
-/// The last interrupt comes when recorder and session are gone.
+/// The last interrupt comes when the session is gone.
 #[test]
 fn a_late_interrupt_is_claimed_whatever_was_stopped_meanwhile() {
     for processor in processors() {
         for late in 1..60 {
-            processor.run(|kernel, mock| {
-                let what = format!("{}, {}, {late}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = kernel.take(mock);
-                let report = |report: &PreciseReport<'_>| kernel.report(report);
-                recorder.start(&mut session, &instructions(), report).unwrap();
-                mock.inject_pmi(PmiFault::Late(late));
-                mock.advance(&mut happened(0, PERIOD));
-                recorder.shut_down(&mut session, report).unwrap();
-                session.shut_down().unwrap();
-                while mock.interrupts() == 0 {
-                    let _ = pmu_core::MsrBackend::read(mock, STATUS);
-                }
-                assert_eq!((kernel.unknown.get(), kernel.faulted.get()), (0, 0), "{what}");
-                kernel.all_reported(mock, &what);
-                nothing_is_enabled(mock, &what);
-            });
+            let what = format!("{}, {late}", name(&processor));
+            let scene = Scene::new(processor);
+            let mut session = scene.take();
+            scene.start(&mut session, &precise(0));
+            scene.mock.inject_pmi(PmiFault::Late(late));
+            scene.happen(0, PERIOD);
+            scene.drain(&mut session);
+            session.shut_down().unwrap();
+            while scene.mock.interrupts() == 0 {
+                let _ = pmu_core::MsrBackend::read(scene.mock, STATUS);
+            }
+            assert_eq!((scene.unknown.get(), scene.faulted.get()), (0, 0), "{what}");
+            scene.all_reported(&what);
+            nothing_is_enabled(scene.mock, &what);
         }
     }
 }
@@ -321,42 +278,37 @@ fn a_late_interrupt_is_claimed_whatever_was_stopped_meanwhile() {
 #[test]
 fn a_bit_that_a_predecessor_left_in_the_status_stalls_no_record() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            // IA32_PERF_GLOBAL_STATUS_SET, of versions that have it.
-            let bit = if kernel.unit.needs_physical_address() { 54 } else { 62 };
-            let _ = mock.with_precise_records(|records| {
-                mock.with_pmu(|pmu| pmu.write_beside(records, 0x391, 1 << bit))
-            });
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), report).unwrap();
-            for number in 1..=3 {
-                mock.advance(&mut happened(0, PERIOD));
-                assert_eq!(kernel.reported.borrow().len(), number, "{what}");
-            }
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        // IA32_PERF_GLOBAL_STATUS_SET, of versions that have it.
+        let bit = if scene.unit.needs_physical_address() { 54 } else { 62 };
+        let _ = scene.mock.with_precise_records(|records| {
+            scene.mock.with_pmu(|pmu| pmu.write_beside(records, 0x391, 1 << bit))
         });
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        for number in 1..=3 {
+            scene.happen(0, PERIOD);
+            assert_eq!(scene.reported(), number, "{what}");
+        }
+        scene.ends(session, &what);
     }
 }
 
 #[test]
-fn a_recorders_counter_is_not_given_to_another_owner() {
+fn a_precise_events_counter_is_not_given_to_another_owner() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            let counter = recorder.start(&mut session, &instructions(), report).unwrap();
-            assert!(session.give_back(counter.only()).is_err(), "{what}");
-            mock.advance(&mut happened(0, PERIOD));
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-            recorder.shut_down(&mut session, report).unwrap();
-            session.give_back(counter.only()).unwrap();
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let event = scene.start(&mut session, &precise(0));
+        let counter = session.counter_of(event).unwrap();
+        assert!(session.give_back(counter.only()).is_err(), "{what}");
+        scene.happen(0, PERIOD);
+        scene.all_reported(&what);
+        assert_eq!(scene.reported(), 1, "{what}");
+        session.stop_event(event, 0).unwrap();
+        session.give_back(counter.only()).unwrap();
+        assert_eq!(scene.enabled() & counter.only().bits(), 0, "{what}");
+        scene.ends(session, &what);
     }
 }
 
@@ -370,22 +322,18 @@ fn an_exact_event_is_started_on_an_exact_counter_and_on_no_other() {
             "format 2" | "format 3" => (0x01C0, CounterSet::from_bits(0b10)),
             _ => (0xC0, CounterSet::from_bits(1 << 32 | 1)),
         };
-        processor.run(|kernel, mock| {
-            let what = format!("{}, {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
-            let event = PreciseEvent::new(event, Precision::ZeroSkidRequired);
-            for _ in exact.iter() {
-                let counter = recorder.start(&mut session, &event, report).expect(&what);
-                assert!(exact.contains(counter), "{what}: {counter:?}");
-            }
-            assert_eq!(recorder.counters(), exact, "{what}");
-            let busy = PreciseError::Counters(CounterError::NoFreeCounter);
-            assert_eq!(recorder.start(&mut session, &event, report), Err(busy), "{what}");
-            recorder.shut_down(&mut session, report).unwrap();
-            session.shut_down().unwrap();
-            nothing_is_enabled(mock, &what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
+        let event = event.precise(Precision::ZeroSkidRequired);
+        for _ in exact.iter() {
+            let event = scene.start(&mut session, &event);
+            let counter = session.counter_of(event).unwrap();
+            assert!(exact.contains(counter), "{what}: {counter:?}");
+        }
+        assert_eq!(scene.enabled(), exact.bits(), "{what}");
+        let another = session.open_event(&scene.counters, &event).unwrap();
+        assert_eq!(session.start_event(another, 0), Err(CounterError::NoFreeCounter), "{what}");
+        scene.ends(session, &what);
     }
 }

@@ -1,94 +1,70 @@
 //! Operations that are refused, or fail, and leave everything else as it was.
 
-use pmu_core::{CounterError, CounterSet, Event, EventSelect};
-use pmu_intel::precise::{
-    AccessKind, PreciseError, PreciseEvent, PreciseEventError, PreciseReport, PreciseThreshold,
-    Precision, ThreadRecords,
-};
-use pmu_tests::opened::{happened, raw};
-use pmu_virt::mock::{Fault, PmiFault};
+use pmu_core::{CounterError, CounterSet, Event, EventSelect, Precision, SampleParts, ThreadEvent};
+use pmu_tests::opened::raw;
+use pmu_virt::mock::PmiFault;
 
 use crate::latency::loads;
+use crate::scene::*;
 use crate::support::*;
 
+/// The thread's event has a place in the table of its own processor alone.
 #[test]
-fn an_event_that_the_handler_loads_is_refused_where_the_buffer_fills_before_an_interrupt() {
+fn a_thread_is_not_switched_out_by_another_processors_session() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            let event = instructions().loaded_by_handler();
-            let before = mock.accesses();
-            let refused = recorder.start(&mut session, &event, |_| ());
-            let reason = PreciseEventError::NeedsEachRecord;
-            assert_eq!(refused, Err(PreciseError::Event(reason)), "{}", processor.name);
-            assert_eq!(mock.accesses(), before, "{}", processor.name);
-            recorder.set_threshold(PreciseThreshold::EachRecord);
-            recorder.start(&mut session, &event, |_| ()).unwrap();
-        });
+        let what = name(&processor);
+        let [here, there] = [(); 2].map(|()| Scene::new(processor));
+        let (mut session, mut session_there) = (here.take(), there.take());
+        let mut thread = thread(here, &precise(0));
+        session.switch_in(&here.counters, &mut thread, 0).unwrap();
+        let ThreadEvent::Opened(own) = thread[0] else { panic!("{thread:?}") };
+        let before = there.mock.accesses();
+        let refused = session_there.switch_out(&mut thread, 0, |_| ());
+        let reason = refused.map_err(|error| error.reason);
+        assert_eq!(reason, Err(CounterError::NoSuchEvent(own)), "{what}");
+        assert_eq!(there.mock.accesses().writes, before.writes, "{what}");
+        there.start(&mut session_there, &precise(0));
+        for scene in [here, there] {
+            scene.happen(0, PERIOD);
+            scene.all_reported(&what);
+            assert_eq!(scene.reported(), 1, "{what}");
+        }
     }
 }
 
-#[test]
-fn a_thread_is_not_switched_out_by_another_processors_recorder() {
-    for processor in processors() {
-        processor.run(|here, mock| {
-            processor.run(|there, mock_there| {
-                let what = format!("{}, {}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = here.take(mock);
-                let (mut session_there, mut recorder_there) = there.take(mock_there);
-                let mut thread = ThreadRecords::new(instructions());
-                recorder.switch_in(&mut session, &mut thread, |_| ()).unwrap();
-                let own = thread.counter();
-                // The other recorder's own event is on the same counter.
-                recorder_there.start(&mut session_there, &instructions(), |_| ()).unwrap();
-                let refused = recorder_there.switch_out(&mut session_there, &mut thread, |_| ());
-                assert_eq!(refused, Err(PreciseError::NotStarted), "{what}");
-                assert_eq!(thread.counter(), own, "{what}");
-                for (mock, kernel) in [(mock, here), (mock_there, there)] {
-                    mock.advance(&mut happened(0, PERIOD));
-                    kernel.all_reported(mock, &what);
-                    assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-                }
-            });
-        });
-    }
-}
-
-/// An access fails with its retry: the start is undone, and the event that ran before goes on.
+/// An access fails with its retry: the start is undone, and the event that ran before goes on, unless its counter
+/// faulted, too.
 #[test]
 fn a_start_that_fails_leaves_the_other_event_recording() {
-    for processor in
-        processors().into_iter().filter(|p| !["format 0", "format 1"].contains(&p.name))
-    {
+    for processor in processors().into_iter().filter(tells_apart) {
         for access in 1.. {
-            let mut done = false;
-            processor.run(|kernel, mock| {
-                let what = format!("{}, {}, {access}", processor.name, processor.freezes);
-                let (mut session, mut recorder) = kernel.take(mock);
-                let report = |report: &PreciseReport<'_>| kernel.report(report);
-                let first = recorder.start(&mut session, &instructions(), report).unwrap();
-                let ends = mock.accesses().total() + access + 1;
-                mock.inject(Fault::From(access));
-                mock.on_access(Box::leak(Box::new(move |mock: &Mock<'_>| {
-                    if mock.accesses().total() == ends {
-                        mock.inject(Fault::None);
-                    }
-                })));
-                done = recorder.start(&mut session, &other(3), report).is_ok();
-                mock.inject(Fault::None);
-                mock.on_access(&|_| ());
-                if !done {
-                    assert_eq!(recorder.counters(), first.only(), "{what}");
-                    mock.advance(&mut happened(3, 3 * PERIOD));
-                    mock.advance(&mut happened(0, PERIOD));
-                    kernel.ends(mock, session, recorder, 1, &what);
-                }
-            });
-            if done {
+            let what = format!("{}, {access}", name(&processor));
+            let scene = Scene::new(processor);
+            let mut session = scene.take();
+            let first = scene.start(&mut session, &precise(0));
+            let other = session.open_event(&scene.counters, &precise(3)).unwrap();
+            let outcome = scene.fails_twice_at(access, || session.start_event(other, 0));
+            let Some(outcome) = outcome else {
                 assert!(access > 5);
                 break;
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(CounterError::Faulted(_)) => {
+                    session.reprogram(|sample| scene.note(&sample)).expect(&what);
+                    if session.counter_of(first).is_none() {
+                        session.start_event(first, 0).expect(&what);
+                    }
+                }
+                Err(CounterError::Access(_)) => {}
+                Err(other) => panic!("{what}: {other}"),
             }
+            if outcome.is_err() {
+                assert_eq!(session.counter_of(other), None, "{what}");
+                scene.happen(3, 3 * PERIOD);
+            }
+            scene.happen(0, PERIOD);
+            scene.ends_after(session, 1, &what);
         }
     }
 }
@@ -96,49 +72,46 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
 /// Sapphire Rapids' latency event needs a second counter. If there is only one, that one stays free.
 #[test]
 fn a_latency_event_without_room_for_its_auxiliary_event_leaves_the_counter_free() {
-    let processor = processors().into_iter().find(|p| p.name == "format 4").unwrap();
-    processor.run(|kernel, mock| {
-        let (mut session, mut recorder) = kernel.take(mock);
-        let general = kernel.counters.counters() & CounterSet::GENERAL;
+    for processor in named("format 4") {
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
+        let general = scene.counters.counters() & CounterSet::GENERAL;
         let last = general.iter().last().unwrap();
         for counter in general.iter().filter(|counter| *counter != last) {
-            let (of, _) = session.reserve(&kernel.counters, &raw(3), counter.only()).unwrap();
-            assert_eq!(of, counter);
+            let event = scene.start(&mut session, &raw(3).on(counter.only()));
+            assert_eq!(session.counter_of(event), Some(counter));
         }
+        let group = session.open_group(&scene.counters, &loads(&processor, 30)).unwrap();
         for _ in 0..2 {
-            let refused = recorder.start(&mut session, &loads(30), |_| ());
-            assert_eq!(refused, Err(PreciseError::Counters(CounterError::NoFreeCounter)));
+            let refused = session.start_group(group, 0).map_err(|error| error.reason);
+            assert_eq!(refused, Err(CounterError::NoFreeCounter));
         }
-        let counter = recorder.start(&mut session, &other(3), |_| ()).unwrap();
-        assert_eq!(counter, last);
-    });
+        let event = scene.start(&mut session, &precise(3));
+        assert_eq!(session.counter_of(event), Some(last));
+    }
 }
 
 /// The stores of Intel's lists: MEM_TRANS_RETIRED.STORE_SAMPLE, and MEM_INST_RETIRED's stores: those that miss the
 /// second-level TLB, are locked, are split between lines, and all.
 #[test]
 fn records_of_the_events_of_stores_are_of_stores() {
-    let processor = processors().into_iter().find(|p| p.name == "format 3").unwrap();
     let stores = [0x02CD, 0x12D0, 0x22D0, 0x42D0, 0x82D0];
     let others = [0x11D0, 0x41D0, 0x81D0, 0x01D1, 0x00C0];
-    for (select, kind) in stores
-        .map(|select| (select, AccessKind::Stores))
-        .into_iter()
-        .chain(others.map(|select| (select, AccessKind::Unknown)))
+    for (select, is_store) in
+        stores.map(|select| (select, true)).into_iter().chain(others.map(|select| (select, false)))
     {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
-            let event = PreciseEvent::new(event, Precision::ConstantSkid);
-            recorder
-                .start(&mut session, &event, |_| ())
-                .unwrap_or_else(|error| panic!("{select:#x}: {error:?}"));
-            mock.inject_pmi(PmiFault::Lost);
-            // The counter overflows before the next access.
-            mock.interrupt_at(1);
-            let mut kinds = vec![];
-            recorder.drain(&mut session, |report| kinds.push(report.access)).unwrap();
-            assert_eq!(kinds, [kind], "{select:#x}");
-        });
+        let scene = Scene::new(named("format 3").next().unwrap());
+        let mut session = scene.take();
+        let event = Event::raw(EventSelect::from_bits(select)).user_only().every(PERIOD);
+        let event = event.precise(Precision::ConstantSkid).recording(SampleParts::ACCESS);
+        scene.start(&mut session, &event);
+        scene.mock.inject_pmi(PmiFault::Lost);
+        // The counter overflows before the next access.
+        scene.mock.interrupt_at(1);
+        scene.drain(&mut session);
+        let instructions = scene.instructions.borrow();
+        assert_eq!(instructions.len(), 1, "{select:#x}");
+        let access = instructions[0].access.map(|access| (access.load, access.store));
+        assert_eq!(access, is_store.then_some((false, true)), "{select:#x}");
     }
 }

@@ -1,155 +1,132 @@
 //! Records that a processor writes come back whole.
 
-use pmu_core::CounterSet;
-use pmu_intel::precise::{
-    GeneralRegister, PreciseError, PreciseEvent, PreciseEventError, PreciseFormat, PreciseReport,
-    PreciseThreshold, Precision, SampleParts,
-};
-use pmu_tests::opened::{happened, raw};
+use pmu_core::{CounterError, CounterSet, NotPrecise, Precision, SampleParts};
+use pmu_intel::precise::{GeneralRegister, PreciseFormat, PreciseThreshold};
+use pmu_tests::opened::raw;
+use pmu_virt::Read;
+use pmu_virt::mock::PmiFault;
 
+use crate::scene::*;
 use crate::support::*;
 
 #[test]
 fn each_record_of_each_format_is_reported_once_and_each_interrupt_is_claimed() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = format!("{}, freezing: {}", processor.name, processor.freezes);
-            let (mut session, mut recorder) = kernel.take(mock);
-            let control = mock.with_pmu(|pmu| pmu.read(0x38F));
-            let counter = recorder
-                .start(&mut session, &instructions(), |report| kernel.report(report))
-                .unwrap();
-            for number in 1..=20 {
-                mock.advance(&mut happened(0, PERIOD - 1));
-                assert_eq!(mock.interrupts(), number - 1, "{what}");
-                mock.advance(&mut happened(0, 1));
-                assert_eq!(mock.interrupts(), number, "{what}");
-                assert!(kernel.claimed.get() >= number, "{what}");
-            }
-            kernel.all_reported(mock, &what);
-            assert_eq!(kernel.reported.borrow().len(), 20, "{what}");
-            assert!(kernel.tags.borrow().iter().all(|tag| *tag == 7));
-            recorder.stop(&mut session, counter, |report| kernel.report(report)).unwrap();
-            mock.advance(&mut happened(0, 10 * PERIOD));
-            assert_eq!((mock.written_records(), kernel.reported.borrow().len()), (20, 20));
-            assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
-            recorder.shut_down(&mut session, |_| ()).unwrap();
-            let again = recorder.start(&mut session, &instructions(), |_| ());
-            assert_eq!(again, Err(PreciseError::ShutDown));
-            session.shut_down().unwrap();
-            assert_eq!((kernel.unclaimed.get(), kernel.faulted.get()), (0, 0), "{what}");
-            assert_eq!(kernel.overflows.get(), 0, "{what}: no overflow of the session's events");
-            assert_eq!(kernel.memory.dropped(), Default::default(), "{what}");
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mock = scene.mock;
+        let mut session = scene.take();
+        let control = mock.with_pmu(|pmu| pmu.read(0x38F));
+        let event = scene.start(&mut session, &precise(0).tagged(7));
+        for number in 1..=20 {
+            scene.happen(0, PERIOD - 1);
+            assert_eq!(mock.interrupts(), number - 1, "{what}");
+            scene.happen(0, 1);
+            assert_eq!(mock.interrupts(), number, "{what}");
+            assert!(scene.claimed.get() >= number, "{what}");
+        }
+        scene.all_reported(&what);
+        assert_eq!((scene.seen.borrow().len(), scene.samples(7)), (20, 20), "{what}");
+        session.stop_event(event, 0).unwrap();
+        scene.happen(0, 10 * PERIOD);
+        assert_eq!((mock.written_records(), scene.reported()), (20, 20), "{what}");
+        assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38F)), control, "{what}");
+        assert_eq!((scene.unclaimed.get(), scene.faulted.get()), (0, 0), "{what}");
+        assert_eq!(scene.memory.dropped(), Default::default(), "{what}");
+        scene.ends_after(session, 20, &what);
     }
 }
 
 #[test]
-fn a_nearly_full_buffer_interrupts_once_for_many_records_and_a_stop_reports_the_rest() {
+fn a_nearly_full_buffer_interrupts_once_for_many_records_and_a_task_reports_the_rest() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.set_threshold(PreciseThreshold::NearlyFull);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let mut until = 0;
-            while mock.interrupts() == 0 {
-                mock.advance(&mut happened(0, PERIOD));
-                until += 1;
-                assert!(until < 1000, "{what}");
-            }
-            // A buffer of 16 KiB; Core 2, whose records have format 0, takes one page: 28 records.
-            assert!(until == 27 || until > 50, "{what}: {until}");
-            kernel.all_reported(mock, what);
-            mock.advance(&mut happened(0, 7 * PERIOD));
-            assert_eq!((mock.interrupts(), kernel.reported.borrow().len()), (1, until), "{what}");
-            recorder.drain(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, what);
-            mock.advance(&mut happened(0, 3 * PERIOD));
-            recorder.shut_down(&mut session, |report| kernel.report(report)).unwrap();
-            kernel.all_reported(mock, what);
-            assert_eq!((kernel.reported.borrow().len(), mock.lost_records()), (until + 10, 0));
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        let mut until = 0;
+        while scene.mock.interrupts() == 0 {
+            scene.happen(0, PERIOD);
+            until += 1;
+            assert!(until < 1000, "{what}");
+        }
+        // A buffer of 16 KiB; Core 2, whose records have format 0, takes one page: 28 records.
+        assert!(until == 27 || until > 50, "{what}: {until}");
+        scene.all_reported(&what);
+        scene.happen(0, 7 * PERIOD);
+        assert_eq!((scene.mock.interrupts(), scene.reported()), (1, until), "{what}");
+        scene.drain(&mut session);
+        scene.all_reported(&what);
+        scene.happen(0, 3 * PERIOD);
+        scene.ends_after(session, until + 10, &what);
     }
 }
 
 #[test]
-fn counters_of_the_session_are_served_in_the_same_interrupts() {
+fn plain_events_are_served_in_the_same_interrupts() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            recorder.start(&mut session, &instructions(), |_| ()).unwrap();
-            let event =
-                session.open_event(&kernel.counters, &raw(2).every(10_000).tagged(1)).unwrap();
-            session.start_event(event, 0).unwrap();
-            for _ in 0..10 {
-                mock.advance(&mut happened(0, PERIOD));
-                mock.advance(&mut happened(2, 10_000));
-            }
-            kernel.all_reported(mock, processor.name);
-            assert_eq!((kernel.overflows.get(), kernel.reported.borrow().len()), (10, 10));
-            assert_eq!((mock.interrupts(), kernel.unclaimed.get()), (20, 0));
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        scene.start(&mut session, &precise(0));
+        scene.start(&mut session, &raw(2).every(10_000).tagged(1));
+        for _ in 0..10 {
+            scene.happen(0, PERIOD);
+            scene.happen(2, 10_000);
+        }
+        assert_eq!([0, 1].map(|tag| scene.samples(tag)), [10, 10], "{what}");
+        assert_eq!((scene.mock.interrupts(), scene.unclaimed.get()), (20, 0), "{what}");
+        scene.ends_after(session, 10, &what);
     }
 }
 
 #[test]
 fn two_events_have_their_own_records() {
-    for processor in
-        processors().into_iter().filter(|p| p.name != "format 0" && p.name != "format 1")
-    {
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            let report = |report: &PreciseReport<'_>| kernel.report(report);
-            let first = recorder.start(&mut session, &instructions(), report).unwrap();
-            let second = recorder.start(&mut session, &other(3), report).unwrap();
-            assert_eq!(recorder.counters(), first.only() | second.only());
-            for _ in 0..5 {
-                mock.advance(&mut happened(0, PERIOD));
-                mock.advance(&mut happened(3, PERIOD));
-            }
-            assert_eq!(*kernel.tags.borrow(), [7, 3].repeat(5), "{what}");
-            recorder.stop(&mut session, first, report).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            mock.advance(&mut happened(3, PERIOD));
-            assert_eq!(kernel.tags.borrow().len(), 11, "{what}");
-            kernel.all_reported(mock, what);
-            recorder.shut_down(&mut session, report).unwrap();
-            assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38E)), pmu_virt::Read::Value(0), "{what}");
-        });
+    for processor in processors().into_iter().filter(tells_apart) {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let [first, second] =
+            [precise(0).tagged(7), precise(3)].map(|event| scene.start(&mut session, &event));
+        let on = [first, second].map(|event| session.counter_of(event).unwrap().only().bits());
+        assert_eq!(scene.enabled(), on[0] | on[1], "{what}");
+        for _ in 0..5 {
+            scene.happen(0, PERIOD);
+            scene.happen(3, PERIOD);
+        }
+        let tags = || scene.seen.borrow().iter().map(|seen| seen.tag).collect::<Vec<_>>();
+        assert_eq!(tags(), [7, 3].repeat(5), "{what}");
+        session.stop_event(first, 0).unwrap();
+        scene.happen(0, PERIOD);
+        scene.happen(3, PERIOD);
+        assert_eq!(tags()[10..], [3], "{what}");
+        let mock = scene.mock;
+        scene.ends_after(session, 11, &what);
+        assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38E)), Read::Value(0), "{what}");
     }
 }
 
+/// The period that runs stays; the next one is another.
 #[test]
-fn the_handler_loads_counters_that_it_is_to_load_with_the_period_of_the_moment() {
+fn a_period_that_a_task_sets_is_the_next_ones() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            let event = instructions().loaded_by_handler();
-            let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
-            mock.advance(&mut happened(0, PERIOD));
-            assert_eq!(kernel.reported.borrow().len(), 1, "{what}");
-            assert!(kernel.memory.set_period(counter, 10 * PERIOD), "{what}");
-            // The period that runs stays; the next one is longer.
-            mock.advance(&mut happened(0, PERIOD));
-            assert_eq!(kernel.reported.borrow().len(), 2, "{what}");
-            mock.advance(&mut happened(0, 10 * PERIOD - 1));
-            assert_eq!(kernel.reported.borrow().len(), 2, "{what}");
-            mock.advance(&mut happened(0, 1));
-            assert_eq!(kernel.reported.borrow().len(), 3, "{what}");
-            assert!(!kernel.memory.set_period(counter, 0));
-            assert!(!kernel.memory.set_period(counter, 1 << 31));
-            recorder.stop(&mut session, counter, |_| ()).unwrap();
-            assert!(!kernel.memory.set_period(counter, 1));
-            kernel.all_reported(mock, what);
-        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let event = scene.start(&mut session, &precise(0));
+        scene.happen(0, PERIOD);
+        assert_eq!(scene.reported(), 1, "{what}");
+        scene.table.set_period(event, 10 * PERIOD).unwrap();
+        scene.happen(0, PERIOD);
+        assert_eq!(scene.reported(), 2, "{what}");
+        scene.happen(0, 10 * PERIOD - 1);
+        assert_eq!(scene.reported(), 2, "{what}");
+        scene.happen(0, 1);
+        assert_eq!(scene.reported(), 3, "{what}");
+        assert_eq!(scene.table.set_period(event, 0), Err(CounterError::Period(0)));
+        scene.happen(0, 10 * PERIOD);
+        scene.ends_after(session, 4, &what);
     }
 }
 
 #[test]
-fn groups_that_were_asked_for_are_in_the_records() {
+fn parts_that_were_asked_for_are_in_the_records() {
     for processor in processors() {
         let fed = |number| {
             let mut fed = instruction(number);
@@ -158,99 +135,91 @@ fn groups_that_were_asked_for_are_in_the_records() {
             (fed.data_address, fed.data_source, fed.latency) = (0x7000 + number, 3, 55);
             fed
         };
-        processor.run_with(fed, |kernel, mock| {
-            let what = processor.name;
-            let (mut session, mut recorder) = kernel.take(mock);
-            let groups = kernel.unit.groups();
-            let event = instructions().with(groups);
-            assert!(groups.contains(SampleParts::REGISTERS), "{what}");
-            let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
-            // Not in the interrupt: the threshold is not reached.
-            mock.inject_pmi(pmu_virt::mock::PmiFault::Lost);
-            mock.advance(&mut happened(0, PERIOD));
-            let mut seen = 0;
-            recorder
-                .drain(&mut session, |report| {
-                    seen += 1;
-                    let record = &report.record;
-                    let registers = record.registers().unwrap();
-                    assert_eq!(registers.get(GeneralRegister::Rax), Some(0xA0), "{what}");
-                    assert_eq!(registers.get(GeneralRegister::Rbp), Some(0xB9), "{what}");
-                    assert_eq!(record.next_address(), Some(address(0) + 4), "{what}");
-                    assert_eq!(report.counter, counter);
-                    if groups.contains(SampleParts::ACCESS) {
-                        let memory = record.memory().unwrap();
-                        assert_eq!((memory.address, memory.source), (Some(0x7000), 3), "{what}");
-                    }
-                    assert_eq!(record.vectors().is_some(), groups.contains(SampleParts::VECTORS));
-                    assert_eq!(
-                        record.counter_values().is_some(),
-                        groups.contains(SampleParts::COUNTERS),
-                        "{what}"
-                    );
-                    let branches = record.branches().map(|branches| branches.raw().count());
-                    assert_eq!(branches.is_some(), groups.branch_count() != 0, "{what}");
-                    if record.time().is_some() {
-                        assert_eq!(record.time(), Some(1000), "{what}");
-                    }
-                })
-                .unwrap();
-            assert_eq!(seen, 1, "{what}");
-        });
+        let (scene, what) = (Scene::with(processor, fed, Mock::strict), name(&processor));
+        let mut session = scene.take();
+        let parts = scene.unit.groups();
+        assert!(parts.contains(SampleParts::REGISTERS), "{what}");
+        scene.start(&mut session, &precise(0).recording(parts));
+        // Not in the interrupt.
+        scene.mock.inject_pmi(PmiFault::Lost);
+        scene.happen(0, PERIOD);
+        scene.drain(&mut session);
+        let records = scene.records.borrow();
+        assert_eq!(records.len(), 1, "{what}");
+        let record = &records[0];
+        let registers = record.registers().unwrap();
+        assert_eq!(registers.get(GeneralRegister::Rax), Some(0xA0), "{what}");
+        assert_eq!(registers.get(GeneralRegister::Rbp), Some(0xB9), "{what}");
+        assert_eq!(record.next_address(), Some(address(0) + 4), "{what}");
+        if parts.contains(SampleParts::ACCESS) {
+            let memory = record.memory().unwrap();
+            assert_eq!((memory.address, memory.source), (Some(0x7000), 3), "{what}");
+        }
+        assert_eq!(record.vectors().is_some(), parts.contains(SampleParts::VECTORS), "{what}");
+        let has_counters = parts.contains(SampleParts::COUNTERS);
+        assert_eq!(record.counter_values().is_some(), has_counters, "{what}");
+        let branches = record.branches().map(|branches| branches.raw().count());
+        assert_eq!(branches.is_some(), parts.branch_count() != 0, "{what}");
+        if record.time().is_some() {
+            assert_eq!(record.time(), Some(1000), "{what}");
+        }
     }
 }
 
 #[test]
 fn what_a_processor_cannot_record_is_refused_with_the_reason() {
     for processor in processors() {
-        processor.run(|kernel, mock| {
-            let (mut session, mut recorder) = kernel.take(mock);
-            let mut refused = |event| {
-                let before = mock.accesses();
-                let error = recorder.start(&mut session, &event, |_| ()).unwrap_err();
-                assert_eq!(mock.accesses(), before, "{}", processor.name);
-                match error {
-                    PreciseError::Event(error) => error,
-                    other => panic!("{other}"),
-                }
-            };
-            let event = |precision| {
-                let event = raw(0).every(PERIOD);
-                PreciseEvent::new(event, precision)
-            };
-            let plain = PreciseEvent::new(raw(0), Precision::ConstantSkid);
-            assert_eq!(refused(plain), PreciseEventError::NoPeriod);
-            let format = kernel.unit.format();
-            let latency = refused(instructions().with_latency(30));
-            match format {
-                PreciseFormat::Core => {
-                    assert_eq!(latency, PreciseEventError::Groups(SampleParts::ACCESS));
-                }
-                _ => assert_eq!(latency, PreciseEventError::NotLatencyEvent),
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let mut opened = |event| {
+            let before = scene.mock.accesses();
+            let outcome = session.open_event(&scene.counters, &event);
+            assert_eq!(scene.mock.accesses(), before, "{what}");
+            outcome
+        };
+        let mut refused = |event| match opened(event) {
+            Err(CounterError::NotPrecise(error)) => error,
+            other => panic!("{what}: {other:?}"),
+        };
+        let event = |precision| raw(0).every(PERIOD).precise(precision);
+        assert_eq!(refused(raw(0).precise(Precision::ConstantSkid)), NotPrecise::NoPeriod);
+        let format = scene.unit.format();
+        let latency = refused(precise(0).latency_at_least(30));
+        let has_none = format == PreciseFormat::Core;
+        let of_access = NotPrecise::Parts(SampleParts::ACCESS);
+        assert_eq!(latency, if has_none { of_access } else { NotPrecise::NotLatencyEvent });
+        let vectors = precise(0).recording(SampleParts::VECTORS);
+        match format {
+            PreciseFormat::Core => {
+                let access = refused(precise(0).recording(SampleParts::ACCESS));
+                assert_eq!(access, NotPrecise::Parts(SampleParts::ACCESS));
             }
-            if matches!(format, PreciseFormat::Core | PreciseFormat::Nehalem) {
-                let zero = event(Precision::ZeroSkidRequested);
-                assert_eq!(refused(zero), PreciseEventError::NextAddressOnly);
-                let unlisted = other(5);
-                assert_eq!(refused(unlisted), PreciseEventError::NotPrecise);
-            } else {
-                let exact = event(Precision::ZeroSkidRequired);
-                let capable = kernel.unit.counters_for(&exact);
-                // The mock is a Haswell or a Skylake, where counter 1 is exact for another event; a Sapphire Rapids;
-                // or what leaf 0x23 says: general counter 0 and fixed counter 0.
-                match format {
-                    PreciseFormat::Haswell | PreciseFormat::Skylake => {
-                        assert_eq!(capable, Err(PreciseEventError::NoExactCounter));
-                        assert_eq!(refused(exact), PreciseEventError::NoExactCounter);
-                    }
-                    _ => assert_eq!(capable.map(CounterSet::bits), Ok(1 << 32 | 1)),
-                }
+            PreciseFormat::Skylake => {
+                assert_eq!(refused(vectors), NotPrecise::Parts(SampleParts::VECTORS));
             }
-            let vectors = instructions().with(SampleParts::VECTORS);
-            if format == PreciseFormat::Skylake {
-                assert_eq!(refused(vectors), PreciseEventError::Groups(SampleParts::VECTORS));
+            _ => {}
+        }
+        let exact = event(Precision::ZeroSkidRequired);
+        match format {
+            PreciseFormat::Core | PreciseFormat::Nehalem => {
+                let zero = refused(event(Precision::ZeroSkidRequested));
+                assert_eq!(zero, NotPrecise::NextAddressOnly);
+                assert_eq!(refused(precise(5)), NotPrecise::Event);
             }
-            assert_eq!(recorder.counters(), CounterSet::NONE);
-        });
+            // The mock is a Haswell or a Skylake, where counter 1 is exact for another event; a Sapphire Rapids; or
+            // what leaf 0x23 says: general counter 0 and fixed counter 0.
+            PreciseFormat::Haswell | PreciseFormat::Skylake => {
+                assert_eq!(refused(exact), NotPrecise::NoExactCounter);
+            }
+            _ => {
+                assert_eq!(scene.unit.exact_counters().bits(), 1 << 32 | 1, "{what}");
+                let elsewhere = CounterSet::ALL.without(CounterSet::from_bits(1 << 32 | 1));
+                let outcome = opened(exact.on(elsewhere));
+                let reason = CounterError::NotPrecise(NotPrecise::NoExactCounter);
+                assert_eq!(outcome, Err(reason), "{what}");
+                opened(exact).expect(&what);
+            }
+        }
+        assert_eq!(scene.enabled(), 0, "{what}");
     }
 }

@@ -1,17 +1,21 @@
 //! Processors that write precise records, and a kernel whose events are precise.
 
 use core::cell::{Cell, RefCell};
+use core::sync::atomic::AtomicU64;
 
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventFacility, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Precision, Sample, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
+    EventFacility, EventId, EventOverflow, EventTable, Facility, GroupId, MAX_COUNTERS,
+    OpenedEvents, PreciseSample, Precision, Sample, SavedEvent, Snapshot, ThreadEvent, service,
+    service_with,
 };
-use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
-use pmu_virt::{FedRecord, VirtualPmu};
+use pmu_virt::mock::Fault;
+use pmu_virt::{FedRecord, Read, VirtualPmu};
 
 use crate::support::{
-    Mock, Msr, PHYSICAL, Processor, Unknown, instruction, lend, nothing_is_enabled,
+    Mock, Msr, PHYSICAL, Processor, Unknown, instruction, lend, nothing_is_enabled, processors,
 };
 
 pub(crate) type Source = OpenedEvents<'static, Option<Pebs<'static>>>;
@@ -40,6 +44,12 @@ pub(crate) struct Scene {
     pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(crate) table: EventTable<[EventEntry; 12]>,
     pub(crate) seen: RefCell<Vec<Seen>>,
+    /// The records and instructions of the samples that have them.
+    pub(crate) records: RefCell<Vec<PreciseRecord<'static>>>,
+    pub(crate) instructions: RefCell<Vec<PreciseSample>>,
+    /// Interrupts that were claimed, and calls of the handler that claimed none.
+    pub(crate) claimed: Cell<u32>,
+    pub(crate) unclaimed: Cell<u32>,
     pub(crate) unknown: Unknown,
     pub(crate) faulted: Cell<u32>,
     /// Called with each sample, after it was noted.
@@ -63,9 +73,25 @@ impl Scene {
         instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
         new: fn(VirtualPmu) -> Mock<'static>,
     ) -> &'static Self {
+        Self::build(processor, instructions, &[], new, |snapshot| snapshot)
+    }
+
+    /// Makes a processor that has these words in its memory, too.
+    pub(crate) fn beside(processor: Processor, more: &'static [AtomicU64]) -> &'static Self {
+        Self::build(processor, instruction, more, Mock::strict, |snapshot| snapshot)
+    }
+
+    /// Makes a processor that the kernel takes for another one.
+    pub(crate) fn build(
+        processor: Processor,
+        instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
+        more: &'static [AtomicU64],
+        new: fn(VirtualPmu) -> Mock<'static>,
+        seen_as: impl FnOnce(Snapshot) -> Snapshot,
+    ) -> &'static Self {
         let memory = lend();
-        let mock = processor.mock(memory, instructions, &[], new);
-        let snapshot = mock.snapshot();
+        let mock = processor.mock(memory, instructions, more, new);
+        let snapshot = seen_as(mock.snapshot());
         let unit = PreciseUnit::detect(&snapshot, mock)
             .unwrap_or_else(|reason| panic!("{}: {reason}", processor.name));
         let scene: &'static Self = Box::leak(Box::new(Self {
@@ -77,6 +103,10 @@ impl Scene {
             counter_memory: CounterMemory::new(),
             table: EventTable::new(),
             seen: RefCell::default(),
+            records: RefCell::default(),
+            instructions: RefCell::default(),
+            claimed: Cell::new(0),
+            unclaimed: Cell::new(0),
             unknown: Unknown::default(),
             faulted: Cell::new(0),
             react: RefCell::new(None),
@@ -117,13 +147,33 @@ impl Scene {
         event
     }
 
+    /// Opens and starts events that are counted together. Returns their group, and its last event.
+    #[track_caller]
+    pub(crate) fn start_together(
+        &'static self,
+        session: &mut Session,
+        events: &[Event],
+    ) -> (GroupId, EventId) {
+        let group = session.open_group(&self.counters, events).expect(self.processor.name);
+        session.start_group(group, 0).expect(self.processor.name);
+        (group, session.group_events(group).last().unwrap())
+    }
+
+    /// Reports the samples whose records wait.
+    #[track_caller]
+    pub(crate) fn drain(&'static self, session: &mut Session) {
+        session.report_samples(|sample| self.note(&sample)).expect(self.processor.name);
+    }
+
     pub(crate) fn note<F: EventFacility + Records>(&'static self, sample: &Sample<'_, F>) {
         let seen = Seen {
             event: sample.event,
             tag: sample.tag,
             period: sample.period,
-            address: sample.facility().address(),
+            address: sample.facility().record().and_then(|record| address_of(&record)),
         };
+        self.records.borrow_mut().extend(sample.facility().record());
+        self.instructions.borrow_mut().extend(sample.instruction());
         if let Some(instruction) = sample.instruction() {
             assert_eq!(instruction.address.is_some(), self.unit.format().has_own_address());
             assert_eq!(sample.address(7), instruction.address.unwrap_or(7));
@@ -138,9 +188,29 @@ impl Scene {
         let source = self.source();
         let report = |sample: Sample<'_, Option<Pebs<'static>>>| self.note(&sample);
         let serviced = service(&source, mock, mock, &self.counter_memory, report);
-        match serviced {
-            Ok(serviced) => self.unknown.note(serviced.claim),
-            Err(_) => self.faulted.set(self.faulted.get() + 1),
+        self.served(serviced.ok().map(|serviced| serviced.claim));
+    }
+
+    /// Serves an interrupt of the counters and of another facility. Samples are seen without their records.
+    pub(crate) fn handle_with(&'static self, mock: &Mock<'_>, facility: impl Facility) {
+        let (source, memory) = (self.source(), &self.counter_memory);
+        let report = |overflow, _: &_| self.note_overflow(&overflow);
+        let serviced = service_with(&source, mock, mock, memory, facility, report);
+        self.served(serviced.ok().map(|serviced| serviced.claim));
+    }
+
+    pub(crate) fn note_overflow(&self, overflow: &EventOverflow) {
+        let EventOverflow { event, tag, period, .. } = *overflow;
+        self.seen.borrow_mut().push(Seen { event, tag, period, address: None });
+    }
+
+    fn served(&self, claim: Option<Claim>) {
+        let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
+        claim.iter().for_each(|claim| self.unknown.note(*claim));
+        match claim {
+            Some(Claim::NotOurs) => count(&self.unclaimed, 1),
+            Some(claim) => count(&self.claimed, claim.interrupts()),
+            None => count(&self.faulted, 1),
         }
     }
 
@@ -155,15 +225,90 @@ impl Scene {
         seen.iter().filter(|seen| seen.tag == tag).map(|seen| seen.address).collect()
     }
 
+    /// Returns the number of samples with this tag.
+    pub(crate) fn samples(&self, tag: u64) -> usize {
+        self.seen.borrow().iter().filter(|seen| seen.tag == tag).count()
+    }
+
+    /// Returns the number of records that were reported.
+    pub(crate) fn reported(&self) -> usize {
+        self.seen.borrow().iter().filter(|seen| seen.address.is_some()).count()
+    }
+
+    /// Returns the value of a register.
+    #[track_caller]
+    pub(crate) fn read(&self, register: u32) -> u64 {
+        let mock = self.mock;
+        let read =
+            mock.with_precise_records(|of| mock.with_pmu(|pmu| pmu.read_beside(of, register)));
+        match read {
+            Some(Read::Value(value)) => value,
+            other => panic!("{register:#x}: {other:?}"),
+        }
+    }
+
+    /// Another owner, such as firmware, writes a register.
+    #[track_caller]
+    pub(crate) fn write(&self, register: u32, value: u64) {
+        let mock = self.mock;
+        mock.with_precise_records(|of| {
+            let _ = mock.with_pmu(|pmu| pmu.write_beside(of, register, value));
+        });
+        assert_eq!(self.read(register), value, "{register:#x}");
+    }
+
+    /// The registers lose their contents.
+    pub(crate) fn lose_registers(&self) {
+        self.mock.lose_registers();
+        self.mock.set_performance_entry(0x400);
+    }
+
+    /// Calls `act` while an access and its retry fail. Returns its result, unless it has less accesses.
+    pub(crate) fn fails_twice_at<R>(&self, access: u32, act: impl FnOnce() -> R) -> Option<R> {
+        let mock = self.mock;
+        let before = mock.accesses().total();
+        let ends = before + access + 1;
+        mock.inject(Fault::From(access));
+        mock.on_access(Box::leak(Box::new(move |mock: &Mock<'_>| {
+            if mock.accesses().total() == ends {
+                mock.inject(Fault::None);
+            }
+        })));
+        let outcome = act();
+        mock.inject(Fault::None);
+        mock.on_access(&|_| ());
+        (mock.accesses().total() >= before + access).then_some(outcome)
+    }
+
+    /// Returns the counters that write records.
+    pub(crate) fn enabled(&self) -> u64 {
+        self.mock.with_precise_records(|records| records.enabled()).unwrap()
+    }
+
     /// Checks that each record that the processor wrote was reported once, in order.
     #[track_caller]
     pub(crate) fn all_reported(&self, what: &str) {
+        self.all_reported_but(0, what);
+    }
+
+    /// Checks the same, after this many interrupts of others.
+    #[track_caller]
+    pub(crate) fn all_reported_but(&self, unknown: u32, what: &str) {
         let seen = self.seen.borrow();
         let found: Vec<_> = seen.iter().filter_map(|seen| seen.address).collect();
         let expected: Vec<u64> =
             (0..self.mock.written_records()).map(crate::support::address).collect();
         assert_eq!(found, expected, "{what}");
-        assert_eq!((self.mock.lost_records(), self.unknown.get()), (0, 0), "{what}");
+        assert_eq!((self.mock.lost_records(), self.unknown.get()), (0, unknown), "{what}");
+    }
+
+    /// Shuts the session down after this many records, which were reported. Nothing stays enabled.
+    #[track_caller]
+    pub(crate) fn ends_after(&'static self, mut session: Session, records: usize, what: &str) {
+        session.report_samples(|sample| self.note(&sample)).expect(what);
+        self.all_reported(what);
+        assert_eq!(self.reported(), records, "{what}");
+        self.ends(session, what);
     }
 
     /// Shuts the session down. Nothing stays enabled.
@@ -176,14 +321,42 @@ impl Scene {
     }
 }
 
+/// Makes a thread with one event, which starts as the thread does.
+pub(crate) fn thread(scene: &Scene, event: &Event) -> [ThreadEvent; 1] {
+    // A saved event knows no table whose least period is less.
+    let saved = SavedEvent::new(&scene.counters, &event.every(100_000)).unwrap();
+    let mut saved = saved.to_be_started(true);
+    saved.set_period(&scene.table, PERIOD).unwrap();
+    [ThreadEvent::SwitchedOut(saved)]
+}
+
 /// A facility with records.
 pub(crate) trait Records {
-    fn address(&self) -> Option<u64>;
+    fn record(&self) -> Option<PreciseRecord<'static>>;
 }
 
 impl Records for Option<Pebs<'_>> {
-    fn address(&self) -> Option<u64> {
-        let record = self.as_ref()?.record()?;
-        record.address().or(record.next_address().map(|next| next - 4))
+    fn record(&self) -> Option<PreciseRecord<'static>> {
+        self.as_ref()?.record()
     }
+}
+
+/// Returns the address of a record's instruction; in formats without it, 4 less than the next one's.
+pub(crate) fn address_of(record: &PreciseRecord<'_>) -> Option<u64> {
+    record.address().or(record.next_address().map(|next| next - 4))
+}
+
+/// Returns a processor's name for messages.
+pub(crate) fn name(processor: &Processor) -> String {
+    format!("{}, freezes: {}", processor.name, processor.freezes)
+}
+
+/// Returns the processors with this name: freezing, and not.
+pub(crate) fn named(name: &str) -> impl Iterator<Item = Processor> {
+    processors().into_iter().filter(move |processor| processor.name == name)
+}
+
+/// Returns whether a processor tells records of two events apart.
+pub(crate) fn tells_apart(processor: &Processor) -> bool {
+    !["format 0", "format 1"].contains(&processor.name)
 }

@@ -1,16 +1,11 @@
-//! Processors that write precise records, and a kernel that reads them.
+//! Processors that write precise records.
 
 use core::cell::{Cell, RefCell};
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventSelect, EventTable, Facility, MAX_COUNTERS, OpenedEvents, service_with,
-};
-use pmu_intel::precise::{
-    Precise, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
-};
+use pmu_core::Claim;
+use pmu_intel::precise::PreciseMemory;
 use pmu_tests::opened::fed_events;
 use pmu_tests::{ProcessMemory, StateRegisters};
 use pmu_virt::mock::{Deviations, MockMsr};
@@ -21,11 +16,6 @@ use pmu_virt::{
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Msr = &'static Mock<'static>;
-pub(crate) type Session = CounterSession<'static, OpenedEvents<'static>, Msr, Msr>;
-pub(crate) type Recorder = PreciseRecorder<'static, Msr>;
-
-/// The period of the tests.
-pub(crate) const PERIOD: u64 = 100;
 
 /// The buffer's physical address.
 pub(crate) const PHYSICAL: u64 = 0x10_0000;
@@ -91,36 +81,6 @@ pub(crate) fn address(number: u64) -> u64 {
     0x40_1000 + 16 * number
 }
 
-/// Instructions retired in user mode, with every period.
-pub(crate) fn instructions() -> PreciseEvent {
-    let event = Event::raw(EventSelect::from_bits(0xC0)).user_only().every(PERIOD).tagged(7);
-    PreciseEvent::new(event, Precision::ConstantSkid)
-}
-
-/// Another event: that of the given kind, on general counters.
-pub(crate) fn other(kind: usize) -> PreciseEvent {
-    let event = pmu_tests::opened::raw(kind).user_only().every(PERIOD).tagged(kind as u64);
-    PreciseEvent::new(event, Precision::ConstantSkid)
-}
-
-/// A kernel's memory of one processor, and what its handler has seen.
-pub(crate) struct Kernel {
-    pub(crate) processor: Processor,
-    pub(crate) unit: PreciseUnit,
-    pub(crate) counters: CounterUnit,
-    pub(crate) memory: &'static PreciseMemory,
-    pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    pub(crate) table: EventTable<[EventEntry; 4]>,
-    /// Addresses that were reported: of the instruction, or of the next one.
-    pub(crate) reported: RefCell<Vec<u64>>,
-    pub(crate) tags: RefCell<Vec<u64>>,
-    pub(crate) overflows: Cell<u32>,
-    pub(crate) claimed: Cell<u32>,
-    pub(crate) unclaimed: Cell<u32>,
-    pub(crate) unknown: Unknown,
-    pub(crate) faulted: Cell<u32>,
-}
-
 /// Interrupts that no claim accounts for, neither their own nor an earlier one: a kernel would report them.
 #[derive(Debug, Default)]
 pub(crate) struct Unknown {
@@ -163,42 +123,6 @@ pub(crate) fn words(memory: &'static PreciseMemory) -> [&'static [AtomicU64]; 2]
 }
 
 impl Processor {
-    /// Calls `test` with a mock of this processor, and a kernel whose handler serves its interrupts. Both last.
-    pub(crate) fn run(self, test: impl FnOnce(&'static Kernel, &'static Mock<'static>)) {
-        self.run_with(instruction, test);
-    }
-
-    pub(crate) fn run_with(
-        self,
-        instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
-        test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
-    ) {
-        self.run_all(instructions, &[], test);
-    }
-
-    /// Calls `test` with a processor that has these words in its memory, too.
-    pub(crate) fn run_beside(
-        self,
-        more: &'static [AtomicU64],
-        test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
-    ) {
-        self.run_all(instruction, more, test);
-    }
-
-    fn run_all(
-        self,
-        instructions: impl Fn(u64) -> FedRecord<'static> + 'static,
-        more: &'static [AtomicU64],
-        test: impl FnOnce(&'static Kernel, &'static Mock<'static>),
-    ) {
-        let memory = lend();
-        let mock = self.mock(memory, instructions, more, Mock::strict);
-        let kernel: &'static Kernel = Box::leak(Box::new(Kernel::new(self, memory, mock)));
-        mock.on_interrupt(Box::leak(Box::new(|mock: &Mock<'static>| kernel.handle(mock))));
-        test(kernel, mock);
-        assert_eq!(mock.breach(), None, "{}", self.name);
-    }
-
     /// Makes the processor, which writes to this memory.
     pub(crate) fn mock(
         self,
@@ -218,112 +142,6 @@ impl Processor {
         let mock: &'static Mock<'static> = Box::leak(Box::new(mock.deviating(self.deviations)));
         let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
         mock
-    }
-}
-
-impl Kernel {
-    fn new(processor: Processor, memory: &'static PreciseMemory, mock: &Mock<'_>) -> Self {
-        let snapshot = mock.snapshot();
-        let unit = PreciseUnit::detect(&snapshot, mock)
-            .unwrap_or_else(|reason| panic!("{}: {reason}", processor.name));
-        Self {
-            processor,
-            unit,
-            counters: pmu_intel::counters(&snapshot).unwrap(),
-            memory,
-            counter_memory: CounterMemory::new(),
-            table: EventTable::new(),
-            reported: RefCell::default(),
-            tags: RefCell::default(),
-            overflows: Cell::new(0),
-            claimed: Cell::new(0),
-            unclaimed: Cell::new(0),
-            unknown: Unknown::default(),
-            faulted: Cell::new(0),
-        }
-    }
-
-    pub(crate) fn source(&self) -> OpenedEvents<'_> {
-        OpenedEvents::new(&self.counters, &self.table as &EventTable)
-    }
-
-    /// Takes the counters alone.
-    pub(crate) fn take_counters(&'static self, mock: Msr) -> Session {
-        let (source, unit, memory) = (self.source(), &self.counters, &self.counter_memory);
-        CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory).unwrap()
-    }
-
-    /// Takes the counters, and the records.
-    pub(crate) fn take(&'static self, mock: Msr) -> (Session, Recorder) {
-        let mut session = self.take_counters(mock);
-        if self.processor.freezes {
-            session.freeze_on_interrupt().unwrap();
-        }
-        (session, self.take_records(mock))
-    }
-
-    /// Takes the records alone.
-    pub(crate) fn take_records(&'static self, mock: Msr) -> Recorder {
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        let recorder =
-            unsafe { PreciseRecorder::take(&self.unit, mock, self.memory, Some(PHYSICAL)) };
-        recorder.unwrap()
-    }
-
-    /// Keeps a report.
-    pub(crate) fn report(&self, report: &PreciseReport<'_>) {
-        let record = &report.record;
-        let address = record.address().or(record.next_address().map(|next| next - 4));
-        self.reported.borrow_mut().push(address.expect("an address"));
-        self.tags.borrow_mut().push(report.tag);
-        assert_eq!(report.sample().address, record.address());
-    }
-
-    pub(crate) fn handle(&self, mock: &Mock<'_>) {
-        let records = Precise::new(&self.unit, self.memory, |report: &PreciseReport<'_>| {
-            self.report(report);
-        });
-        self.handle_with(mock, records);
-    }
-
-    pub(crate) fn handle_with(&self, mock: &Mock<'_>, facility: impl Facility) {
-        let counters = &self.counter_memory;
-        let serviced = service_with(&self.source(), mock, mock, counters, facility, |_, _| {
-            self.overflows.set(self.overflows.get() + 1);
-        });
-        let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
-        let claim = serviced.map(|serviced| serviced.claim);
-        claim.iter().for_each(|claim| self.unknown.note(*claim));
-        match claim {
-            Ok(Claim::NotOurs) => count(&self.unclaimed, 1),
-            Ok(claim) => count(&self.claimed, claim.interrupts()),
-            Err(_) => count(&self.faulted, 1),
-        }
-    }
-
-    /// Checks that each record that the processor wrote was reported once, in order.
-    #[track_caller]
-    pub(crate) fn all_reported(&self, mock: &Mock<'_>, what: &str) {
-        let expected: Vec<u64> = (0..mock.written_records()).map(address).collect();
-        assert_eq!(*self.reported.borrow(), expected, "{what}");
-    }
-
-    /// Shuts recorder and session down. `records` records were reported, once and in order, and nothing stays enabled.
-    #[track_caller]
-    pub(crate) fn ends(
-        &self,
-        mock: &Mock<'_>,
-        mut session: Session,
-        mut recorder: Recorder,
-        records: usize,
-        what: &str,
-    ) {
-        let report = |report: &PreciseReport<'_>| self.report(report);
-        recorder.shut_down(&mut session, report).expect(what);
-        self.all_reported(mock, what);
-        assert_eq!(self.reported.borrow().len(), records, "{what}");
-        session.shut_down().expect(what);
-        nothing_is_enabled(mock, what);
     }
 }
 

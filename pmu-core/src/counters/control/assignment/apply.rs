@@ -105,7 +105,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let settled = self.settle_facilities();
         // An interrupt that could not restart the counters stopped those, too, that were started after it.
         let resumed = self.unpause(together | self.running(self.own()));
-        planner.outcome.and(settled).and(resumed)
+        match (planner.outcome, settled.and(resumed)) {
+            // Other events faulted, too.
+            (Err(error), Err(_)) => Err(error.faulted()),
+            (outcome, after) => outcome.and(after),
+        }
     }
 
     /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits

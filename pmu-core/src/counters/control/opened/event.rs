@@ -258,12 +258,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         // One of them may have to give way.
         self.add_times(now);
-        let outcome = self.assign(event, (!rotates).then_some(0));
+        let mut outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
             if S::Facility::OFFERS {
                 // Registers of other events' facilities may be at fault.
-                self.take_off(event);
+                let taken_off = self.take_off(event);
+                outcome = outcome.map_err(|unplaced| match taken_off {
+                    Ok(()) => unplaced,
+                    Err(_) => PlacementError { reason: unplaced.reason.faulted(), ..unplaced },
+                });
             }
             let state = match (waits, refused) {
                 (true, _) => EventState::Waiting,
@@ -275,16 +279,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if waits { Ok(()) } else { outcome }
     }
 
-    /// Detaches an event and its group, of which the start failed.
+    /// Detaches an event and its group, of which the start failed. Fails if other events faulted.
     #[inline(never)]
-    fn take_off(&self, event: EventId) {
+    fn take_off(&self, event: EventId) -> Result<(), CounterError> {
         for event in self.table().with_group(event) {
             if let Some(counter) = self.counter_of(event) {
                 let _ = self.detach(counter, event);
             }
         }
-        // The failure of the start is the one that is told.
-        let _ = self.settle_facilities();
+        self.settle_facilities()
     }
 
     /// Sets the state of an event and its group, none of which is on a counter.
