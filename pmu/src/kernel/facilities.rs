@@ -111,11 +111,17 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
     }
 
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
-        self.0.branches().or_else(|_| self.1.branches())
+        match self.0.branches() {
+            Err(NoBranches::NotDeclared) => self.1.branches(),
+            branches => branches,
+        }
     }
 
     fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
-        self.0.precise().or_else(|_| self.1.precise())
+        match self.0.precise() {
+            Err(NoPrecise::NotDeclared) => self.1.precise(),
+            precise => precise,
+        }
     }
 }
 
