@@ -192,6 +192,21 @@ impl PreciseUnit {
         self.capable
     }
 
+    /// Returns whether the processor can write records of the event with this select. The mode bits of the select do not
+    /// matter.
+    ///
+    /// ```
+    /// # use pmu_intel::precise::PreciseUnit;
+    /// use pmu_core::EventSelect;
+    /// /// Returns whether branches can be sampled precisely.
+    /// fn records_branches(unit: &PreciseUnit) -> bool {
+    ///     unit.can_record(EventSelect::from_bits(0x00C4)) // BR_INST_RETIRED.ALL_BRANCHES
+    /// }
+    /// ```
+    pub fn can_record(&self, select: EventSelect) -> bool {
+        self.is_baseline() || self.model.has_event(select)
+    }
+
     /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). Some
     /// processors can record only one particular event exactly.
     pub const fn exact_counters(&self) -> CounterSet {

@@ -103,11 +103,14 @@ impl PerfEventAttr {
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
     ///
     /// With a [`precise_ip`](Self::precise_ip) of 1 to 3, the event is [precise](Event::precise), and `config1` of
-    /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. A
-    /// processor that cannot sample the event precisely refuses the event as it is opened, with
-    /// [`NotPrecise`](pmu_core::CounterError::NotPrecise). AMD's processors always do: there, use
-    /// [`op_sampling`](Self::op_sampling). A precise event needs a period. A text of perf sets the period by the term
-    /// `period` or `freq`, as in `branches/period=1000/pp`. The text `branches:pp` sets no period.
+    /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. If the
+    /// processor cannot sample the event precisely, opening the event fails with
+    /// [`NotPrecise`](pmu_core::CounterError::NotPrecise). Linux' `perf_event_open` returns `EOPNOTSUPP` (95) in this
+    /// case, and `EINVAL` (22) if the event has no period. On AMD's processors, it always fails: there, use
+    /// [`op_sampling`](Self::op_sampling).
+    ///
+    /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in
+    /// `branches/period=1000/pp`. The text `branches:pp` sets no period.
     ///
     /// ```
     /// use pmu::core::Precision;

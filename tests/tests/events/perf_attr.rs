@@ -337,8 +337,8 @@ fn an_event_that_cannot_be_has_linuxs_number() {
         let attr = PerfEventAttr { select, ..Default::default() };
         assert_eq!(attr.event(|_| None).map_err(PerfError::errno), Err(errno));
     }
-    let precise = PerfEventAttr { precise_ip: 3, ..Default::default() };
-    assert_eq!(precise.event(|_| None).map_err(PerfError::errno), Err(95));
+    let reloads = PerfEventAttr { config2: 1, ..Default::default() };
+    assert_eq!(reloads.event(|_| None).map_err(PerfError::errno), Err(95));
 }
 
 #[test]
