@@ -17,8 +17,8 @@ pub enum BranchTraceError {
     MemoryInUse,
     /// The size of the buffer in the trace memory is 0, or is not a multiple of a page.
     InsufficientMemory,
-    /// No [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the memory that was passed as `beside` to
-    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take).
+    /// No session uses the [memory of precise records](crate::precise::PreciseMemory) that was passed as `beside` to
+    /// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take): no precise event has run yet.
     NoRecorder,
     /// The tracer was shut down.
     ShutDown,

@@ -17,27 +17,25 @@ use crate::registers::DebugCtl;
 /// while the interrupt is serviced. Stopping and resuming the trace takes two reads and two writes of `IA32_DEBUGCTL`
 /// per interrupt. If only branches of user mode are traced, the facility accesses no register.
 ///
-/// The processor of this example writes both precise records and a branch trace. Its handler therefore passes a pair of
-/// facilities, and its tracer was [taken](crate::branch_trace::BranchTracer::take) with `Some(records)`. On a processor
-/// without precise records, replace `Some(records)` by `None`, and pass only `traced` to `service_with`.
+/// The processor of this example writes both precise records and a branch trace. The precise records are a
+/// [facility](crate::precise::Pebs) of the event source, and the tracer was
+/// [taken](crate::branch_trace::BranchTracer::take) with `Some(records)`. On a processor without precise records,
+/// replace `Some(records)` by `None`.
 ///
 /// ```
 /// use pmu_core::{Branch, Claim, CounterMemory, EventSource, MsrBackend, Platform, service_with};
 /// use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory};
-/// use pmu_intel::precise::{Precise, PreciseMemory, PreciseReport, PreciseUnit};
+/// use pmu_intel::precise::PreciseMemory;
 /// # fn push(_from: u64, _to: u64) {}
-/// # fn sample(_address: Option<u64>, _tag: u64) {}
+/// # fn sample(_tag: u64) {}
 ///
 /// /// The kernel's handler of the performance interrupt.
 /// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
 ///     (source, msr, platform, counters): (&S, &M, &P, &CounterMemory),
-///     (unit, records, trace): (&PreciseUnit, &PreciseMemory, &BranchTraceMemory), // of this processor
+///     (records, trace): (&PreciseMemory, &BranchTraceMemory), // of this processor
 /// ) -> Claim {
-///     let precise = Precise::new(unit, records, |report: &PreciseReport<'_>| {
-///         sample(report.record.address(), report.tag);
-///     });
 ///     let traced = BranchTrace::new(trace, Some(records), |branch: Branch| push(branch.from, branch.to));
-///     let serviced = service_with(source, msr, platform, counters, (precise, traced), |_, _| ());
+///     let serviced = service_with(source, msr, platform, counters, traced, |overflow, _| sample(overflow.tag));
 ///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
 /// }
 /// ```

@@ -62,9 +62,9 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Takes ownership of the branch trace of the processor that executes the call. If an earlier owner left the trace
     /// enabled, the call stops the trace.
     ///
-    /// `processor` describes this processor. If a [`PreciseRecorder`](crate::precise::PreciseRecorder) runs on this
-    /// processor, pass the recorder's memory as `beside`: the tracer and the recorder share one DS save area. Shut down
-    /// the tracer before the recorder: while the tracer uses the DS save area, the recorder cannot be shut down. If
+    /// `processor` describes this processor. If the session of this processor has run
+    /// [precise](pmu_core::Event::precise) events, pass the [memory](crate::precise::Pebs) of their records as
+    /// `beside`: the tracer and the records share one DS save area. Shut down the tracer before the session. If
     /// `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
@@ -78,9 +78,8 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Until [`shut_down`](Self::shut_down) returns successfully:
     /// - The pages of `memory` and of `beside` are mapped and writable in *every* address space in which this processor
     ///   runs.
-    /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No
-    ///   [`PreciseRecorder`](crate::precise::PreciseRecorder) is taken on this processor, except the recorder whose
-    ///   memory is `beside`.
+    /// - `memory` and `beside` are used on this processor only, and the tracer stays on this processor. No precise
+    ///   event runs on this processor, except with records in `beside`.
     /// - No other code writes `IA32_DS_AREA`, the bits of [`BRANCH_TRACE`] in `IA32_DEBUGCTL`, or the words of the DS
     ///   save area.
     ///

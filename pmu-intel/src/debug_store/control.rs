@@ -17,9 +17,9 @@ use crate::debug_store::support::DebugStoreSupport;
 /// processor by [`write_ds_area`](super::write_ds_area). Each request concerns the processor that executes the call.
 /// The caller must not move to another processor during a request.
 ///
-/// A kernel with a [`PreciseRecorder`](crate::precise::PreciseRecorder) passes the
-/// [control area in the recorder's memory](crate::precise::PreciseMemory::control_area) to `new`. While the recorder
-/// uses this memory, the processor already has a control area, so a request to create an area fails.
+/// A kernel with [precise records](crate::precise::Pebs) passes the
+/// [control area in their memory](crate::precise::PreciseMemory::control_area) to `new`. While a session's precise
+/// events use this memory, the processor already has a control area, so a request to create an area fails.
 ///
 /// ```
 /// use pmu_intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
@@ -178,9 +178,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
         Ok(memory.area())
     }
 
-    /// Destroys the processor's control area. Before this call, remove the area's address from `IA32_DS_AREA`. If a
-    /// [`PreciseRecorder`](crate::precise::PreciseRecorder) uses the area's memory, the area exists until that recorder
-    /// is shut down.
+    /// Destroys the processor's control area. Before this call, remove the area's address from `IA32_DS_AREA`. If
+    /// [precise records](crate::precise::Pebs) use the area's memory, the area exists until their session is shut down.
     ///
     /// ```
     /// # use pmu_core::MsrBackend;

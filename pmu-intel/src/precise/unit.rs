@@ -192,8 +192,8 @@ impl PreciseUnit {
         self.capable
     }
 
-    /// Returns whether the processor can write records of the event with this select. The mode bits of the select do not
-    /// matter.
+    /// Returns whether the processor can write records of the event with this select. The mode bits of the select do
+    /// not matter.
     ///
     /// ```
     /// # use pmu_intel::precise::PreciseUnit;

@@ -65,9 +65,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
     /// kernel opened, the function also calls `sampled` with the [`Sample`]. A kernel opens events in the closure of
-    /// [`with`](Self::with). For an event with [precise](pmu_core::Event::precise) samples, the function calls `sampled`
-    /// for each record that waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the record is
-    /// in the sample's [facility](Sample::facility).
+    /// [`with`](Self::with). For an event with [precise](pmu_core::Event::precise) samples, the function calls
+    /// `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the
+    /// record is in the sample's [facility](Sample::facility).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -11,9 +11,10 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// Intel's precise records (PEBS) of one processor, with a buffer of `WORDS` 64-bit words. `WORDS` is a multiple of 512;
-/// architectural PEBS also needs a power of two. A kernel whose [`Facilities`] have this type can open [precise](pmu_core::Event::precise) events. For branches, too,
-/// the kernel chooses the pair `(PreciseRecords<8192>, BranchRecords)`.
+/// Intel's precise records (PEBS) of one processor, with a buffer of `WORDS` 64-bit words. `WORDS` is a multiple of
+/// 512; architectural PEBS also needs a power of two. A kernel whose [`Facilities`] have this type can open
+/// [precise](pmu_core::Event::precise) events. For both precise events and branches, the kernel chooses a pair:
+/// `(PreciseRecords<8192>, BranchRecords)`.
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -25,8 +26,8 @@ use crate::per_processor::Busy;
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///
 /// struct MyKernel;
-/// // SAFETY: (1) the kernel's statics are mapped, writable, in each address space; (2) the kernel has no other driver of
-/// // the Debug Store; (3) it makes no session of its own; …
+/// // SAFETY: (1) the kernel's statics are mapped, writable, in each address space; (2) the kernel has no other driver
+/// // of the Debug Store; (3) it makes no session of its own; …
 /// unsafe impl Kernel for MyKernel {
 ///     type Facilities = PreciseRecords<8192>;
 ///     // … and the kernel's functions

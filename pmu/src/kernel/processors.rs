@@ -113,8 +113,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Until the processor resumes, operations on it fail with [`Suspended`](PmuError::Suspended), except
     /// [`processor_down`](Self::processor_down). Other processors may request that this processor start or stop a
-    /// profile's source. Such a request waits until this processor resumes. `sampled` receives each pending sample of an
-    /// event that the kernel opened.
+    /// profile's source. Such a request waits until this processor resumes. `sampled` receives each pending sample of
+    /// an event that the kernel opened.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
