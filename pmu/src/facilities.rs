@@ -115,25 +115,25 @@ impl Machine {
     /// Detects Intel's precise records (PEBS) of the processor that executes the call. `processor` is the snapshot of
     /// that processor.
     ///
-    /// The kernel stores one result per processor, for the interrupt handler. The handler makes a
-    /// [`Precise`](pmu_intel::precise::Precise) with the result, and passes it to [`service_with`](Self::service_with):
+    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`PreciseRecords`](crate::PreciseRecords) instead. Any other kernel
+    /// stores one result per processor, and makes a [`Pebs`](pmu_intel::precise::Pebs) with it. The event source of the
+    /// processor's session has the `Pebs`, and so has the interrupt handler's:
     ///
     /// ```
     /// # use pmu::Machine;
-    /// # use pmu::core::{Claim, CounterMemory, MsrBackend, Platform};
-    /// use pmu::intel::precise::{Precise, PreciseMemory, PreciseReport, PreciseUnit};
+    /// # use pmu::core::{Claim, CounterMemory, MsrBackend, OpenedEvents, Platform, service};
+    /// use pmu::intel::precise::Pebs;
     /// # fn push(_address: u64, _tag: u64) {}
-    /// /// The kernel's handler of the performance interrupt.
+    /// /// The kernel's handler of the performance interrupt, with the event source of the processor's session.
     /// fn handler<M: MsrBackend, P: Platform>(
-    ///     (machine, msr, platform, counters): (&Machine, &M, &P, &CounterMemory),
-    ///     (unit, records): (&PreciseUnit, &PreciseMemory),
+    ///     events: &OpenedEvents<'_, Option<Pebs<'static>>>,
+    ///     (msr, platform, counters): (&M, &P, &CounterMemory),
     /// ) -> Claim {
-    ///     let records = Precise::new(unit, records, |report: &PreciseReport<'_>| {
-    ///         if let Some(address) = report.record.address() {
-    ///             push(address, report.tag);
+    ///     let serviced = service(events, msr, platform, counters, |sample| {
+    ///         if let Some(address) = sample.instruction().and_then(|instruction| instruction.address) {
+    ///             push(address, sample.tag);
     ///         }
     ///     });
-    ///     let serviced = machine.service_with(msr, platform, counters, records, |_, _| ());
     ///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
     /// }
     /// ```

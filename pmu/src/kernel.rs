@@ -4,7 +4,8 @@
 //! - `error`: the error of all operations
 //! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
-//! - `branches`, `top_down`: the branch records and the top-down counts of all processors, beside it
+//! - `facilities`: what events can ask for beside counters; `branches`, `precise`: the branch records and the precise
+//!   records of all processors; `top_down`: the top-down counts, beside it
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
@@ -17,6 +18,7 @@ pub(crate) mod facilities;
 pub(crate) mod interrupt;
 pub(crate) mod of_processor;
 pub(crate) mod pmu;
+pub(crate) mod precise;
 mod processors;
 pub(crate) mod profile;
 pub(crate) mod reach;

@@ -12,7 +12,6 @@ use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
 use pmu::Machine;
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{CounterSet, Snapshot, SourceInterface};
 
 use check::handler;
@@ -22,7 +21,7 @@ use demos::{branches, costs, events, ops, precise, sources, workload};
 use embedding::memory::{MACHINE, PMU, TIME_ONLY};
 use embedding::msr::UNDEFINED_OPCODES;
 use embedding::sessions::Sessions;
-use embedding::{interrupt, msr};
+use embedding::{cpuid, interrupt, msr};
 use machine::boot::{self, Door};
 use machine::clock::Reference;
 use machine::interrupts::{self, Handlers, UNDEFINED};
@@ -103,7 +102,7 @@ fn register_handlers(check: bool) {
 
 /// Decides which machine this is, once, for every processor, and uses it.
 fn run(words: &CommandLine) -> Result<(), Failure> {
-    let snapshot = Snapshot::capture(CpuIdReaderNative);
+    let snapshot = cpuid::snapshot();
     let machine = MACHINE.call_once(|| Machine::detect(&snapshot));
     if let Some(why) = machine.why_time_only() {
         line!("pmu none: {}", why);

@@ -51,7 +51,7 @@ impl PreciseUnit {
         }
         let is_cycles = asked.select.select_bits() & EVENT == 0x3C;
         let select = self.model.cycles(precision).filter(|_| is_cycles).unwrap_or(asked.select);
-        if !self.is_baseline() && !self.model.has_event(select) {
+        if !self.can_record(select) {
             return Err(NotPrecise::Event);
         }
         if precision > Precision::ConstantSkid && !self.format().has_own_address() {
@@ -77,7 +77,8 @@ impl PreciseUnit {
         if precision == Precision::ZeroSkidRequired {
             let only = self.model.exact_event;
             capable = capable & self.exact_counters();
-            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline() {
+            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline()
+            {
                 return Err(NotPrecise::NoExactCounter);
             }
         }

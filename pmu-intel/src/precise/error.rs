@@ -26,6 +26,9 @@ pub enum NoPrecise {
     UnknownFormat(u8),
     /// Because of an erratum, the processor's records are unusable.
     Erratum,
+    /// Architectural PEBS needs the physical address of the buffer. The kernel does not provide the address, or the
+    /// buffer does not consist of 2ⁿ pages that are physically contiguous.
+    NoPhysicalAddress,
     /// A register access failed.
     Access(MsrFault),
 }
@@ -40,6 +43,7 @@ impl fmt::Display for NoPrecise {
             Self::NoStatus => f.write_str("the processor has no overflow status"),
             Self::UnknownFormat(number) => write!(f, "PEBS format {number} is not known"),
             Self::Erratum => f.write_str("precise records are unusable because of an erratum"),
+            Self::NoPhysicalAddress => f.write_str("the buffer's physical address is not known"),
             Self::Access(fault) => fault.fmt(f),
         }
     }

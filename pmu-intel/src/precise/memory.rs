@@ -104,6 +104,12 @@ impl PreciseMemory {
         self.buffer.0.len() * 8
     }
 
+    /// Returns the address of the buffer's first byte: the beginning of a page. For architectural PEBS, the kernel
+    /// translates this address into a physical one.
+    pub const fn buffer_start(&self) -> *const u64 {
+        self.buffer.0.as_ptr().cast()
+    }
+
     /// Returns the part of this memory that contains the DS save area. For branch tracing, a kernel can create a
     /// [`ProcessorProfileControl`](crate::debug_store::ProcessorProfileControl) that uses this DS save area too.
     /// [`ProcessorProfileControl::pebs_index`](crate::debug_store::ProcessorProfileControl::pebs_index) then returns an

@@ -1,6 +1,8 @@
 //! Description of a processor's precise records.
 
-use pmu_core::{CounterSet, CounterUnit, MsrAccess, MsrBackend, MsrUpdate, SampleParts, Snapshot};
+use pmu_core::{
+    CounterSet, CounterUnit, EventSelect, MsrAccess, MsrBackend, MsrUpdate, SampleParts, Snapshot,
+};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -178,6 +180,21 @@ impl PreciseUnit {
     /// Returns the counters for which the processor can write precise records.
     pub const fn counters(&self) -> CounterSet {
         self.capable
+    }
+
+    /// Returns whether the processor can write records of the event with this select. The mode bits of the select do
+    /// not matter.
+    ///
+    /// ```
+    /// # use pmu_intel::precise::PreciseUnit;
+    /// use pmu_core::EventSelect;
+    /// /// Returns whether branches can be sampled precisely.
+    /// fn records_branches(unit: &PreciseUnit) -> bool {
+    ///     unit.can_record(EventSelect::from_bits(0x00C4)) // BR_INST_RETIRED.ALL_BRANCHES
+    /// }
+    /// ```
+    pub fn can_record(&self, select: EventSelect) -> bool {
+        self.is_baseline() || self.model.has_event(select)
     }
 
     /// Returns the counters that can record exactly the instruction at which the counter overflows (PDIR, PDIST). Some

@@ -7,7 +7,7 @@ use pmu_core::{
 
 use crate::facilities::branches;
 use crate::kernel::error::PmuError;
-use crate::kernel::facilities::Facilities;
+use crate::kernel::facilities::{Facilities, PhysicalAddress};
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
@@ -64,7 +64,12 @@ impl<const N: usize> Facilities for BranchRecords<N> {
 
     const NEW: Self = Self { unit: WriteOnce::new(), memory: BranchMemory::new() };
 
-    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M) {
+    unsafe fn detect<M: MsrBackend>(
+        &'static self,
+        this_processor: &Snapshot,
+        msr: &M,
+        _: PhysicalAddress,
+    ) {
         // The same each time that the processor comes up.
         let _ = self.unit.set(branches(this_processor, msr));
     }

@@ -5,6 +5,7 @@ use core::fmt;
 use pmu_core::{
     AddSourceError, BranchError, CounterError, GroupError, InterfaceError, SwitchError,
 };
+use pmu_intel::precise::NoPrecise;
 use pmu_intel::topdown::TopDownError;
 use pmu_kprofile::{CreateError, ProfileError};
 
@@ -41,6 +42,8 @@ pub enum PmuError {
     Profile(ProfileError),
     /// The processor has no branch records, or an operation on its branch records failed.
     Branches(BranchError),
+    /// The processor has no precise records that it can use.
+    Precise(NoPrecise),
     /// The processor has no top-down counters, or an operation on its top-down counters failed.
     TopDown(TopDownError),
 }
@@ -65,6 +68,7 @@ from! {
     Create CreateError,
     Profile ProfileError,
     Branches BranchError,
+    Precise NoPrecise,
     TopDown TopDownError,
 }
 
@@ -83,6 +87,7 @@ impl fmt::Display for PmuError {
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
+            Self::Precise(error) => error.fmt(f),
             Self::TopDown(error) => error.fmt(f),
         }
     }
@@ -101,6 +106,7 @@ impl core::error::Error for PmuError {
             Self::Create(error) => Some(error),
             Self::Profile(error) => Some(error),
             Self::Branches(error) => Some(error),
+            Self::Precise(error) => Some(error),
             Self::TopDown(error) => Some(error),
         }
     }

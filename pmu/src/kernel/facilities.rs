@@ -4,6 +4,11 @@ use pmu_core::{
     AutoCounterReload, BranchMemory, BranchUnit, CounterReload, EventFacility, MsrBackend,
     NoBranches, ReloadMemory, Snapshot, WriteOnce,
 };
+use pmu_intel::precise::{NoPrecise, PreciseMemory, PreciseUnit};
+
+/// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
+/// byte and its size in bytes.
+pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 
 /// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
 /// chooses a type as [`Kernel::Facilities`](crate::Kernel::Facilities), and [`Pmu`](crate::Pmu) has one value per
@@ -14,6 +19,7 @@ use pmu_core::{
 /// | `()` | nothing |
 /// | [`CounterReloads`] | [`Event::reloaded_by`](pmu_core::Event::reloaded_by) |
 /// | [`BranchRecords`](crate::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
+/// | [`PreciseRecords`](crate::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
 ///
 /// A pair of two is both.
 pub trait Facilities: Sized + Sync + 'static {
@@ -27,7 +33,18 @@ pub trait Facilities: Sized + Sync + 'static {
     ///
     /// # Context
     /// Task, each time the processor comes up, before the processor's session is made.
-    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M);
+    ///
+    /// # Safety
+    /// - A value is for one processor: each call for the value is on this processor, and so is each use of the
+    ///   [facility](Self::facility) in a session or in an interrupt handler.
+    /// - The kernel meets the requirements of the types in `Self`: see [`PreciseRecords`](crate::PreciseRecords).
+    /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
+    unsafe fn detect<M: MsrBackend>(
+        &'static self,
+        this_processor: &Snapshot,
+        msr: &M,
+        physical_address: PhysicalAddress,
+    );
 
     /// Returns the hardware of the processor.
     ///
@@ -45,6 +62,17 @@ pub trait Facilities: Sized + Sync + 'static {
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
         Err(NoBranches::NotDeclared)
     }
+
+    /// Returns the precise records of the processor, with their memory.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    ///
+    /// # Errors
+    /// The processor has no precise records, or the type has none.
+    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
+        Err(NoPrecise::NotDeclared)
+    }
 }
 
 /// Nothing beside the counters.
@@ -53,7 +81,7 @@ impl Facilities for () {
 
     const NEW: Self = ();
 
-    fn detect<M: MsrBackend>(&'static self, _: &Snapshot, _: &M) {}
+    unsafe fn detect<M: MsrBackend>(&'static self, _: &Snapshot, _: &M, _: PhysicalAddress) {}
 
     #[inline]
     fn facility(&'static self) {}
@@ -64,9 +92,17 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 
     const NEW: Self = (A::NEW, B::NEW);
 
-    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, msr: &M) {
-        self.0.detect(this_processor, msr);
-        self.1.detect(this_processor, msr);
+    unsafe fn detect<M: MsrBackend>(
+        &'static self,
+        this_processor: &Snapshot,
+        msr: &M,
+        physical_address: PhysicalAddress,
+    ) {
+        // SAFETY: the caller promises for both what it promises for the pair.
+        unsafe {
+            self.0.detect(this_processor, msr, physical_address);
+            self.1.detect(this_processor, msr, physical_address);
+        }
     }
 
     #[inline]
@@ -75,7 +111,17 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
     }
 
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
-        self.0.branches().or_else(|_| self.1.branches())
+        match self.0.branches() {
+            Err(NoBranches::NotDeclared) => self.1.branches(),
+            branches => branches,
+        }
+    }
+
+    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
+        match self.0.precise() {
+            Err(NoPrecise::NotDeclared) => self.1.precise(),
+            precise => precise,
+        }
     }
 }
 
@@ -124,7 +170,12 @@ impl Facilities for CounterReloads {
 
     const NEW: Self = Self { reload: WriteOnce::new(), memory: ReloadMemory::new() };
 
-    fn detect<M: MsrBackend>(&'static self, this_processor: &Snapshot, _: &M) {
+    unsafe fn detect<M: MsrBackend>(
+        &'static self,
+        this_processor: &Snapshot,
+        _: &M,
+        _: PhysicalAddress,
+    ) {
         // The same each time that the processor comes up.
         let _ = self.reload.set(pmu_intel::counter_reload(this_processor));
     }

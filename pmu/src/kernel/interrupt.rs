@@ -65,7 +65,26 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
     /// kernel opened, the function also calls `sampled` with the [`Sample`]. A kernel opens events in the closure of
-    /// [`with`](Self::with).
+    /// [`with`](Self::with). For an event with [precise](pmu_core::Event::precise) samples, the function calls
+    /// `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the
+    /// record is in the sample's [facility](Sample::facility).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::PlainFrame;
+    /// use pmu::{Interrupted, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Prints the sampled instruction of a precise event, and the interrupted one of any other.
+    /// fn interrupt(frame: &PlainFrame, interrupted: u64) -> Interrupted {
+    ///     PMU.interrupt_with(frame, |sample| {
+    ///         println!("{:?} at {:#x}", sample.event, sample.address(interrupted));
+    ///     })
+    /// }
+    /// # let _ = interrupt;
+    /// ```
     ///
     /// # Context
     /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
@@ -84,13 +103,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles another
-    /// [`Facility`]: hardware beside the counters of which events cannot ask anything yet, such as Intel's precise
-    /// records. The function first lets the facility read its hardware. The function then calls `sampled` for each
-    /// overflow of a source, and for each overflow of an event that the kernel opened. `sampled` receives the overflow,
-    /// the [`Sample`], and the facility. The started profiles count a source's overflow before `sampled` is called.
+    /// [`Facility`]: hardware beside the counters of which events cannot ask anything yet, such as AMD's
+    /// instruction-based sampling. The function first lets the facility read its hardware. The function then calls
+    /// `sampled` for each overflow of a source, and for each overflow of an event that the kernel opened. `sampled`
+    /// receives the overflow, the [`Sample`], and the facility. The started profiles count a source's overflow before
+    /// `sampled` is called.
     ///
-    /// Some facilities, such as [`Precise`](pmu_intel::precise::Precise), report each sample as a record, not as an
-    /// overflow. Such a facility passes each record to a closure of its own, and `sampled` is not called.
+    /// Some facilities, such as [`Ibs`](pmu_amd::ibs::Ibs), have samples without an overflow. Such a facility passes
+    /// each sample to a closure of its own, and `sampled` is not called.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

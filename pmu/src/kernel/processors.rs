@@ -54,7 +54,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 if place.is_some() {
                     return Err(PmuError::IsUp);
                 }
-                of.facilities.detect(this_processor, &K::msr());
+                // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel promises
+                // the rest.
+                unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
                 let session = of.source(sources).initialize(
                     this_processor,
                     K::counters(),
@@ -165,7 +167,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// because their interrupted addresses are unknown.
     ///
     /// The call does not program what runs beside the counters. The kernel calls, afterwards:
-    /// - [`PreciseRecorder::reprogram`](pmu_intel::precise::PreciseRecorder::reprogram);
     /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
     /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram);
     /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram);

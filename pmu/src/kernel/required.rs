@@ -71,6 +71,8 @@ use crate::machine::Machine;
 ///   returns.
 /// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call)
 ///   stays on its processor during the call, and no other task runs on that processor during the call.
+/// - If [`Facilities`](Self::Facilities) has [`PreciseRecords`](crate::PreciseRecords), the kernel meets the
+///   requirements in that type's Safety section.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
 ///
@@ -125,6 +127,21 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's
     /// handler calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     fn interrupt(processor: usize);
+
+    /// Returns the physical address of memory of the `Pmu`'s static, which begins at `first` and has a size of `bytes`,
+    /// if the memory is physically contiguous. Only architectural PEBS needs the address: without it, a processor with
+    /// architectural PEBS has no [`PreciseRecords`](crate::PreciseRecords). The default implementation returns `None`.
+    ///
+    /// # Context
+    /// Task, pinned.
+    ///
+    /// # For implementers
+    /// The processor writes records to the physical address. So a result other than `None` must be the address of the
+    /// first byte, and the memory must be contiguous and stay where it is.
+    fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
+        let _ = (first, bytes);
+        None
+    }
 
     /// Reads an extended LVT entry of AMD's processors: see
     /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation,

@@ -59,19 +59,21 @@ fn extra_register(config: u64) -> Option<MsrAddress> {
     known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
 }
 
+/// Returns whether this is the register of the event of load latencies.
+fn is_latency(register: Option<MsrAddress>) -> bool {
+    register.is_some_and(|register| register.get() == MSR_PEBS_LD_LAT_THRESHOLD)
+}
+
 impl PerfAttributes {
-    /// Takes the latency of the event of load latencies out of `config1`: 0 if the event is another one.
-    pub(crate) fn take_latency(&mut self) -> u16 {
+    /// Takes the latency of the event of load latencies out of `config1`: `None` if the event is another one, or has no
+    /// latency.
+    pub(crate) fn take_latency(&mut self) -> Option<u16> {
         let register = extra_register(self.config).filter(|_| self.type_ == PERF_TYPE_RAW);
-        let is_latency =
-            register.is_some_and(|register| register.get() == MSR_PEBS_LD_LAT_THRESHOLD);
-        match u16::try_from(self.config1) {
-            Ok(latency) if is_latency => {
-                self.config1 = 0;
-                latency
-            }
-            _ => 0,
-        }
+        let latency = u16::try_from(self.config1).ok().filter(|latency| *latency != 0)?;
+        is_latency(register).then(|| {
+            self.config1 = 0;
+            latency
+        })
     }
 }
 
@@ -216,7 +218,7 @@ impl TryFrom<PerfAttributes> for Event {
 /// - [`Bits`](PerfError::Bits): the event select of the event has bits that belong to no term.
 /// - [`Hardware`](PerfError::Hardware): the event is a generic event that is not in [`HARDWARE_EVENTS`].
 /// - [`NoExtraRegister`](PerfError::NoExtraRegister): the event has an extra register that perf does not write for this
-///   event.
+///   event, or a [latency](Event::latency_at_least) without being an event of load latencies.
 impl TryFrom<Event> for PerfAttributes {
     type Error = PerfError;
 
@@ -233,7 +235,11 @@ impl TryFrom<Event> for PerfAttributes {
         let config1 = match event.extra() {
             Some((own, value)) if Some(own) == register => value,
             Some(_) => return Err(PerfError::NoExtraRegister(config)),
-            None => 0,
+            None => match event.latency() {
+                None => 0,
+                Some(latency) if is_latency(register) => latency.into(),
+                Some(_) => return Err(PerfError::NoExtraRegister(config)),
+            },
         };
         Ok(Self {
             type_,

@@ -1,8 +1,7 @@
 //! `perf_event_attr` with all its fields, and the event that it stands for.
 
 use pmu_amd::ibs::IbsSampling;
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
-use pmu_intel::precise::{PreciseEvent, Precision};
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, Precision};
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::PerfAttributes;
@@ -103,12 +102,33 @@ impl PerfEventAttr {
     /// denies RDPMC. If user mode may map the page of a task's event, a kernel that behaves like Linux calls
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
     ///
+    /// With a [`precise_ip`](Self::precise_ip) of 1 to 3, the event is [precise](Event::precise), and `config1` of
+    /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. If the
+    /// processor cannot sample the event precisely, opening the event fails with
+    /// [`NotPrecise`](pmu_core::CounterError::NotPrecise). Linux' `perf_event_open` returns `EOPNOTSUPP` (95) in this
+    /// case, and `EINVAL` (22) if the event has no period. On AMD's processors, it always fails: there, use
+    /// [`op_sampling`](Self::op_sampling).
+    ///
+    /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in
+    /// `branches/period=1000/pp`. The text `branches:pp` sets no period.
+    ///
+    /// ```
+    /// use pmu::core::Precision;
+    /// use pmu::perf::PerfEvent;
+    /// // Every 1,000th load of 30 cycles or more.
+    /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=1000/pp";
+    /// let event = PerfEvent::parse(text, |_| None)?.attr.event(|_| None)?;
+    /// assert_eq!((event.precision(), event.latency()), (Some(Precision::ZeroSkidRequested), Some(30)));
+    /// # Ok::<(), pmu::perf::PerfError>(())
+    /// ```
+    ///
     /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel must act on the flags that this
     /// function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].
-    /// - [`Facility`](PerfError::Facility): the attributes ask for a facility in addition to a counter.
+    /// - [`Facility`](PerfError::Facility): the attributes ask for a facility in addition to a counter, or `precise_ip`
+    ///   is above 3.
     /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0.
     pub fn event(
         &self,
@@ -126,47 +146,14 @@ impl PerfEventAttr {
         if self.flags.contains(AttrFlags::FREQ) && select.sample_period != 0 {
             select.sample_period = Frequency::INITIAL_PERIOD;
         }
+        let precision = Precision::of_level(self.precise_ip);
+        let latency = precision.and_then(|_| select.take_latency());
         let event = select.event(constraints)?.with_total();
+        let event = precision.map_or(event, |precision| event.precise(precision));
+        let event = latency.map_or(event, |cycles| event.latency_at_least(cycles));
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
         let event = if exclusive { event.exclusive() } else { event };
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
-    }
-
-    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 to 3 into an event for Intel's precise records.
-    /// For Intel's load-latency event, `config1` (perf's `ldlat`) is the minimum latency in cycles.
-    ///
-    /// ```
-    /// use pmu::intel::precise::Precision;
-    /// use pmu::perf::PerfEvent;
-    /// // Every 1,000th load of 30 cycles or more.
-    /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=1000/pp";
-    /// let attr = PerfEvent::parse(text, |_| None)?.attr;
-    /// let event = attr.precise_event(|_| None)?.unwrap();
-    /// assert_eq!((event.precision(), event.latency()), (Precision::ZeroSkidRequested, 30));
-    /// # Ok::<(), pmu::perf::PerfError>(())
-    /// ```
-    ///
-    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not use precise records.
-    ///
-    /// An event with precise records needs a period. A text of perf sets the period by the term `period` or `freq`, as
-    /// in `branches/period=1000/pp`. The text `branches:pp` sets no period. For attributes without a period, this call
-    /// succeeds, but [`PreciseRecorder::start`](pmu_intel::precise::PreciseRecorder::start) then refuses the event with
-    /// [`NoPeriod`](pmu_intel::precise::PreciseEventError::NoPeriod).
-    ///
-    /// AMD's processors have no precise records, so [`Machine::precise_of`](crate::Machine::precise_of) returns an
-    /// error. For these processors, use [`op_sampling`](Self::op_sampling).
-    ///
-    /// # Errors
-    /// The errors of [`event`](Self::event).
-    pub fn precise_event(
-        &self,
-        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
-    ) -> Result<Option<PreciseEvent>, PerfError> {
-        let Some(precision) = Precision::of_level(self.precise_ip) else { return Ok(None) };
-        let mut counted = Self { precise_ip: 0, ..*self };
-        let latency = counted.select.take_latency();
-        let event = PreciseEvent::new(counted.event(constraints)?, precision);
-        Ok(Some(if latency == 0 { event } else { event.with_latency(latency) }))
     }
 
     /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a request for AMD's instruction-based
@@ -210,7 +197,7 @@ impl PerfEventAttr {
     fn missing(&self) -> Option<Facility> {
         let trace = self.flags.contains(AttrFlags::AUX_OUTPUT) || self.aux_action != 0;
         [
-            (self.precise_ip != 0, Facility::PreciseSampling),
+            (self.precise_ip > 3, Facility::PreciseSampling),
             (self.sample_type & Self::SAMPLE_BRANCH_STACK != 0, Facility::BranchRecords),
             (trace || self.aux_sample_size != 0, Facility::ProcessorTrace),
             (self.config2 != 0, Facility::AutoCounterReload),

@@ -50,9 +50,9 @@ impl CoreKind {
 ///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). An event with neither `u` nor `k` counts
 ///   at every privilege level. An event with neither `G` nor `H` counts in guests and outside guests.
 ///
-/// If the text has a modifier `p`, `pp`, `ppp` or `P`, [`PerfEventAttr::event`] refuses the attributes. Use
-/// [`PerfEventAttr::precise_event`] for Intel's processors, and [`PerfEventAttr::op_sampling`] for AMD's processors.
-/// For `P`, use the attributes that [`attempts`](Self::attempts) returns.
+/// If the text has a modifier `p`, `pp`, `ppp` or `P`, [`PerfEventAttr::event`] returns a
+/// [precise](pmu_core::Event::precise) event. For AMD's processors, use [`PerfEventAttr::op_sampling`] instead. For
+/// `P`, use the attributes that [`attempts`](Self::attempts) returns.
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
@@ -165,30 +165,25 @@ impl<'a> PerfEvent<'a> {
     /// the only item is [`attr`](Self::attr). perf tries the same values.
     ///
     /// ```
-    /// use pmu::core::Event;
-    /// use pmu::intel::precise::{PreciseEvent, PreciseUnit};
-    /// use pmu::perf::{PerfError, PerfEvent};
+    /// use pmu::core::{CounterError, CounterUnit, EventId};
+    /// use pmu::perf::PerfEvent;
+    /// use pmu::{Kernel, PmuSession};
     ///
-    /// /// An event to sample.
-    /// enum Sampled {
-    ///     ByRecords(PreciseEvent),
-    ///     ByInterrupts(Event),
-    /// }
-    ///
-    /// /// Returns how this processor samples the event of a text such as `cycles/period=100003/P`.
-    /// fn sampled(text: &str, unit: &PreciseUnit) -> Result<Sampled, PerfError> {
-    ///     let event = PerfEvent::parse(text, |_| None)?;
-    ///     for attr in event.attempts() {
-    ///         match attr.precise_event(|_| None)? {
-    ///             None => return Ok(Sampled::ByInterrupts(attr.event(|_| None)?)),
-    ///             Some(precise) if unit.counters_for(&precise).is_ok() => {
-    ///                 return Ok(Sampled::ByRecords(precise));
-    ///             }
-    ///             Some(_) => {}
+    /// /// Opens the event of a text such as `cycles/period=100003/P`, as precisely as this processor can sample it.
+    /// fn open<K: Kernel>(
+    ///     session: &mut PmuSession<K>,
+    ///     unit: &CounterUnit,
+    ///     text: &str,
+    /// ) -> Result<EventId, Box<dyn core::error::Error>> {
+    ///     let mut refused = None;
+    ///     for attr in PerfEvent::parse(text, |_| None)?.attempts() {
+    ///         match session.counters_mut().open_event(unit, &attr.event(|_| None)?) {
+    ///             Err(CounterError::NotPrecise(reason)) => refused = Some(reason),
+    ///             opened => return Ok(opened?),
     ///         }
     ///     }
     ///     // No `P`, and the processor does not have the requested precision.
-    ///     event.attr.event(|_| None).map(Sampled::ByInterrupts)
+    ///     Err(refused.ok_or("no attempt")?.into())
     /// }
     /// ```
     pub fn attempts(&self) -> impl Iterator<Item = PerfEventAttr> + use<> {

@@ -2,13 +2,14 @@
 
 use core::fmt;
 
-/// Hardware or software that an event of perf can ask for in addition to a counter. An [`Event`](pmu_core::Event)
-/// cannot ask for any of these facilities.
+/// Hardware or software that an event of perf can ask for in addition to a counter.
+/// [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) does not convert such a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Facility {
-    /// Samples without skid: Intel's PEBS, AMD's IBS (`:P`, `precise_ip`).
+    /// Precise samples that no [precise](pmu_core::Event::precise) event has: retire latencies (`:R`), and events that
+    /// AMD's IBS does not sample.
     PreciseSampling,
     /// Records of taken branches: LBR (`branch_type`, `PERF_SAMPLE_BRANCH_STACK`).
     BranchRecords,

@@ -307,7 +307,7 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
 fn what_needs_more_than_a_counter_is_named() {
     let plain = PerfEventAttr::default();
     let refused = |attr: PerfEventAttr| attr.event(|_| None).unwrap_err();
-    let precise = PerfEventAttr { precise_ip: 1, ..plain };
+    let precise = PerfEventAttr { precise_ip: 4, ..plain };
     assert_eq!(refused(precise), PerfError::Facility(Facility::PreciseSampling));
     let branches = PerfEventAttr { sample_type: 0x800, ..plain };
     assert_eq!(refused(branches), PerfError::Facility(Facility::BranchRecords));
@@ -337,8 +337,8 @@ fn an_event_that_cannot_be_has_linuxs_number() {
         let attr = PerfEventAttr { select, ..Default::default() };
         assert_eq!(attr.event(|_| None).map_err(PerfError::errno), Err(errno));
     }
-    let precise = PerfEventAttr { precise_ip: 3, ..Default::default() };
-    assert_eq!(precise.event(|_| None).map_err(PerfError::errno), Err(95));
+    let reloads = PerfEventAttr { config2: 1, ..Default::default() };
+    assert_eq!(reloads.event(|_| None).map_err(PerfError::errno), Err(95));
 }
 
 #[test]

@@ -286,7 +286,7 @@ fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
         assert_eq!(levels(text), (false, vec![level]), "{text}");
     }
     assert!(parsed("cycles:uP").attr.select.exclude_kernel);
-    // Without records: the plain event.
+    // The last attempt is the plain event.
     let plain = parsed("cycles/period=100003/uP").attempts().last().unwrap();
     let cycles = Event::generic(GenericEvent::Cycles).with_total().rotating().user_only();
     assert_eq!(plain.event(|_| None), Ok(cycles.every(100_003)));
@@ -295,9 +295,9 @@ fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
 /// perf-list(1): "0 - SAMPLE_IP can have arbitrary skid; 1 - must have constant skid; 2 - requested to have 0 skid; 3 -
 /// must have 0 skid".
 #[test]
-fn the_modifier_p_is_the_precision_of_an_event_with_records() {
-    use pmu::intel::precise::{PreciseEvent, Precision};
-    let precise = |text: &str| parsed(text).attr.precise_event(|_| None);
+fn the_modifier_p_is_the_precision_of_an_event() {
+    use pmu::core::Precision;
+    let event_of = |text: &str| parsed(text).attr.event(|_| None);
     let branches = Event::generic(GenericEvent::Branches).with_total().rotating().every(10_007);
     for (modifiers, event, precision) in [
         ("p", branches, Precision::ConstantSkid),
@@ -308,27 +308,35 @@ fn the_modifier_p_is_the_precision_of_an_event_with_records() {
         ("ppH", branches.outside_guests(), Precision::ZeroSkidRequested),
     ] {
         let text = format!("branches/period=10007/{modifiers}");
-        assert_eq!(precise(&text), Ok(Some(PreciseEvent::new(event, precision))), "{text}");
-        // Of a counter alone it is refused, with the facility's name.
-        let of_counter = parsed(&text).attr.event(|_| None);
-        assert_eq!(of_counter, Err(PerfError::Facility(Facility::PreciseSampling)), "{text}");
+        assert_eq!(event_of(&text), Ok(event.precise(precision)), "{text}");
     }
-    assert_eq!(precise("branches:u"), Ok(None));
+    assert_eq!(event_of("branches:u").unwrap().precision(), None);
     // MEM_TRANS_RETIRED.LOAD_LATENCY_GT_64, by its encoding and by its name.
     let loads = Event::raw(pmu::core::EventSelect::from_bits(0x01CD)).with_total().rotating();
-    let loads = PreciseEvent::new(loads.every(1_009).user_only(), Precision::ZeroSkidRequested);
+    let loads = loads.every(1_009).user_only().precise(Precision::ZeroSkidRequested);
     for text in [
         "cpu/event=0xcd,umask=0x1,ldlat=64,period=1009/upp",
         "cpu/mem_trans_retired.load_latency_gt_64,period=1009/ppu",
     ] {
-        assert_eq!(precise(text), Ok(Some(loads.with_latency(64))), "{text}");
+        assert_eq!(event_of(text), Ok(loads.latency_at_least(64)), "{text}");
     }
+    // Without a latency, the processor refuses it; without a precision, it is counted with perf's register.
+    assert_eq!(event_of("cpu/event=0xcd,umask=0x1,period=1009/upp"), Ok(loads));
+    let counted = event_of("cpu/event=0xcd,umask=0x1,ldlat=64/u").unwrap();
+    let (register, cycles) = counted.extra().unwrap();
+    assert_eq!((counted.latency(), register.get(), cycles), (None, 0x3F6, 64));
     // FRONTEND_RETIRED.LATENCY_GE_4: the condition is the extra register's value.
-    let frontend = precise("cpu/event=0xc6,umask=0x1,frontend=0x400406,period=1009/pp");
-    let (register, condition) = frontend.unwrap().unwrap().event().extra().unwrap();
+    let frontend = event_of("cpu/event=0xc6,umask=0x1,frontend=0x400406,period=1009/pp").unwrap();
+    assert_eq!(frontend.precision(), Some(Precision::ZeroSkidRequested));
+    let (register, condition) = frontend.extra().unwrap();
     assert_eq!((register.get(), condition), (0x3F7, 0x40_0406));
+    // And back.
+    let back = PerfAttributes::try_from(loads.latency_at_least(64)).unwrap();
+    assert_eq!((back.config, back.config1), (0x1CD, 64));
+    let other = Event::raw(pmu::core::EventSelect::from_bits(0x20D1)).latency_at_least(64);
+    assert_eq!(PerfAttributes::try_from(other), Err(PerfError::NoExtraRegister(0x20D1)));
     // Another event has no latency.
-    let other = precise("cpu/event=0xd1,umask=0x20,ldlat=64/pp");
+    let other = event_of("cpu/event=0xd1,umask=0x20,ldlat=64/pp");
     assert_eq!(other, Err(PerfError::NoExtraRegister(0x20D1)));
 }
 

@@ -6,6 +6,7 @@ mod failing;
 mod glue;
 mod handler;
 mod operations;
+mod precise;
 mod random;
 mod reloads;
 mod sampled;

@@ -1,6 +1,6 @@
 //! Claims of Intel's precise records, on a loop whose branches were counted by hand.
 
-use pmu::intel::precise::{GeneralRegister, SampleParts, PreciseRecord, PreciseRecords};
+use pmu::intel::precise::{GeneralRegister, PreciseRecord, PreciseRecords, SampleParts};
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;

@@ -7,14 +7,15 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use pmu::core::{CounterSet, Event, MsrAddress, Snapshot};
-use pmu::intel::precise::{PreciseEvent, PreciseFormat, PreciseRecords, PreciseUnit, Precision};
+use pmu::core::MsrAddress;
+use pmu::intel::precise::{PreciseFormat, PreciseRecords, PreciseUnit};
 use spin::Mutex;
 
 use crate::check::bench::{BY_NMI, Bench, ENABLED, MASKED, address, read, work, write};
 use crate::check::handler;
 use crate::demos::loops::COUNTED;
-use crate::demos::precise::{BRANCHES, Unhidden};
+use crate::demos::precise::BRANCHES;
+use crate::embedding::cpuid::snapshot;
 use crate::embedding::msr::control_msr;
 use crate::machine::{apic, clock};
 
@@ -147,13 +148,10 @@ impl Trial {
 impl<'b> Records<'b> {
     /// Detects the records; `None`: the processor has none, or none of branches.
     pub fn of(bench: &'b Bench) -> Option<Self> {
-        let snapshot = Snapshot::capture(Unhidden);
-        let unit = PreciseUnit::detect(&snapshot, &control_msr()).ok()?;
-        let branches = Event::raw(BRANCHES).on(CounterSet::GENERAL).every(10_007);
-        let event = PreciseEvent::new(branches, Precision::ConstantSkid);
-        let can = unit.counters_for(&event).ok()?;
+        let unit = PreciseUnit::detect(&snapshot(), &control_msr()).ok()?;
         bench.global()?;
-        (can.bits() & bench.bit(0) != 0).then_some(Self { bench, unit })
+        let can = unit.can_record(BRANCHES) && unit.counters().bits() & bench.bit(0) != 0;
+        can.then_some(Self { bench, unit })
     }
 
     pub fn is_architectural(&self) -> bool {

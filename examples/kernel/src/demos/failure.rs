@@ -6,7 +6,6 @@ use pmu::PmuError;
 use pmu::amd::ibs::IbsError;
 use pmu::core::{BranchError, CounterError, InterfaceError, MsrFault, SwitchError};
 use pmu::intel::debug_store::ControlAreaError;
-use pmu::intel::precise::PreciseError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
@@ -26,8 +25,6 @@ pub enum Failure {
     Branches(BranchError),
     /// The sampling of ops.
     Ops(IbsError),
-    /// The precise records.
-    Precise(PreciseError),
     /// The switch of a thread's events.
     Switch(SwitchError),
     /// A profile object could not be created.
@@ -59,7 +56,6 @@ impl fmt::Display for Failure {
             Self::Counters(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
             Self::Ops(error) => error.fmt(f),
-            Self::Precise(error) => error.fmt(f),
             Self::Switch(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
@@ -86,7 +82,6 @@ from! {
     CounterError => Counters;
     BranchError => Branches;
     IbsError => Ops;
-    PreciseError => Precise;
     CreateError => Create;
     ProfileError => Profile;
     TraceError => Trace;

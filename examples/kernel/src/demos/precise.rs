@@ -2,17 +2,12 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu::core::{CounterSet, Event, EventSelect, Snapshot};
-use pmu::intel::precise::{
-    PreciseEvent, SampleParts, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
-};
+use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, EventSource, Precision, SampleParts};
+use pmu::intel::precise::PreciseRecord;
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
-use crate::embedding::memory::{PRECISE_UNITS, RECORDS};
-use crate::embedding::msr::control_msr;
+use crate::embedding::memory::PMU;
 use crate::embedding::opened_events::Events;
 use crate::line;
 use crate::machine::{clock, processor};
@@ -37,81 +32,53 @@ static FOUND: [[AtomicU64; 3]; SAMPLES] = [const { [const { AtomicU64::new(0) };
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Keeps a record of the loop, in an NMI.
-pub fn recorded(report: &PreciseReport<'_>) {
+pub fn recorded(record: &PreciseRecord<'_>) {
     let count = COUNT.load(Ordering::Relaxed);
-    let address = report.record.address().unwrap_or(0);
+    let address = record.address().unwrap_or(0);
     if CALLS.name_of(address).is_none() {
         return;
     }
     let Some(place) = FOUND.get(count) else { return };
-    let accessed = report.record.memory().and_then(|memory| memory.address);
-    let words = [address, report.record.next_address().unwrap_or(0), accessed.unwrap_or(0)];
+    let accessed = record.memory().and_then(|memory| memory.address);
+    let words = [address, record.next_address().unwrap_or(0), accessed.unwrap_or(0)];
     for (place, word) in place.iter().zip(words) {
         place.store(word, Ordering::Relaxed);
     }
     COUNT.store(count + 1, Ordering::Relaxed);
 }
 
-/// CPUID as the processor has it. kvm-pvm hides two bits: a processor that declares 64-bit records has a Debug Store,
-/// and one with version 6 of the PMU has leaf 0x23.
-#[derive(Clone, Copy, Debug)]
-pub struct Unhidden;
-
-impl CpuIdReader for Unhidden {
-    fn cpuid2(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
-        let mut found = CpuIdReaderNative.cpuid2(leaf, subleaf);
-        if leaf == 1 {
-            // ECX: 2 DTES64. EDX: 21 DS.
-            found.edx |= (found.ecx >> 2 & 1) << 21;
-        }
-        if (leaf, subleaf) == (7, 1) {
-            // EAX: 8, leaf 0x23. Leaf 0xA, EAX: 7:0, the version.
-            let version = CpuIdReaderNative.cpuid2(0xA, 0).eax as u8;
-            found.eax |= u32::from(version >= 6) << 8;
-        }
-        found
-    }
-}
-
 /// Records the branches of the loop of calls, and prints them. Returns whether each is a branch of the loop's listing,
 /// with the next instruction and the access that the listing has there.
 ///
 /// # Errors
-/// Those of the counters and of the records.
-pub fn run(counters: &mut Events) -> Result<bool, Failure> {
+/// Those of the counters.
+pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let number = processor::number();
-    let detected = PreciseUnit::detect(&Snapshot::capture(Unhidden), &control_msr());
-    let unit = match detected {
-        Ok(unit) if !unit.needs_physical_address() => PRECISE_UNITS[number].call_once(|| unit),
-        Ok(_) => {
-            line!("precise none: the buffer's physical address is needed");
-            return Ok(true);
-        }
-        Err(why) => {
-            line!("precise none: {}", why);
-            return Ok(true);
-        }
-    };
-    // SAFETY: (1) one processor runs this demonstration, once; (2) the kernel's statics are mapped, writable, in its only
-    // address space; (3) nothing else writes the registers of the Debug Store by now.
-    let mut recorder = unsafe { PreciseRecorder::take(unit, control_msr(), &RECORDS, None) }?;
+    if let Err(why) = PMU.precise_records(number) {
+        line!("precise none: {}", why);
+        return Ok(true);
+    }
+    if let Some((events, _)) = PMU.events_of(number) {
+        EventSource::opened(&events).set_min_period(PERIODS[PERIODS.len() - 1].0);
+    }
     let mut reached = 0;
     for (period, patience) in PERIODS {
-        let branches = Event::raw(BRANCHES).on(CounterSet::GENERAL).every(period);
-        let event = PreciseEvent::new(branches, Precision::ZeroSkidRequested)
-            .with(SampleParts::ACCESS | SampleParts::REGISTERS);
         reached = period;
-        let counter = recorder.start(counters, &event, |_| ())?;
+        let branches = Event::raw(BRANCHES).on(CounterSet::GENERAL).every(period);
+        let branches = branches
+            .precise(Precision::ZeroSkidRequested)
+            .recording(SampleParts::ACCESS | SampleParts::REGISTERS);
+        let event = counters.open_event(unit, &branches)?;
+        counters.start_event(event, clock::now())?;
         let begin = clock::now();
         while !is_over(begin, patience) {
             (COUNTED[2].run)();
         }
-        recorder.stop(counters, counter, recorded)?;
+        counters.close_event(event, clock::now())?;
         if COUNT.load(Ordering::Relaxed) != 0 {
             break;
         }
     }
-    recorder.shut_down(counters, |_| ())?;
     Ok(print(reached))
 }
 

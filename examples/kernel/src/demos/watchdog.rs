@@ -3,13 +3,13 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{CounterSet, Event, EventTable, GenericEvent, Snapshot};
+use pmu::core::{CounterSet, Event, EventTable, GenericEvent};
 use x86_64::instructions::interrupts;
 
 use crate::demos::failure::Failure;
 use crate::demos::rate::Rate;
 use crate::demos::workload;
+use crate::embedding::cpuid::snapshot;
 use crate::embedding::interrupt::{OVERFLOWS, STUCK};
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::set_counters;
@@ -35,7 +35,7 @@ pub fn run() -> Result<(), Failure> {
         // Nothing but an NMI comes through.
         interrupts::without_interrupts(|| {
             set_counters(CounterSet::ALL);
-            PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+            PMU.processor_up(&snapshot())?;
             let alive = watch(number);
             PMU.processor_down()?;
             alive

@@ -2,13 +2,15 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use pmu::PmuSample;
 use pmu::amd::ibs::{Ibs, IbsRecord};
-use pmu::core::{Branches, PreciseSample};
-use pmu::intel::precise::{Precise, PreciseReport};
+use pmu::core::{Branches, PreciseSample, Report};
+use pmu::intel::precise::{Pebs, PreciseRecord};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{OP_UNITS, OPS, PMU, PRECISE_UNITS, RECORDS};
+use crate::embedding::memory::{OP_UNITS, OPS, PMU};
+use crate::embedding::platform::Kernel;
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
 
@@ -31,10 +33,10 @@ static ON_BRANCHES: Once<OnBranches> = Once::new();
 static ON_OP: Once<fn(&PreciseSample)> = Once::new();
 
 /// The function of whatever records precisely.
-static ON_RECORD: Once<fn(&PreciseReport<'_>)> = Once::new();
+static ON_RECORD: Once<fn(&PreciseRecord<'_>)> = Once::new();
 
-/// Registers the function that a precise record calls, in an NMI; once.
-pub fn on_record(function: fn(&PreciseReport<'_>)) {
+/// Registers the function that a sample with a precise record calls, in an NMI; once.
+pub fn on_record(function: fn(&PreciseRecord<'_>)) {
     ON_RECORD.call_once(|| function);
 }
 
@@ -52,32 +54,35 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    // One facility is in use at a time: that of the latest demonstration.
-    let interrupted = if let Some(unit) = PRECISE_UNITS[number].get() {
-        let recorded = |report: &PreciseReport<'_>| {
-            if let Some(function) = ON_RECORD.get() {
-                function(report);
-            }
-        };
-        PMU.interrupt_beside(&interrupted, Precise::new(unit, &RECORDS, recorded), |_, _, _| ())
-    } else if let Some(unit) = OP_UNITS[number].get() {
-        let sampled = |record: &IbsRecord| {
+    let ops = OP_UNITS[number].get().map(|unit| {
+        Ibs::new(unit, &OPS[number], |record: &IbsRecord| {
             if let Some(function) = ON_OP.get() {
                 function(&record.sample(unit));
             }
-        };
-        PMU.interrupt_beside(&interrupted, Ibs::new(unit, &OPS[number], sampled), |_, _, _| ())
-    } else {
-        PMU.interrupt_with(&interrupted, |sample| {
-            if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
-                function(frame.rip, branches);
-            }
         })
-    };
+    });
+    let interrupted = PMU.interrupt_beside(&interrupted, ops, |report, sample, _| {
+        if let Report::Event(_) = report {
+            sampled(frame.rip, &sample);
+        }
+    });
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);
     if interrupted.overflows == 0 && interrupted.error.is_none() {
         SPURIOUS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Passes on the branches and the record of an event's sample.
+fn sampled(rip: u64, sample: &PmuSample<'_, Kernel>) {
+    if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
+        function(rip, branches);
+    }
+    let (precise, _) = sample.facility();
+    if let (Some(function), Some(record)) =
+        (ON_RECORD.get(), precise.as_ref().and_then(Pebs::record))
+    {
+        function(&record);
     }
 }
 

@@ -1,11 +1,8 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-use core::sync::atomic::AtomicU64;
-
 use pmu::amd::ibs::{IbsMemory, IbsUnit};
 use pmu::core::{DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
-use pmu::intel::precise::{PreciseMemory, PreciseUnit};
 use pmu::{Machine, Pmu};
 use spin::Once;
 
@@ -24,14 +21,12 @@ pub static TIME_ONLY: Machine =
 /// The most branch records that a processor has.
 pub const MAX_RECORDS: usize = 32;
 
+/// Words of a processor's buffer of precise records: 16 KiB.
+pub const PRECISE_WORDS: usize = 2048;
+
 /// Each processor's samples of ops; and their unit, for its interrupt.
 pub static OPS: [IbsMemory; MAX_PROCESSORS] = [const { IbsMemory::new() }; MAX_PROCESSORS];
 pub static OP_UNITS: [Once<IbsUnit>; MAX_PROCESSORS] = [const { Once::new() }; MAX_PROCESSORS];
-
-/// The precise records of the processor that takes them, and each processor's unit, for its interrupt.
-pub static RECORDS: PreciseMemory<[AtomicU64; 2048]> = PreciseMemory::new();
-pub static PRECISE_UNITS: [Once<PreciseUnit>; MAX_PROCESSORS] =
-    [const { Once::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps context switches.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));

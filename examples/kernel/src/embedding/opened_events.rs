@@ -1,9 +1,9 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform, Snapshot};
+use pmu::core::{CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform};
 use pmu::{KernelApic, PmuError, PmuSource};
 
+use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::{Kernel, set_counters};
 
@@ -19,7 +19,7 @@ pub fn with_events<R, E: From<PmuError>>(
     function: impl FnOnce(&mut Events, &CounterUnit) -> Result<R, E>,
 ) -> Result<R, E> {
     set_counters(CounterSet::ALL);
-    PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+    PMU.processor_up(&snapshot())?;
     let result = PMU.with(|session, unit| function(session.counters_mut(), unit));
     PMU.processor_down()?;
     result?

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::core::{CounterSet, FixupMsr, Interval, Snapshot, TimerUnavailable};
-use pmu::{BranchRecords, Delivery, Machine};
+use pmu::{BranchRecords, Delivery, Machine, PreciseRecords};
 
 use crate::embedding::extended_entries;
-use crate::embedding::memory::MAX_RECORDS;
+use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};
 use crate::embedding::msr::control_msr;
 use crate::machine::smp::CALL_MS;
 use crate::machine::vectors::PERFORMANCE;
@@ -19,10 +19,13 @@ use crate::machine::{apic, clock, processor, smp};
 pub struct Kernel;
 
 // SAFETY: (1) GS points at the processor's own number, in every context; (2) no task moves to another processor, and
-// there is one on each.
+// there is one on each; (3) the kernel's statics are mapped, writable, in its only address space, in which linear
+// addresses are physical ones; (4) only the claims of `check` write the registers of the Debug Store themselves, and no
+// event is open then; (5) a processor that comes back after INIT is not up, and there is no suspend; (6) no session
+// has a source of `Pmu::events_of`.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = FixupMsr;
-    type Facilities = BranchRecords<MAX_RECORDS>;
+    type Facilities = (PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>);
 
     fn msr() -> FixupMsr {
         control_msr()
@@ -38,6 +41,10 @@ unsafe impl pmu::Kernel for Kernel {
 
     fn write_performance_entry(entry: u32) {
         apic::write_performance_entry(entry);
+    }
+
+    fn physical_address(first: *const (), _: usize) -> Option<u64> {
+        Some(first.expose_provenance() as u64)
     }
 
     fn read_extended_entry(number: u8) -> Option<u32> {

@@ -1,9 +1,9 @@
 //! All processors, up and down.
 
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{CounterSet, Snapshot, SourceInterface};
+use pmu::core::{CounterSet, SourceInterface};
 use pmu::{Delivery, Machine, PmuError, PmuHardware, PmuSession};
 
+use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::{Kernel, set_counters, set_delivery};
 use crate::machine::processor::MAX_PROCESSORS;
@@ -38,7 +38,7 @@ impl Sessions {
         set_counters(self.counters);
         let each = (0..smp::processors()).try_for_each(|number| {
             smp::run_on(number, || {
-                PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+                PMU.processor_up(&snapshot())?;
                 if self.freeze { Ok(PMU.with(|s, _| s.freeze_on_interrupt())??) } else { Ok(()) }
             })
         });

@@ -1,0 +1,151 @@
+//! The precise records of a kernel's processors.
+
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::{MsrBackend, Snapshot, WriteOnce};
+use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
+
+use crate::kernel::error::PmuError;
+use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::pmu::Pmu;
+use crate::kernel::required::Kernel;
+use crate::per_processor::Busy;
+
+/// Intel's precise records (PEBS) of one processor, with a buffer of `WORDS` 64-bit words. `WORDS` is a multiple of
+/// 512; architectural PEBS also needs a power of two. A kernel whose [`Facilities`] have this type can open
+/// [precise](pmu_core::Event::precise) events. For both precise events and branches, the kernel chooses a pair:
+/// `(PreciseRecords<8192>, BranchRecords)`.
+///
+/// ```
+/// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+/// # use stand_in::MyKernel as Bare;
+/// # use stand_in::Registers;
+/// use pmu::core::{CounterError, Event, EventId, GenericEvent, PlainFrame, Precision, SampleParts};
+/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PreciseRecords};
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+///
+/// struct MyKernel;
+/// // SAFETY: (1) the kernel's statics are mapped, writable, in each address space; (2) the kernel has no other driver
+/// // of the Debug Store; (3) it makes no session of its own; …
+/// unsafe impl Kernel for MyKernel {
+///     type Facilities = PreciseRecords<8192>;
+///     // … and the kernel's functions
+/// #   type Msr = Registers;
+/// #   fn msr() -> Registers { Bare::msr() }
+/// #   fn this_processor() -> usize { 0 }
+/// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
+/// #   fn write_performance_entry(_: u32) {}
+/// #   fn end_of_interrupt() {}
+/// #   fn interrupt(_: usize) {}
+/// }
+///
+/// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
+///     PMU.interrupt_with(frame, |sample| {
+///         let Some(record) = sample.facility().as_ref().and_then(|pebs| pebs.record()) else { return };
+///         println!("{:x?} with {:?}", record.address(), record.registers());
+///     })
+/// }
+///
+/// /// Records every 10,007th branch of the kernel, with the general registers.
+/// fn open() -> Result<Result<EventId, CounterError>, PmuError> {
+///     let branches = Event::generic(GenericEvent::Branches).kernel_only().every(10_007);
+///     let branches = branches.precise(Precision::ZeroSkidRequested).recording(SampleParts::REGISTERS);
+///     PMU.with(|session, unit| session.counters_mut().open_event(unit, &branches))
+/// }
+/// # let _ = (non_maskable_interrupt, open as fn() -> _);
+/// ```
+///
+/// # Safety
+/// A kernel with this type among its [`Facilities`](Kernel::Facilities) promises by its `unsafe impl Kernel`:
+/// - The static that has the [`Pmu`] is mapped and writable in *every* address space in which a processor of the `Pmu`
+///   runs. With kernel page-table isolation, this includes the page tables of user mode.
+/// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE`, or the words of the memory's
+///   [area](PreciseMemory::control_area).
+/// - If registers lost their contents in a suspend, the kernel calls [`Pmu::processor_resumed`] before any other
+///   operation on the processor.
+/// - The kernel makes no session from an event source that [`Pmu::events_of`] returned.
+/// - [`Kernel::msr`] returns a backend that writes each given value to its register exactly once. The backend does not
+///   keep the [`MsrAddress`](pmu_core::MsrAddress) of a register, and does not pass the address to other safe code.
+/// - [`Kernel::physical_address`] is right.
+#[derive(Debug)]
+pub struct PreciseRecords<const WORDS: usize> {
+    unit: WriteOnce<Result<PreciseUnit, NoPrecise>>,
+    /// `None`: the processor cannot use the memory.
+    pebs: WriteOnce<Option<Pebs<'static>>>,
+    memory: PreciseMemory<[AtomicU64; WORDS]>,
+}
+
+impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
+    type Facility = Option<Pebs<'static>>;
+
+    const NEW: Self = {
+        assert!(WORDS != 0 && WORDS.is_multiple_of(512), "the buffer consists of pages");
+        Self { unit: WriteOnce::new(), pebs: WriteOnce::new(), memory: PreciseMemory::new() }
+    };
+
+    unsafe fn detect<M: MsrBackend>(
+        &'static self,
+        this_processor: &Snapshot,
+        msr: &M,
+        physical_address: PhysicalAddress,
+    ) {
+        // The same each time that the processor comes up.
+        let Ok(Ok(unit)) = self.unit.set(PreciseUnit::detect(this_processor, msr)) else { return };
+        let needs = unit.needs_physical_address();
+        let physical = needs
+            .then(|| physical_address(self.memory.buffer_start().cast(), self.memory.capacity()));
+        // SAFETY: (1) the caller detects the hardware of one processor with this value, and uses the facility there; (2)
+        // the kernel promises the rest.
+        let pebs = unsafe { Pebs::new(unit, &self.memory, physical.flatten()) };
+        let _ = self.pebs.set(pebs);
+    }
+
+    fn facility(&'static self) -> Option<Pebs<'static>> {
+        *self.pebs.get()?
+    }
+
+    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
+        let unit = self.unit.get().ok_or(NoPrecise::NotDeclared)?.as_ref().map_err(|why| *why)?;
+        self.facility().ok_or(NoPrecise::NoPhysicalAddress)?;
+        Ok((unit, &self.memory))
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Returns the description of a processor's precise records, and their memory. The memory tells how many records
+    /// were [dropped](PreciseMemory::dropped), and has the [threshold](PreciseMemory::set_threshold) at which the
+    /// processor interrupts.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::intel::precise::PreciseThreshold;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// Lets a processor interrupt once for many records. Returns the number of records that have been lost.
+    /// fn many_records(processor: usize) -> Result<u32, PmuError> {
+    ///     let (_, memory) = PMU.precise_records(processor)?;
+    ///     memory.set_threshold(PreciseThreshold::NearlyFull);
+    ///     Ok(memory.dropped().lost)
+    /// }
+    /// # let _ = many_records;
+    /// ```
+    ///
+    /// # Context
+    /// Any context, on any processor.
+    ///
+    /// # Errors
+    /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
+    /// - [`Precise`](PmuError::Precise): the processor has no precise records that it can use, the kernel's
+    ///   [`Facilities`] have no [`PreciseRecords`], or the processor has not been up yet.
+    pub fn precise_records(
+        &'static self,
+        processor: usize,
+    ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), PmuError> {
+        let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
+        Ok(of.facilities.precise()?)
+    }
+}

@@ -1,0 +1,287 @@
+//! Precise events through a `Pmu` whose kernel chose precise records, and branches beside them.
+
+use core::cell::{Cell, RefCell};
+use core::ptr;
+use core::sync::atomic::AtomicU64;
+
+use pmu::core::{
+    BranchFilter, CounterError, Event, EventId, EventSelect, MsrAddress, MsrBackend, MsrErrorKind,
+    MsrUpdate, NotPrecise, PlainFrame, Platform, PmcIndex, Precision,
+};
+use pmu::intel::precise::{NoPrecise, PreciseThreshold};
+use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
+use pmu_tests::ProcessMemory;
+use pmu_virt::mock::MockMsr;
+use pmu_virt::{
+    BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind, FedEvents, FedRecord,
+    Feed, IntelConfiguration, PreciseConfiguration, Privilege, VirtualBranches, VirtualPmu,
+    VirtualPrecise,
+};
+
+type Mock = MockMsr<'static, 64>;
+
+/// Instructions and branches.
+const KINDS: [u8; 2] = [0xC0, 0xC4];
+const WORDS: usize = 1024;
+const PHYSICAL: u64 = 0x10_0000;
+const PERIOD: u64 = 5_000;
+
+thread_local! {
+    static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
+    /// The physical address that the kernel tells.
+    static ADDRESS: Cell<Option<u64>> = const { Cell::new(None) };
+    static SAMPLES: RefCell<Vec<Seen>> = const { RefCell::new(vec![]) };
+}
+
+/// Tag, address of the record, and branches of a sample.
+type Seen = (u64, Option<u64>, Vec<u64>);
+
+fn mock() -> &'static Mock {
+    MOCK.get().unwrap()
+}
+
+struct Registers;
+
+impl MsrBackend for Registers {
+    type Error = MsrErrorKind;
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        mock().read(address)
+    }
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        mock().write(address, value)
+    }
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        mock().read_pmc(index)
+    }
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        mock().update(update)
+    }
+}
+
+struct Recording;
+
+// SAFETY: (1) each test has one thread, and a `Pmu` of its own; (2) its processor is a mock, which writes to the lent
+// memory alone.
+unsafe impl Kernel for Recording {
+    type Msr = Registers;
+    type Facilities = (PreciseRecords<WORDS>, BranchRecords);
+    fn msr() -> Registers {
+        Registers
+    }
+    fn this_processor() -> usize {
+        0
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        match entry & 0x1_0000 {
+            0 => mock().unmask_performance_interrupt(),
+            _ => mock().mask_performance_interrupt(),
+        }
+    }
+    fn end_of_interrupt() {}
+    fn interrupt(_: usize) {}
+    fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
+        assert_eq!((first.addr() % 4096, bytes), (0, 8 * WORDS));
+        ADDRESS.get()
+    }
+}
+
+fn fed() -> FedEvents {
+    FedEvents::new(&KINDS.map(|number| EventKey::general(number.into(), 0))).unwrap()
+}
+
+/// Lets an event of these happen.
+fn happen(kind: usize, count: u64) {
+    let mut feed = Feed::new(&fed());
+    let key = EventKey::general(KINDS[kind].into(), 0);
+    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
+    mock().advance(&mut feed);
+}
+
+/// Processors by the version of the PMU and the records; those of a Debug Store need no physical address.
+fn processors() -> [(u8, PreciseConfiguration); 3] {
+    [
+        (4, PreciseConfiguration::debug_store(3)),
+        (5, PreciseConfiguration::debug_store(4)),
+        (6, PreciseConfiguration::ARCHITECTURAL),
+    ]
+}
+
+fn sampled(sample: &PmuSample<'_, Recording>) {
+    let (pebs, _) = sample.facility();
+    let record = pebs.as_ref().and_then(|pebs| pebs.record());
+    assert_eq!(record.is_some(), sample.instruction().is_some());
+    let branches = sample.branches().map(|branch| branch.from).collect();
+    let seen = (sample.tag, record.and_then(|record| record.address()), branches);
+    SAMPLES.with_borrow_mut(|samples| samples.push(seen));
+}
+
+/// A machine of one processor, which is up. The kernel tells the address as the buffer's physical one.
+fn machine(
+    version: u8,
+    records: Option<PreciseConfiguration>,
+    address: Option<u64>,
+) -> &'static Pmu<Recording, 1> {
+    let configuration = Configuration::Intel(IntelConfiguration::new(version, 4, 3));
+    let branches = match version {
+        4 => BranchConfiguration::Legacy { format: 5 },
+        _ => BranchConfiguration::ARCHITECTURAL,
+    };
+    let branches = VirtualBranches::new(&configuration, branches).unwrap();
+    let ram: &'static RefCell<ProcessMemory> = Box::leak(Box::default());
+    let mut mock = Mock::strict(VirtualPmu::new(configuration, fed()).unwrap());
+    if let Some(records) = records {
+        let precise = VirtualPrecise::new(&configuration, records).unwrap();
+        mock = mock.with_precise(precise, ram, &|number| FedRecord::new(0x40_1000 + number));
+    }
+    let mock = mock.with_branches(branches);
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
+    MOCK.set(Some(Box::leak(Box::new(mock))));
+    ADDRESS.set(address);
+    let pmu: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
+    let handler = move |_: &Mock| {
+        let interrupted = pmu.interrupt_with(&PlainFrame::default(), |sample| sampled(&sample));
+        assert_eq!(interrupted.error, None);
+    };
+    self::mock().on_interrupt(Box::leak(Box::new(handler)));
+    pmu.processor_up(&self::mock().snapshot()).unwrap();
+    if let Ok((_, memory)) = pmu.precise_records(0) {
+        let area = ptr::from_ref(memory).cast::<AtomicU64>();
+        let buffer = memory.buffer_start().cast::<AtomicU64>();
+        // SAFETY: the area has 56 atomic words, and the buffer consists of atomic words.
+        let [area, buffer] = [(area, 56), (buffer, memory.capacity() / 8)]
+            .map(|(first, words)| unsafe { core::slice::from_raw_parts(first, words) });
+        let added = ram.take().with(area, 0).with(buffer, PHYSICAL);
+        ram.replace(added);
+    }
+    pmu
+}
+
+fn event(kind: usize) -> Event {
+    let select = EventSelect::from_bits(KINDS[kind].into());
+    Event::raw(select).user_only().every(PERIOD).tagged(kind as u64)
+}
+
+fn start(pmu: &'static Pmu<Recording, 1>, event: &Event) -> Result<EventId, CounterError> {
+    let started = pmu.with(|session, unit| {
+        let id = session.counters_mut().open_event(unit, event)?;
+        session.counters_mut().start_event(id, 0).map(|()| id)
+    });
+    started.unwrap()
+}
+
+/// Of records 0 on.
+fn address(number: u64) -> Option<u64> {
+    Some(0x40_1000 + number)
+}
+
+#[test]
+fn samples_of_precise_events_have_records_and_those_of_events_with_branches_have_branches() {
+    for (version, records) in processors() {
+        SAMPLES.take();
+        let pmu = machine(version, Some(records), Some(PHYSICAL));
+        for processor_up in 0..2 {
+            if processor_up == 1 {
+                pmu.processor_up(&mock().snapshot()).unwrap();
+            }
+            let first = 6 * processor_up;
+            let records = event(0).precise(Precision::ZeroSkidRequested);
+            start(pmu, &records).unwrap();
+            start(pmu, &event(1).with_branches(BranchFilter::ALL)).unwrap();
+            let branch =
+                FedBranch::new(0x9000, 0xA000, FedBranchKind::RelativeJump, Privilege::User);
+            mock().branch(&branch);
+            happen(0, 2 * PERIOD + 1);
+            happen(1, PERIOD);
+            let expected = [
+                (0, address(first), vec![]),
+                (0, address(first + 1), vec![]),
+                (1, None, vec![0x9000]),
+            ];
+            assert_eq!(SAMPLES.take(), expected, "{version}");
+            // Registers that lose their contents are programmed again; what was left of a period is left.
+            pmu.processor_suspended(|sample| sampled(&sample)).unwrap();
+            mock().lose_registers();
+            pmu.processor_resumed().unwrap();
+            happen(0, PERIOD - 2);
+            assert_eq!(SAMPLES.take(), [], "{version}");
+            happen(0, 1);
+            assert_eq!(SAMPLES.take(), [(0, address(first + 2), vec![])], "{version}");
+            pmu.processor_down().unwrap();
+            let enabled = mock().with_precise_records(|records| (records.enabled(), records.due()));
+            assert_eq!(enabled, Some((0, 0)), "{version}");
+            // Nothing is recorded while the processor is down.
+            happen(0, 10 * PERIOD);
+            assert_eq!(mock().written_records(), first + 3, "{version}");
+            // As many again, so that each round begins at a number of its own.
+            pmu.processor_up(&mock().snapshot()).unwrap();
+            start(pmu, &records).unwrap();
+            happen(0, 3 * PERIOD);
+            pmu.processor_down().unwrap();
+            assert_eq!(SAMPLES.take().len(), 3, "{version}");
+        }
+        assert!(mock().breach().is_none(), "{:?}", mock().breach());
+    }
+}
+
+#[test]
+fn a_processors_threshold_and_its_dropped_records_are_the_kernels_to_see() {
+    for (version, records) in processors() {
+        SAMPLES.take();
+        let pmu = machine(version, Some(records), Some(PHYSICAL));
+        let (unit, memory) = pmu.precise_records(0).unwrap();
+        assert_eq!(unit.needs_physical_address(), version == 6);
+        assert_eq!(memory.capacity(), 8 * WORDS);
+        memory.set_threshold(PreciseThreshold::NearlyFull);
+        start(pmu, &event(0).precise(Precision::ConstantSkid)).unwrap();
+        happen(0, 5 * PERIOD);
+        assert_eq!(SAMPLES.take(), [], "{version}: they wait");
+        let reported =
+            pmu.with(|session, _| session.counters_mut().report_samples(|sample| sampled(&sample)));
+        reported.unwrap().unwrap();
+        let expected: Vec<Seen> = (0..5).map(|number| (0, address(number), vec![])).collect();
+        assert_eq!(SAMPLES.take(), expected, "{version}");
+        assert_eq!(memory.dropped(), Default::default(), "{version}");
+        pmu.processor_down().unwrap();
+        assert!(mock().breach().is_none(), "{:?}", mock().breach());
+    }
+}
+
+#[test]
+fn what_cannot_record_says_so_and_counts_all_the_same() {
+    let [(_, store), .., (_, architectural)] = processors();
+    for (version, records, why) in
+        [(6, Some(architectural), NoPrecise::NoPhysicalAddress), (5, None, NoPrecise::NotDeclared)]
+    {
+        SAMPLES.take();
+        // An address within a page is none of a buffer.
+        for address in [None, Some(PHYSICAL + 16)] {
+            let pmu = machine(version, records, address);
+            let refused = pmu.precise_records(0).map(|_| ());
+            assert_eq!(refused, Err(PmuError::Precise(why)));
+            let opened = start(pmu, &event(0).precise(Precision::ConstantSkid));
+            assert_eq!(opened, Err(CounterError::NotPrecise(NotPrecise::NoFacility)));
+            start(pmu, &event(0)).unwrap();
+            happen(0, PERIOD);
+            assert_eq!(SAMPLES.take(), [(0, None, vec![])]);
+            pmu.processor_down().unwrap();
+            assert!(mock().breach().is_none(), "{:?}", mock().breach());
+        }
+    }
+    // A Debug Store needs no physical address.
+    let pmu = machine(4, Some(store), None);
+    start(pmu, &event(0).precise(Precision::ConstantSkid)).unwrap();
+    happen(0, PERIOD);
+    assert_eq!(SAMPLES.take(), [(0, address(0), vec![])]);
+    let nowhere = PmuError::Session(Busy::NoPlace { processor: 1 });
+    assert_eq!(pmu.precise_records(1).map(|_| ()), Err(nowhere));
+    // Neither has a kernel that did not choose the records, nor a processor that has not been up.
+    let not_declared = Err(PmuError::Precise(NoPrecise::NotDeclared));
+    let (_, other) =
+        super::world::Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    assert_eq!(other.precise_records(0).map(|_| ()), not_declared);
+    let early: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
+    assert_eq!(early.precise_records(0).map(|_| ()), not_declared);
+}
