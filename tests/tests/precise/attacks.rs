@@ -1,8 +1,8 @@
 //! Precise events where they meet their neighbors: windows, guests, closures, other events, lost registers.
 
-use std::cell::{Cell, RefCell};
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::{
     AutoCounterReload, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,

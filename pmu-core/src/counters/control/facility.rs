@@ -299,8 +299,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             })
     }
 
-    /// Reports the samples whose records wait. Meanwhile all counters of precise events are stopped: the processor writes
-    /// the next record over the first one that is reported.
+    /// Reports the samples whose records wait. All counters of precise events are stopped meanwhile: the next record is
+    /// written over the first one that is reported.
     #[inline(always)]
     pub(crate) fn report_waiting(
         &self,

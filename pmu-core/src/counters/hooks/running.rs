@@ -172,8 +172,8 @@ impl<'r> RunningEvent<'r> {
         self.entry.accumulated()
     }
 
-    /// Returns the period that ends with the event's next overflow; 0 if no sample is due then, because only a part of a
-    /// long period ends.
+    /// Returns the period that ends with the event's next overflow. The result is 0 if only a part of a period ends
+    /// then, which is no sample.
     pub fn period_under_way(&self) -> u64 {
         self.entry.period.over().unwrap_or(0)
     }

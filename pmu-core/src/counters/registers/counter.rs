@@ -206,8 +206,8 @@ impl Counter {
         }
     }
 
-    /// Returns the greatest number of events for which the processor is to load the counter after a record: the register
-    /// that has the value may have 32 bits.
+    /// Returns the greatest number of events that the processor can load after a record. Its register may have only 32
+    /// bits.
     pub(crate) const fn max_reload(&self) -> u64 {
         let longest = self.mask >> 1;
         if longest < NARROW_MAX_LOAD { longest } else { NARROW_MAX_LOAD }

@@ -67,7 +67,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
         let group = match entry.is_grouped() {
             true => group.collect(),
-            // What it records before the facilities are settled would be taken for nobody's.
+            // Its records from before the facilities are settled would belong to no event.
             false if S::Facility::RECORDS && entry.is_precise() => counter.only(),
             false => CounterSet::NONE,
         };
