@@ -77,7 +77,8 @@ impl PreciseUnit {
         if precision == Precision::ZeroSkidRequired {
             let only = self.model.exact_event;
             capable = capable & self.exact_counters();
-            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline() {
+            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline()
+            {
                 return Err(NotPrecise::NoExactCounter);
             }
         }

@@ -50,11 +50,8 @@ impl Interrupted {
     /// `access`-th access of the interrupt. Returns whether the interrupt had so many accesses.
     fn at(self, access: u32) -> bool {
         let (processor, (recording, threshold, changes)) = (self.processor, self.recording);
-        let what = format!(
-            "{}, {:?}, {recording}, {access}",
-            name(&processor),
-            processor.deviations
-        );
+        let what =
+            format!("{}, {:?}, {recording}, {access}", name(&processor), processor.deviations);
         let scene = Scene::new(processor);
         let mock = scene.mock;
         let control = mock.with_pmu(|pmu| pmu.read(0x38F));

@@ -90,7 +90,10 @@ fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
         assert_eq!(alone, refused(NotPrecise::NeedsBeside(0x8203)));
         for wrong in [[latency(30), auxiliary()], [precise(3), latency(30)]] {
             let outcome = session.open_group(&scene.counters, &wrong).map_err(|error| error.reason);
-            assert_eq!(outcome.err(), Some(CounterError::NotPrecise(NotPrecise::NeedsBeside(0x8203))));
+            assert_eq!(
+                outcome.err(),
+                Some(CounterError::NotPrecise(NotPrecise::NeedsBeside(0x8203)))
+            );
         }
         let (group, event) = scene.start_together(&mut session, &loads(&processor, 30));
         assert_eq!(scene.read(0x186) & 0xFFFF_FFFF, 0x53_8203);

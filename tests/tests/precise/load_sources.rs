@@ -3,8 +3,8 @@
 
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    AccessType, CounterError, CounterId, CounterSet, DataAccess, DataSource, Event, EventSelect, LineState,
-    NotPrecise, Precision, SampleParts, Snapshot, Translation,
+    AccessType, CounterError, CounterId, CounterSet, DataAccess, DataSource, Event, EventSelect,
+    LineState, NotPrecise, Precision, SampleParts, Snapshot, Translation,
 };
 use pmu_events::CoreType;
 use pmu_tests::{Row, data};
