@@ -121,8 +121,8 @@ impl Pebs<'_> {
         Ok(Waiting::NONE)
     }
 
-    /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless, unless the
-    /// counter was `stuck`: then some may be from later.
+    /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless, unless
+    /// the counter was `stuck`: then some may be from later.
     pub(crate) fn abandon<M: MsrBackend>(&self, msr: &M, counter: CounterId, stuck: bool) {
         let state = &self.memory.state;
         let Some(slot) = state.slot(counter) else { return };

@@ -57,9 +57,8 @@ impl World {
         };
         let scene = Scene::with(processor, fed, new);
         scene.memory.set_threshold(threshold);
-        let at_access = Rc::new(Cell::new((0, 0, 0)));
-        let (pending, kind): (Rc<Cell<(u32, usize, u64)>>, _) =
-            (at_access.clone(), happening.clone());
+        let at_access = Rc::new(Cell::new((0_u32, 0_usize, 0_u64)));
+        let (pending, kind) = (at_access.clone(), happening.clone());
         let hook = move |mock: &Mock<'static>| {
             let (access, of, count) = pending.get();
             pending.set((access.saturating_sub(1), of, count));

@@ -266,8 +266,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`Access`](CounterError::Access): a register access failed. The call can be repeated.
-    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()), now or in an earlier
-    ///   call that left the LVT entry masked.
+    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()), now or in a call
+    ///   before that left the LVT entry masked.
     pub fn report_samples(
         &mut self,
         mut report: impl FnMut(Sample<'_, S::Facility>),
