@@ -62,9 +62,9 @@ impl<M: MsrBackend> BranchTracer<M> {
     /// Takes ownership of the branch trace of the processor that executes the call. If an earlier owner left the trace
     /// enabled, the call stops the trace.
     ///
-    /// `processor` describes this processor. If a session of this processor has [`Pebs`](crate::precise::Pebs), pass the
-    /// memory of the precise records as `beside`: branch trace and precise records share one DS save area. Session and
-    /// tracer can begin and end in any order. If `beside` is `None`, the tracer owns `IA32_DS_AREA`.
+    /// `processor` describes this processor. If a session of this processor has [`Pebs`](crate::precise::Pebs), pass
+    /// the memory of the precise records as `beside`: branch trace and precise records share one DS save area. Session
+    /// and tracer can begin and end in any order. If `beside` is `None`, the tracer owns `IA32_DS_AREA`.
     ///
     /// # Errors
     /// - [`Unavailable`](BranchTraceError::Unavailable): CPUID or `IA32_MISC_ENABLE` declares no branch trace store, or

@@ -4,15 +4,12 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventTable, MAX_COUNTERS, OpenedEvents, Platform, service_with,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
+    OpenedEvents, Platform, Precision, ThreadEvent, service,
 };
-use pmu_intel::precise::{
-    Precise, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseThreshold,
-    PreciseUnit, Precision, ThreadRecords,
-};
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
 use pmu_tests::ProcessMemory;
-use pmu_tests::opened::{Mock, fed_events, happened};
+use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::{
     Configuration, FedRecord, GuestMemory, IntelConfiguration, PreciseConfiguration, VirtualPmu,
     VirtualPrecise,
@@ -47,8 +44,8 @@ impl Platform for Counting<'_, '_> {
     }
 }
 
-/// Costs of an interrupt with one record, and with many; of one whose counter the handler loads; of a start, a drain, a
-/// switch of a thread's event out and in again, of a window, and of a stop.
+/// Costs of an interrupt with one record, and with many; of one after which the period is another one; of a start, of
+/// samples that a task reports, of a switch of a thread's event out and in again, of a window, and of a stop.
 fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 8] {
     let memory: &'static PreciseMemory<[AtomicU64; 2048]> =
         Box::leak(Box::new(PreciseMemory::new()));
@@ -69,12 +66,20 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     let unit = PreciseUnit::detect(&mock.snapshot(), &&mock).unwrap();
     let table = EventTable::<[EventEntry; 2]>::new();
     let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    // SAFETY: the mock writes to the lent memory alone, which lasts.
+    let pebs = unsafe { Pebs::new(&unit, memory, Some(PHYSICAL)) }.unwrap();
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable).with(pebs);
+    table.set_min_period(1);
     let unmasked = Cell::new(0);
+    let next = Cell::new(None);
     let handler = |mock: &Mock<'_>| {
-        let records = Precise::new(&unit, memory, |_: &PreciseReport<'_>| ());
         let platform = Counting { mock, unmasked: &unmasked };
-        service_with(&source, mock, &platform, &counters, records, |_, _| ()).unwrap();
+        service(&source, mock, &platform, &counters, |sample| {
+            if let Some(period) = next.take() {
+                table.set_period(sample.event, period).unwrap();
+            }
+        })
+        .unwrap();
     };
     mock.on_interrupt(&handler);
     let cost = |act: &mut dyn FnMut()| {
@@ -94,45 +99,38 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }
-    // SAFETY: the mock writes to the lent memory alone, which lasts.
-    let recorder = unsafe { PreciseRecorder::take(&unit, &mock, memory, Some(PHYSICAL)) };
-    let mut recorder = recorder.unwrap();
-    let event = Event::raw(EventSelect::from_bits(0xD0 | 1 << 8)).user_only().every(PERIOD);
-    let event = PreciseEvent::new(event, Precision::ConstantSkid);
-    // Once before: the groups are written.
-    let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
-    recorder.stop(&mut session, counter, |_| ()).unwrap();
-    let start = cost(&mut || {
-        recorder.start(&mut session, &event, |_| ()).unwrap();
-    });
+    let event = raw(2).user_only().every(PERIOD).precise(Precision::ConstantSkid);
+    let event = session.open_event(&counter_unit, &event).unwrap();
+    // Once before: the memory is taken.
+    session.start_event(event, 0).unwrap();
+    session.stop_event(event, 0).unwrap();
+    let start = cost(&mut || session.start_event(event, 0).unwrap());
     let one = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
-    let drain = cost(&mut || recorder.drain(&mut session, |_| ()).unwrap());
-    let window = cost(&mut || {
-        let lent = recorder.lent(|_: &PreciseReport<'_>| ());
-        session.lend_with(0, lent, |_, _| ()).unwrap().end(0).unwrap();
-    });
-    // The cost of a window without records.
-    let counter = recorder.counters().iter().next().unwrap();
-    let stop = cost(&mut || recorder.stop(&mut session, counter, |_| ()).unwrap());
-    let plain = cost(&mut || session.lend_with(0, (), |_, ()| ()).unwrap().end(0).unwrap());
-    let window = core::array::from_fn(|kind| window[kind] - plain[kind]);
-    let mut thread = ThreadRecords::new(event);
+    next.set(Some(PERIOD / 2));
+    let another = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
+    next.set(Some(PERIOD));
+    mock.advance(&mut happened(2, PERIOD / 2));
+    let report = cost(&mut || session.report_samples(|_| ()).unwrap());
+    let window = cost(&mut || session.lend(0, |_| ()).unwrap().end(0).unwrap());
+    let mut thread = [ThreadEvent::Opened(event)];
     let switch = cost(&mut || {
-        recorder.switch_in(&mut session, &mut thread, |_| ()).unwrap();
-        recorder.switch_out(&mut session, &mut thread, |_| ()).unwrap();
+        session.switch_out(&mut thread, 0, |_| ()).unwrap();
+        session.switch_in(&counter_unit, &mut thread, 0).unwrap();
     });
-    recorder.set_threshold(PreciseThreshold::NearlyFull);
-    let counter = recorder.start(&mut session, &event, |_| ()).unwrap();
+    let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
+    let stop = cost(&mut || session.stop_event(event, 0).unwrap());
+    // The cost of a window without events.
+    let without = cost(&mut || session.lend(0, |_| ()).unwrap().end(0).unwrap());
+    let window = core::array::from_fn(|kind| window[kind] - without[kind]);
+    memory.set_threshold(PreciseThreshold::NearlyFull);
+    session.start_event(event, 0).unwrap();
     let mut many = [0; 4];
     while many == [0; 4] {
         many = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
     }
-    recorder.stop(&mut session, counter, |_| ()).unwrap();
-    recorder.set_threshold(PreciseThreshold::EachRecord);
-    recorder.start(&mut session, &event.loaded_by_handler(), |_| ()).unwrap();
-    let loaded = cost(&mut || mock.advance(&mut happened(2, PERIOD)));
+    session.stop_event(event, 0).unwrap();
     assert!(mock.breach().is_none(), "{:?}", mock.breach());
-    [one, many, loaded, start, drain, switch, window, stop]
+    [one, many, another, start, report, switch, window, stop]
 }
 
 /// The rows of precise records in COSTS.md, and the most that an interrupt may cost.
@@ -153,8 +151,6 @@ fn the_rows_of_precise_records_are_what_is_measured() {
         let costs = measure(version, records, freezes);
         assert_eq!(costs[0], interrupt, "{name}: one record");
         assert_eq!(costs[1], interrupt, "{name}: many records");
-        let [reads, writes, rdpmcs, unmasks] = interrupt;
-        assert_eq!(costs[2], [reads, writes + 1, rdpmcs, unmasks], "{name}: loaded by the handler");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
     let missing: Vec<_> =

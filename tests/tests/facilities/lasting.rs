@@ -1,4 +1,4 @@
-//! Branch records and precise records beside counters, and a fault that lasts from each access of each call on. When
+//! Branch records beside counters and a precise event, and a fault that lasts from each access of each call on. When
 //! the fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming and a start do.
 
 use core::cell::{Cell, RefCell};
@@ -7,12 +7,10 @@ use core::sync::atomic::AtomicU64;
 use pmu_core::{
     BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, WindowError, service_with,
+    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, Precision, WindowError,
+    service_with,
 };
-use pmu_intel::precise::{
-    Precise, PreciseError, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport,
-    PreciseUnit, Precision,
-};
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_tests::{ProcessMemory, StateRegisters};
 use pmu_virt::mock::{Fault, MockMsr};
@@ -24,7 +22,8 @@ use pmu_virt::{
 
 type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;
-type Session = CounterSession<'static, OpenedEvents<'static>, Msr, Msr>;
+type Source = OpenedEvents<'static, Pebs<'static>>;
+type Session = CounterSession<'static, Source, Msr, Msr>;
 type Outcome = Result<(), Failure>;
 
 /// The part whose call failed.
@@ -34,19 +33,13 @@ enum Failure {
     Counters(CounterError),
     WindowEnd(WindowError),
     Branches(BranchError),
-    Records(PreciseError),
 }
 
 impl Failure {
     /// Returns whether counters faulted. As documented, their events run again only after a reprogramming, and a start.
     fn stops_events(&self) -> bool {
         use CounterError::Faulted;
-        matches!(
-            self,
-            Self::WindowEnd(_)
-                | Self::Counters(Faulted(_))
-                | Self::Records(PreciseError::Counters(Faulted(_)))
-        )
+        matches!(self, Self::WindowEnd(_) | Self::Counters(Faulted(_)))
     }
 }
 
@@ -74,13 +67,13 @@ struct Machine {
     recorded: Cell<u64>,
 }
 
-/// A kernel's counters, branch records and precise records, as far as they are taken and started.
+/// A kernel's counters and branch records, as far as they are taken and started.
 struct World {
     machine: &'static Machine,
     session: Option<Session>,
     branches: Option<BranchRecorder<'static, Msr>>,
-    records: Option<PreciseRecorder<'static, Msr>>,
-    event: Option<EventId>,
+    /// The events that are sampled by interrupts, and by records.
+    events: Option<[EventId; 2]>,
 }
 
 macro_rules! failures {
@@ -93,7 +86,7 @@ macro_rules! failures {
     )*};
 }
 failures!(
-    Counters of CounterError, WindowEnd of WindowError, Branches of BranchError, Records of PreciseError
+    Counters of CounterError, WindowEnd of WindowError, Branches of BranchError
 );
 
 /// Returns new processors: branch records and precise records of each kind, freezing and not.
@@ -153,36 +146,28 @@ impl Machine {
         machine
     }
 
-    fn source(&self) -> OpenedEvents<'_> {
-        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable)
+    fn source(&'static self) -> Source {
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        let pebs = unsafe { Pebs::new(&self.precise_unit, self.records, Some(PHYSICAL)) };
+        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable).with(pebs.unwrap())
     }
 
     fn interrupted(&'static self) {
-        let records = |_: &PreciseReport<'_>| self.recorded.set(self.recorded.get() + 1);
-        let facilities = (
-            Branches::new(&self.branch_unit, &self.branches),
-            Precise::new(&self.precise_unit, self.records, records),
-        );
-        let source = self.source();
-        let sampled = |_, _: &_| self.samples.set(self.samples.get() + 1);
-        service_with(&source, &self.mock, &self.mock, &self.counters, facilities, sampled).unwrap();
+        let branches = Branches::new(&self.branch_unit, &self.branches);
+        let (source, seen) = (self.source(), |overflow, _: &_| self.note(overflow));
+        service_with(&source, &self.mock, &self.mock, &self.counters, branches, seen).unwrap();
     }
-}
 
-/// Keeps a record that a task's call reports.
-fn count(machine: &'static Machine) -> impl FnMut(&PreciseReport<'_>) {
-    |_| machine.recorded.set(machine.recorded.get() + 1)
-}
-
-/// Counts an overflow that a task's call reports.
-fn sampled<F>(machine: &'static Machine) -> impl FnMut(EventOverflow, &F) {
-    |_, _| machine.samples.set(machine.samples.get() + 1)
+    fn note(&self, overflow: EventOverflow) {
+        let seen = if overflow.tag == RECORDED as u64 { &self.recorded } else { &self.samples };
+        seen.set(seen.get() + 1);
+    }
 }
 
 /// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
 impl World {
     fn new(machine: &'static Machine) -> Self {
-        Self { machine, session: None, branches: None, records: None, event: None }
+        Self { machine, session: None, branches: None, events: None }
     }
 
     fn take(&mut self) -> Outcome {
@@ -197,104 +182,88 @@ impl World {
             let taken = BranchRecorder::take(&machine.branch_unit, mock, &machine.branches);
             self.branches = Some(taken?);
         }
-        if self.records.is_none() {
-            // SAFETY: the mock writes to the lent memory alone, which lasts.
-            let taken = unsafe {
-                PreciseRecorder::take(&machine.precise_unit, mock, machine.records, Some(PHYSICAL))
-            };
-            self.records = Some(taken?);
-        }
         Ok(())
     }
 
-    fn parts(
-        &mut self,
-    ) -> (&mut Session, &mut BranchRecorder<'static, Msr>, &mut PreciseRecorder<'static, Msr>) {
-        let (session, branches) = (self.session.as_mut(), self.branches.as_mut());
-        (session.unwrap(), branches.unwrap(), self.records.as_mut().unwrap())
+    fn parts(&mut self) -> (&mut Session, &mut BranchRecorder<'static, Msr>) {
+        (self.session.as_mut().unwrap(), self.branches.as_mut().unwrap())
     }
 
     fn start(&mut self) -> Outcome {
-        let (machine, event) = (self.machine, self.event);
-        let (session, branches, records) = self.parts();
+        let (machine, events) = (self.machine, self.events);
+        let (session, branches) = self.parts();
         if machine.freezes {
             session.freeze_on_interrupt()?;
             if machine.branch_unit.can_freeze() {
                 branches.freeze_on_interrupt()?;
             }
         }
-        let event = event.unwrap_or_else(|| {
-            let event = raw(SAMPLED).on(CounterSet::from_bits(0b1000)).user_only().every(PERIOD);
-            session.open_event(&machine.counter_unit, &event).unwrap()
+        let events = events.unwrap_or_else(|| {
+            [(SAMPLED, 0b1000), (RECORDED, 1)].map(|(kind, on)| {
+                let event = raw(kind).on(CounterSet::from_bits(on)).user_only().every(PERIOD);
+                let event = event.tagged(kind as u64);
+                let is_precise = kind == RECORDED;
+                let precise = event.precise(Precision::ConstantSkid);
+                let event = if is_precise { precise } else { event };
+                session.open_event(&machine.counter_unit, &event).unwrap()
+            })
         });
-        let started = if session.is_started(event) {
-            Ok(())
-        } else {
-            session.start_event(event, 0).map(|_| ())
-        };
-        let done = started.map_err(Failure::from).and_then(|()| {
+        let mut started = Ok(());
+        for event in events {
+            if started.is_ok() && session.counter_of(event).is_none() {
+                // It may be started, and its counter lost.
+                let _ = session.stop_event(event, 0);
+                started = session.start_event(event, 0).map_err(Failure::from);
+            }
+        }
+        let done = started.and_then(|()| {
             if !branches.is_recording() {
                 branches.start(BranchFilter::USER)?;
             }
-            if records.counters().is_empty() {
-                let on = CounterSet::from_bits(1);
-                let event = raw(RECORDED).on(on).user_only().every(PERIOD);
-                let event = PreciseEvent::new(event, Precision::ConstantSkid);
-                records.start(session, &event, count(machine))?;
-            }
             Ok(())
         });
-        self.event = Some(event);
+        self.events = Some(events);
         done
     }
 
     /// Lends the counters, and ends the window.
     fn lend(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches, records) = self.parts();
-        let lent = (branches, records.lent(count(machine)));
-        let window = session.lend_with(0, lent, sampled(machine))?;
+        let (session, branches) = self.parts();
+        let window = session.lend_with(0, branches, |overflow, _| machine.note(overflow))?;
         Ok(window.end(0)?)
     }
 
     fn reprogram(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches, records) = self.parts();
-        session.reprogram(|_| ())?;
-        branches.reprogram()?;
-        Ok(records.reprogram(session, count(machine))?)
+        let (session, branches) = self.parts();
+        session.reprogram(|sample| machine.note(*sample))?;
+        Ok(branches.reprogram()?)
     }
 
     fn suspend(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches, records) = self.parts();
+        let (session, branches) = self.parts();
         branches.stop()?;
-        records.drain(session, count(machine))?;
-        Ok(session.suspend(0, |_| ())?)
+        Ok(session.suspend(0, |sample| machine.note(*sample))?)
     }
 
     fn resume(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches, records) = self.parts();
-        session.resume(0, |_| ())?;
+        let (session, branches) = self.parts();
+        session.resume(0, |sample| machine.note(*sample))?;
         branches.reprogram()?;
-        branches.restart()?;
-        Ok(records.reprogram(session, count(machine))?)
+        Ok(branches.restart()?)
     }
 
     fn shut_down(&mut self) -> Outcome {
-        let machine = self.machine;
-        if let (Some(session), Some(records)) = (&mut self.session, &mut self.records) {
-            records.shut_down(session, count(machine))?;
-            self.records = None;
-        }
         if let Some(branches) = &mut self.branches {
             branches.shut_down()?;
             self.branches = None;
         }
         if let Some(session) = &mut self.session {
             session.shut_down()?;
-            (self.session, self.event) = (None, None);
+            (self.session, self.events) = (None, None);
         }
         Ok(())
     }
@@ -303,7 +272,7 @@ impl World {
     #[track_caller]
     fn missing(&mut self) -> Vec<&'static str> {
         let (machine, mock) = (self.machine, self.machine.mock);
-        let (_, branches, _) = self.parts();
+        let (_, branches) = self.parts();
         let mut missing = vec![];
         let newest =
             FedBranch::new(0x7_0000, 0x7_1000, FedBranchKind::Conditional, Privilege::User);

@@ -159,7 +159,7 @@ fn after_a_start_that_was_not_undone_another_latency_or_condition_starts() {
     }
 }
 
-/// What was left of the period is lost with the counter.
+/// The rest of the period is lost with the counter.
 #[test]
 fn a_threads_event_whose_registers_were_lost_begins_a_whole_period() {
     for processor in processors() {

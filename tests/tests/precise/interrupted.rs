@@ -15,7 +15,7 @@ const PLATFORMS: [&[Deviation]; 4] = [
     &[Deviation::NestsInterrupts, Deviation::PreciseStatusBeside],
 ];
 
-/// How full the buffer is when the interrupt comes, and whether the handler sets another period.
+/// The name, the fill level at which the interrupt comes, and whether the handler sets another period.
 type Recording = (&'static str, PreciseThreshold, bool);
 
 const RECORDINGS: [Recording; 3] = [

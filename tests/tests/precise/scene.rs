@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventFacility, EventId, EventOverflow, EventTable, Facility, GroupId, MAX_COUNTERS,
+    EventFacility, EventId, EventOverflow, EventTable, Facility, GroupId, MAX_COUNTERS, MsrAddress,
     OpenedEvents, PreciseSample, Precision, Sample, SavedEvent, Snapshot, ThreadEvent, service,
     service_with,
 };
@@ -159,9 +159,11 @@ impl Scene {
         (group, session.group_events(group).last().unwrap())
     }
 
-    /// Reports the samples whose records wait.
+    /// Reports the samples whose records wait, after an access.
     #[track_caller]
     pub(crate) fn drain(&'static self, session: &mut Session) {
+        // An overflow may come before this access.
+        let _ = pmu_core::MsrBackend::read(self.mock, status());
         session.report_samples(|sample| self.note(&sample)).expect(self.processor.name);
     }
 
@@ -328,6 +330,12 @@ pub(crate) fn thread(scene: &Scene, event: &Event) -> [ThreadEvent; 1] {
     let mut saved = saved.to_be_started(true);
     saved.set_period(&scene.table, PERIOD).unwrap();
     [ThreadEvent::SwitchedOut(saved)]
+}
+
+/// Returns the register of the overflow status.
+fn status() -> MsrAddress {
+    // SAFETY: the register is read.
+    unsafe { MsrAddress::new(0x38E) }
 }
 
 /// A facility with records.

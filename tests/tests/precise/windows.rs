@@ -114,7 +114,7 @@ fn after_a_dropped_window_the_events_are_lent_until_the_next_window_ends() {
         assert!(session.reprogram(|_| panic!("{what}")).is_err(), "{what}");
         let window = session.lend(0, |sample| scene.note(&sample)).expect(&what);
         window.end(0).expect(&what);
-        // What was left of the period was in the window that was dropped.
+        // The rest of the period was in the window that was dropped.
         scene.happen(0, PERIOD);
         scene.ends_after(session, 3, &what);
     }

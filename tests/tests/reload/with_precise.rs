@@ -4,10 +4,11 @@ use core::cell::{Cell, RefCell};
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::{Claim, service_with};
-use pmu_intel::precise::{
-    Precise, PreciseEvent, PreciseMemory, PreciseRecorder, PreciseReport, PreciseUnit, Precision,
+use pmu_core::{
+    AutoCounterReload, Claim, CounterSession, CounterSet, EventTable, OpenedEvents, Precision,
+    service,
 };
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::ProcessMemory;
 use pmu_tests::opened::Random;
 use pmu_virt::{
@@ -196,9 +197,9 @@ fn leak<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// A driver's groups of reloaded counters beside its precise records, which have their own counters.
+/// A driver's groups of reloaded counters beside its precise events, which have their own counters.
 #[test]
-fn a_session_with_counter_reload_has_precise_records_beside_its_groups() {
+fn a_session_with_counter_reload_has_precise_events_beside_its_groups() {
     let memory: &'static PreciseMemory =
         Box::leak(Box::new(PreciseMemory::<[AtomicU64; 2048]>::new()));
     let first = ptr::from_ref(memory).cast::<AtomicU64>();
@@ -215,25 +216,32 @@ fn a_session_with_counter_reload_has_precise_records_beside_its_groups() {
         let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
         let unit: &PreciseUnit = leak(PreciseUnit::detect(&mock.snapshot(), mock).unwrap());
         let kernel: &Kernel = leak(Kernel::new(mock, freezing));
+        let source = move || {
+            // SAFETY: the mock writes to the lent memory alone, which lasts.
+            let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
+            let reloads = AutoCounterReload::new(&kernel.reload, &kernel.reloads);
+            let opened = OpenedEvents::new(&kernel.unit, &kernel.table as &EventTable);
+            opened.with((pebs, reloads))
+        };
         let [recorded, reported]: &[Cell<u32>; 2] = leak(Default::default());
-        let handler = leak(|mock: &Mock<'_>| {
-            let records = Precise::new(unit, memory, |_: &PreciseReport<'_>| {
-                recorded.set(recorded.get() + 1);
-            });
-            let (source, counters) = (kernel.source(), &kernel.memory);
-            let serviced = service_with(&source, mock, mock, counters, records, |_, _| {
-                reported.set(reported.get() + 1);
+        let handler = leak(move |mock: &Mock<'_>| {
+            let serviced = service(&source(), mock, mock, &kernel.memory, |sample| {
+                let seen = if sample.instruction().is_some() { recorded } else { reported };
+                seen.set(seen.get() + 1);
             });
             assert_ne!(serviced.unwrap().claim, Claim::NotOurs);
         });
         mock.on_interrupt(handler);
-        let mut session = kernel.take(mock);
+        let (all, lent) = (CounterSet::ALL, &kernel.memory);
+        let session = CounterSession::take(source(), &kernel.unit, all, mock, mock, lent);
+        let mut session = session.unwrap();
+        if freezing {
+            session.freeze_on_interrupt().unwrap();
+        }
         kernel.table.set_min_period(10);
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        let recorder = unsafe { PreciseRecorder::take(unit, mock, memory, Some(PHYSICAL)) };
-        let mut recorder = recorder.unwrap();
-        let event = PreciseEvent::new(raw(2).user_only().every(100), Precision::ConstantSkid);
-        recorder.start(&mut session, &event, |_| ()).unwrap();
+        let event = raw(2).user_only().every(100).precise(Precision::ConstantSkid);
+        let event = session.open_event(&kernel.unit, &event).unwrap();
+        session.start_event(event, 0).unwrap();
         // The group is programmed after the records, and again.
         for round in 1..4u32 {
             let misses = raw(0).every(50).reloaded_by(0b10);
@@ -250,7 +258,6 @@ fn a_session_with_counter_reload_has_precise_records_beside_its_groups() {
             assert_eq!(recorded.get(), 5 * round, "{freezing}");
             session.close_group(group, 0).unwrap();
         }
-        recorder.shut_down(&mut session, |_| ()).unwrap();
         session.shut_down().unwrap();
         assert_eq!(mock.breach(), None, "{freezing}");
     }

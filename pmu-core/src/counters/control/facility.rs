@@ -271,13 +271,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`Access`](CounterError::Access): a register access failed. The call can be repeated.
-    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()).
+    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()), now or in a call
+    ///   before that left the LVT entry masked.
     pub fn report_samples(
         &mut self,
         mut report: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), CounterError> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
+        }
+        if self.memory.is_muted() {
+            let unit = self.unit();
+            let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
+            return Err(CounterError::Faulted(marked_faulted(register)));
         }
         self.report_waiting(&mut report)
     }
