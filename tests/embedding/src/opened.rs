@@ -134,7 +134,7 @@ fn profile(machine: &Machine, processor: &Snapshot) {
     }));
     any(session.apply_interval(source));
     any(session.read(source));
-    any(session.reprogram_all(|overflow| {
+    any(session.reprogram_all(|overflow, _| {
         black_box(overflow);
     }));
     any(session.stop(source));
