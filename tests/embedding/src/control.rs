@@ -337,7 +337,7 @@ fn session(
     session = drain(drain(session, false)?, true)?;
     SAVE.measure(|| session.save(&mut area, |_| ()));
     RESTORE.measure(|| session.restore(&area));
-    REPROGRAM.measure(|| session.reprogram_all(|_| ()));
+    REPROGRAM.measure(|| session.reprogram_all(|_, _| ()));
     share(&unit, session.counters_mut(), &opened);
     session = drain(session, false)?;
     SHUT_DOWN.measure(|| session.shut_down());
