@@ -236,8 +236,14 @@ fn sampled_ops_of_a_known_loop_are_those_of_the_listing() {
 #[test]
 fn precise_records_of_a_known_loop_are_of_its_branches() {
     let Some(kernel) = kernel() else { return };
-    let pmu = "intel:version=5,gp=8,full-width,pebs";
-    for (count, words) in [("step", "exact events"), ("time", "events")] {
+    let store = "intel:version=5,gp=8,full-width,pebs";
+    // The kernel tells the buffer's physical address.
+    let architectural = "intel:version=6,gp=8,fixed=3,pebs=architectural";
+    for (pmu, count, words) in [
+        (store, "step", "exact events"),
+        (store, "time", "events"),
+        (architectural, "step", "exact events"),
+    ] {
         let arguments = ["--count", count, "--append", words];
         let Some(run) = Run::stepped(&kernel, pmu, &arguments) else { return };
         let records = run.fields("record");
