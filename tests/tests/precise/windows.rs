@@ -155,7 +155,16 @@ fn a_reprogramming_that_fails_at_any_access_can_be_repeated() {
                     scene.happen(0, PERIOD);
                 }
                 scene.happen(0, PERIOD);
-                scene.ends_after(session, 4, &what);
+                // While the index is in a register that does not answer, nobody knows whose the records in the buffer
+                // are.
+                let dropped = scene.memory.dropped().unattributed;
+                if scene.unit.needs_physical_address() && dropped != 0 {
+                    scene.drain(&mut session);
+                    assert_eq!(scene.reported() as u32 + dropped, 4, "{what}");
+                    scene.ends(session, &what);
+                } else {
+                    scene.ends_after(session, 4, &what);
+                }
                 if failed.is_ok() {
                     assert!(access > 5);
                     break;
