@@ -155,8 +155,7 @@ fn a_reprogramming_that_fails_at_any_access_can_be_repeated() {
                     scene.happen(0, PERIOD);
                 }
                 scene.happen(0, PERIOD);
-                // While the index is in a register that does not answer, nobody knows whose the records in the buffer
-                // are.
+                // An index that does not answer hides the owners of the records.
                 let dropped = scene.memory.dropped().unattributed;
                 if scene.unit.needs_physical_address() && dropped != 0 {
                     scene.drain(&mut session);

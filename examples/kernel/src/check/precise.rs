@@ -1,6 +1,7 @@
 //! Claims of Intel's precise records, on a loop whose branches were counted by hand.
 
-use pmu::intel::precise::{GeneralRegister, PreciseRecord, PreciseRecords, SampleParts};
+use pmu::core::SampleParts;
+use pmu::intel::precise::{GeneralRegister, PreciseRecord, PreciseRecords};
 
 use crate::check::bench::Bench;
 use crate::check::claim::Outcome;
