@@ -5,14 +5,16 @@ use core::fmt;
 use crate::precise::parts::SampleParts;
 use crate::precise::precision::Precision;
 
-/// The precision, the parts, and whether the event has a threshold of latency: 14 bits.
+/// The precision, the parts, and whether the event has a threshold of latency: the upper 14 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PackedPrecise(u16);
 
 impl PackedPrecise {
     pub(crate) const NONE: Self = Self(0);
 
-    const PRECISION: u32 = SampleParts::BITS;
+    /// Number of the low bits, which are left to others.
+    pub(crate) const FREE: u32 = 2;
+    const PRECISION: u32 = Self::FREE + SampleParts::BITS;
     const LATENCY: u16 = 1 << (Self::PRECISION + 2);
 
     pub(crate) const fn with_precision(self, precision: Precision) -> Self {
@@ -20,8 +22,8 @@ impl PackedPrecise {
     }
 
     pub(crate) const fn with_parts(self, parts: SampleParts) -> Self {
-        let others = self.0 & !SampleParts::from_bits(u16::MAX).bits();
-        Self(others | self.parts().and(parts).bits())
+        let others = self.0 & !(SampleParts::from_bits(u16::MAX).bits() << Self::FREE);
+        Self(others | self.parts().and(parts).bits() << Self::FREE)
     }
 
     pub(crate) const fn with_latency(self) -> Self {
@@ -33,7 +35,7 @@ impl PackedPrecise {
     }
 
     pub(crate) const fn parts(self) -> SampleParts {
-        SampleParts::from_bits(self.0)
+        SampleParts::from_bits(self.0 >> Self::FREE)
     }
 
     pub(crate) const fn has_latency(self) -> bool {
@@ -49,8 +51,9 @@ impl PackedPrecise {
         self.0
     }
 
+    /// Returns the request in these bits, whose low ones are others'.
     pub(crate) const fn of_bits(bits: u16) -> Self {
-        Self(bits)
+        Self(bits & !((1 << Self::FREE) - 1))
     }
 }
 
@@ -80,8 +83,8 @@ mod tests {
             assert_eq!((packed.precision(), packed.parts()), (Some(precision), parts));
             assert!(!packed.has_latency() && packed.with_latency().has_latency());
             assert_eq!(packed.with_latency().parts(), parts);
-            assert!(packed.with_latency().bits() < 1 << 14);
-            assert_eq!(PackedPrecise::of_bits(packed.bits()), packed);
+            assert_eq!(packed.with_latency().bits() & 0b11, 0);
+            assert_eq!(PackedPrecise::of_bits(packed.bits() | 0b11), packed);
         }
         assert!(PackedPrecise::NONE.is_none());
         assert_eq!(PackedPrecise::NONE.precision(), None);

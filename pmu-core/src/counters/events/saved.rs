@@ -64,9 +64,6 @@ pub struct SavedEvent {
     pub(crate) forgotten: [u64; 2],
 }
 
-/// Number of bits of the guest mode among the attributes.
-pub(crate) const GUEST_BITS: u32 = 2;
-
 impl SavedEvent {
     pub(crate) const NONE: Self = Self {
         started: false,
@@ -99,7 +96,7 @@ impl SavedEvent {
         Self {
             total_wanted: event.reporting.keeps_total(),
             rotates: event.rotates,
-            attributes: event.guest as u16 | event.precise.bits() << GUEST_BITS,
+            attributes: event.guest as u16 | event.precise.bits(),
             core_type: core_type_of(event, processor),
             membership: Membership {
                 reload: event.reload,
@@ -226,7 +223,7 @@ impl SavedEvent {
     }
 
     pub(crate) const fn precise(&self) -> PackedPrecise {
-        PackedPrecise::of_bits(self.attributes >> GUEST_BITS)
+        PackedPrecise::of_bits(self.attributes)
     }
 
     pub(crate) fn name(&self) -> Option<GenericEvent> {

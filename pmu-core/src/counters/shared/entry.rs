@@ -7,7 +7,7 @@ use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::membership::Membership;
-use crate::counters::events::saved::{GUEST_BITS, SavedEvent};
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::select::EventSelect;
@@ -218,7 +218,7 @@ impl EventEntry {
     /// Returns the extra register of the present encoding.
     #[inline]
     pub(crate) fn precise(&self) -> PackedPrecise {
-        PackedPrecise::of_bits(self.members.attributes.load(Relaxed) >> GUEST_BITS)
+        PackedPrecise::of_bits(self.members.attributes.load(Relaxed))
     }
 
     pub(crate) fn is_precise(&self) -> bool {

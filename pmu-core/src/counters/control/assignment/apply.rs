@@ -7,6 +7,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -62,7 +63,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .iter()
             .any(|counter| gated(&planner.before, counter) || gated(&planner.plan, counter));
         let together = if together { changing } else { CounterSet::NONE };
-        planner.outcome = self.pause(together).and(self.settle_left_over(planner.counters));
+        planner.outcome = self.pause(together);
+        if S::Facility::RECORDS {
+            planner.outcome = planner.outcome.and(self.settle_left_over(planner.counters));
+        }
         together
     }
 
@@ -105,11 +109,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let settled = self.settle_facilities();
         // An interrupt that could not restart the counters stopped those, too, that were started after it.
         let resumed = self.unpause(together | self.running(self.own()));
-        match (planner.outcome, settled.and(resumed)) {
+        if S::Facility::OFFERS && settled.is_err() {
             // Other events faulted, too.
-            (Err(error), Err(_)) => Err(error.faulted()),
-            (outcome, after) => outcome.and(after),
+            planner.outcome = planner.outcome.map_err(CounterError::faulted);
         }
+        planner.outcome.and(settled).and(resumed)
     }
 
     /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits
