@@ -24,6 +24,9 @@ const STEP: u32 = 4;
 /// Bytes of a unit of the index of architectural PEBS.
 const INDEX_UNIT: u32 = 16;
 
+/// Greatest index of architectural PEBS: 23 bits.
+const MAX_INDEX: u32 = 0x7F_FFFF;
+
 /// The facility with a backend for its registers.
 pub(crate) struct Registers<'p, 'a, M> {
     pub(crate) pebs: &'p Pebs<'a>,
@@ -113,6 +116,12 @@ impl Pebs<'_> {
         if self.unit.model.one_page { capacity.min(PAGE) } else { capacity }
     }
 
+    /// Returns the number of bytes of the buffer that are used by whole records of this size.
+    fn usable_of(&self, size: usize) -> usize {
+        let usable = self.usable();
+        usable - usable.checked_rem(size).unwrap_or(0)
+    }
+
     /// Returns the offset in the buffer from which on a record interrupts. While records of events that left wait, it
     /// is each record.
     fn threshold_of(&self, wanted: &Wanted) -> u32 {
@@ -125,7 +134,7 @@ impl Pebs<'_> {
         {
             (true, false) => least,
             (true, true) => INDEX_UNIT as usize,
-            (false, false) => (self.usable() / size * size).saturating_sub(room).max(size),
+            (false, false) => self.usable_of(size).saturating_sub(room).max(size),
             (false, true) => self.usable().saturating_sub(room).max(INDEX_UNIT as usize),
         };
         offset as u32
@@ -242,7 +251,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         let is_empty = area.pebs_index.load(Relaxed) == base;
         // Behind records of another size, the last one may begin anywhere below the end, and they may reach up to it.
         let usable = match is_empty || !pebs.unit.has_adaptive_control() {
-            true => pebs.usable() / size * size,
+            true => pebs.usable_of(size),
             false => pebs.usable().saturating_sub(size),
         };
         area.pebs_interrupt_threshold.store(base + u64::from(threshold), Relaxed);
@@ -284,7 +293,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             self.msr.wrmsr_retrying(index_register(), 0)?;
             self.write(IA32_PEBS_BASE, base)?;
         }
-        let index = index.with_enable(true).with_threshold(threshold / INDEX_UNIT);
+        let index = index.with_enable(true).with_threshold(threshold / INDEX_UNIT & MAX_INDEX);
         self.msr.wrmsr_retrying(index_register(), index.into_bits())
     }
 
