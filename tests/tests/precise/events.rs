@@ -1,7 +1,10 @@
 //! A precise event does all that a plain event does.
 
-use pmu_core::{CounterError, GroupId, NotPrecise, ThreadEvent};
-use pmu_intel::precise::PreciseThreshold;
+use pmu_core::{
+    CounterError, CounterSession, CounterSet, EventTable, GroupId, NotPrecise, OpenedEvents,
+    SavedEvent, ThreadEvent,
+};
+use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::opened::raw;
 
 use crate::scene::*;
@@ -207,5 +210,74 @@ fn what_cannot_be_precise_is_refused_as_it_is_opened() {
         let precise = precise(0);
         assert_eq!(refused(precise.every(0)), NotPrecise::NoPeriod);
         scene.ends(session, &what);
+    }
+}
+
+#[test]
+fn an_exclusive_event_is_alone_and_a_child_counts_as_its_parent() {
+    for processor in processors() {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        let first = scene.start(&mut session, &precise(0).exclusive().tagged(1).with_total());
+        let other = session.open_event(&scene.counters, &precise(0).tagged(2)).unwrap();
+        let refused = session.start_event(other, 0);
+        assert_eq!(refused, Err(CounterError::NoFreeCounter), "{what}");
+        scene.happen(0, PERIOD);
+        let child = session.child_event(first, 3).unwrap().to_be_started(true);
+        session.stop_event(first, 0).unwrap();
+        let mut thread = [ThreadEvent::SwitchedOut(child)];
+        session.switch_in(&scene.counters, &mut thread, 0).unwrap();
+        scene.happen(0, 2 * PERIOD);
+        session.switch_out(&mut thread, 0, |sample| scene.note(&sample)).unwrap();
+        let samples = [1, 2, 3].map(|tag| scene.addresses(tag).len());
+        assert_eq!(samples, [1, 0, 2], "{what}");
+        let ThreadEvent::SwitchedOut(child) = thread[0] else { panic!("{what}") };
+        assert_eq!(child.count().value, 2 * PERIOD, "{what}");
+        scene.all_reported(&what);
+        scene.ends(session, &what);
+    }
+}
+
+/// A hybrid pair of which one core has no records, and one whose records have another format.
+#[test]
+fn a_threads_event_goes_from_core_to_core_and_is_counted_where_it_can_be_precise() {
+    for (here, there) in processors().into_iter().zip(processors().into_iter().skip(2)) {
+        let what = format!("{} and {}", here.name, there.name);
+        let (here, there) = (Scene::new(here), Scene::new(there));
+        let (mut session, mut other) = (here.take(), there.take());
+        let without = Scene::new(here.processor);
+        let source = OpenedEvents::new(&without.counters, &without.table as &EventTable);
+        let mut blind = CounterSession::take(
+            source.with(None::<Pebs<'static>>),
+            &without.counters,
+            CounterSet::ALL,
+            without.mock,
+            without.mock,
+            &without.counter_memory,
+        )
+        .unwrap();
+        let id = here.start(&mut session, &precise(0).with_total());
+        let asked = SavedEvent::new(&here.counters, &precise(0).every(100_000)).unwrap();
+        let mut thread = [ThreadEvent::Opened(id)];
+        for slice in 1..=8 {
+            here.happen(0, 30);
+            session.switch_out(&mut thread, slice, |sample| here.note(&sample)).unwrap();
+            let ThreadEvent::SwitchedOut(saved) = thread[0] else { panic!("{what}") };
+            assert_eq!(saved.select(), asked.select(), "{what}");
+            blind.switch_in(&without.counters, &mut thread, slice).unwrap();
+            without.happen(0, 1000);
+            blind.switch_out(&mut thread, slice, |_| panic!("{what}")).unwrap();
+            other.switch_in(&there.counters, &mut thread, slice).unwrap();
+            there.happen(0, 40);
+            other.switch_out(&mut thread, slice, |sample| there.note(&sample)).unwrap();
+            session.switch_in(&here.counters, &mut thread, slice).unwrap();
+        }
+        let ThreadEvent::Opened(id) = thread[0] else { panic!("{what}") };
+        assert_eq!(session.read_event(id, 9).unwrap().value, 8 * 70, "{what}");
+        let samples = here.addresses(0).len() + there.addresses(0).len();
+        assert_eq!(samples as u64, 8 * 70 / PERIOD, "{what}");
+        here.ends(session, &what);
+        there.ends(other, &what);
+        blind.shut_down().unwrap();
     }
 }
