@@ -61,7 +61,7 @@ impl Place {
             until: AtomicU32::new(0),
             generation: AtomicU16::new(0),
             counter: AtomicU16::new(0),
-            event: AtomicU32::new(FORGOTTEN),
+            event: AtomicU32::new(0),
             flags: AtomicU32::new(0),
             period: AtomicU64::new(0),
             reloaded: AtomicU64::new(0),

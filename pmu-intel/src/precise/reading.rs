@@ -14,6 +14,7 @@ use crate::precise::departed::Departed;
 use crate::precise::pebs::Pebs;
 use crate::precise::registers::PebsIndex;
 use crate::precise::sample::AccessKind;
+use crate::precise::service::LEAST_PART;
 use crate::precise::state::{SlotFlags, TAKEN};
 
 /// The records that an interrupt reads.
@@ -55,8 +56,8 @@ impl Pebs<'_> {
         }
         let (mut records, mut count) = (self.records(from, to), 0);
         loop {
-            let place = to - records.remaining() as u32;
             let Some(record) = records.next() else { return count };
+            let place = to - records.remaining() as u32 - record.size() as u32;
             count += u32::from(self.counters_of(&record, place, generation).contains(counter));
         }
     }
@@ -69,23 +70,25 @@ impl Pebs<'_> {
         counter: CounterId,
     ) -> Result<Waiting, MsrFault> {
         let state = &self.memory.state;
-        if !state.recording().contains(counter) {
-            return Ok(Waiting::NONE);
-        }
-        let (generation, (from, to)) = (state.generation(), state.batch());
-        let before = generation.wrapping_sub(1);
-        let place = from.max(state.departed.end(counter, before));
-        let pending = state.pending.load(Relaxed) & counter.only().bits() != 0;
-        let batch = self.count(counter, (place, to), before) + u32::from(pending);
-        let place = state.departed.end(counter, generation);
-        let buffer = self.count(counter, (place, self.filled(msr)?), generation);
-        if state.generation() != generation {
-            // The interrupt has read the buffer out, and has reported the records.
-            return self.count_waiting(msr, counter);
-        }
-        match batch + buffer {
-            0 => Ok(Waiting::NONE),
-            records => Ok(Waiting { records, reloaded: self.reload_of(counter) }),
+        loop {
+            if !state.recording().contains(counter) {
+                return Ok(Waiting::NONE);
+            }
+            let (generation, (from, to)) = (state.generation(), state.batch());
+            let before = generation.wrapping_sub(1);
+            let place = from.max(state.departed.end(counter, before));
+            let pending = state.pending.load(Relaxed) & counter.only().bits() != 0;
+            let batch = self.count(counter, (place, to), before) + u32::from(pending);
+            let place = state.departed.end(counter, generation);
+            let buffer = self.count(counter, (place, self.filled(msr)?), generation);
+            if state.generation() != generation {
+                // The interrupt has read the buffer out, and has reported the records.
+                continue;
+            }
+            return match batch + buffer {
+                0 => Ok(Waiting::NONE),
+                records => Ok(Waiting { records, reloaded: self.reload_of(counter) }),
+            };
         }
     }
 
@@ -135,8 +138,15 @@ impl Pebs<'_> {
         let until = filled.unwrap_or(u32::MAX);
         let event = (!stuck && filled.is_ok()).then(|| slot.event());
         let (period, flags) = (slot.reload.load(Relaxed), slot.flags().0);
+        // Parts of a period are no samples.
+        let period = if period >= LEAST_PART { 0 } else { period };
         let departed = Departed { counter, event, period, reloaded: period, flags, until };
-        if until != 0 && !state.departed.add(departed, generation) && self.reset(msr).is_ok() {
+        let is_none = self.count_waiting(msr, counter) == Ok(Waiting::NONE);
+        if until != 0
+            && (stuck || !is_none)
+            && !state.departed.add(departed, generation)
+            && self.reset(msr).is_ok()
+        {
             self.memory.count_lost();
         }
     }

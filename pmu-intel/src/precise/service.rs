@@ -7,7 +7,7 @@ use crate::precise::settle::Registers;
 use crate::precise::state::TAKEN;
 
 /// Periods from here on may be parts of longer ones: at least half of what a counter can take.
-const LEAST_PART: u64 = 1 << 30;
+pub(crate) const LEAST_PART: u64 = 1 << 30;
 
 impl Facility for Pebs<'_> {
     const RECORDS: bool = true;

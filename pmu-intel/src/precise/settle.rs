@@ -13,7 +13,8 @@ use crate::precise::pebs::Pebs;
 use crate::precise::registers::{
     IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, PebsDataCfg, PebsIndex, PmcCfgC,
 };
-use crate::precise::state::{KNOWN, SlotFlags, TAKEN};
+use crate::precise::service::LEAST_PART;
+use crate::precise::state::{KNOWN, STOPPED, SlotFlags, TAKEN};
 use crate::precise::threshold::PreciseThreshold;
 use crate::precise::unit::kinds_of_counters;
 use crate::registers::{IA32_DS_AREA, IA32_PEBS_ENABLE, IA32_PMC_FX0_CFG_C, IA32_PMC_GP0_CFG_C};
@@ -89,6 +90,7 @@ impl Pebs<'_> {
     /// common to them changes.
     pub(crate) fn changes_all(&self, running: &Running<'_>) -> CounterSet {
         let state = &self.memory.state;
+        state.clear(STOPPED);
         let wanted =
             if running.are_lent() { return CounterSet::NONE } else { self.wanted(running) };
         let is_same = if self.unit.needs_physical_address() {
@@ -99,6 +101,7 @@ impl Pebs<'_> {
         if state.is(KNOWN) && is_same {
             return CounterSet::NONE;
         }
+        state.set(STOPPED);
         // While registers are programmed again, an event is not known to write records, and does.
         let runs = |counter: &CounterId| running.on(*counter).is_some();
         state.recording() | state.enabled().iter().filter(runs).collect()
@@ -127,11 +130,13 @@ impl Pebs<'_> {
     fn threshold_of(&self, wanted: &Wanted) -> u32 {
         let state = &self.memory.state;
         let has_departed = state.departed.of(state.generation()).next().is_some();
+        let has_parts =
+            (wanted.counters & state.recording()).iter().any(|of| self.reload_of(of) >= LEAST_PART);
+        let each_record = wanted.each_record || has_departed || has_parts;
         let (least, size) = wanted.sizes;
         // Records that wait must leave room for one of an event that comes, with all parts.
         let room = (size * wanted.counters.len()).max(self.size_of(self.unit.groups()));
-        let offset = match (wanted.each_record || has_departed, self.unit.needs_physical_address())
-        {
+        let offset = match (each_record, self.unit.needs_physical_address()) {
             (true, false) => least,
             (true, true) => INDEX_UNIT as usize,
             (false, false) => self.usable_of(size).saturating_sub(room).max(size),
@@ -221,9 +226,12 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         memory.reset_dropped();
         state.clear(KNOWN);
         state.set_recording(CounterSet::NONE);
+        state.set_enabled(CounterSet::NONE);
         state.set_parts(SampleParts::NONE);
+        state.set_batch((0, 0));
+        state.pending.store(0, Relaxed);
+        state.stuck.store(0, Relaxed);
         state.departed.clear();
-        state.set(TAKEN);
         let (area, base) = (memory.save_area(), memory.buffer_address());
         // Without room the processor writes nothing, wherever the index is meanwhile.
         area.pebs_absolute_maximum.store(0, Relaxed);
@@ -233,18 +241,21 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         if !self.pebs.unit.needs_physical_address() {
             memory.control_area().set_recording(true);
         }
+        state.set(TAKEN);
     }
 
     /// Sets the end of the buffer and its threshold.
     fn arrange(&self, wanted: &Wanted, is_known: bool) -> Result<(), MsrFault> {
         let (pebs, memory) = (self.pebs, self.pebs.memory);
         let (state, threshold) = (&memory.state, pebs.threshold_of(wanted));
-        let before = state.threshold.swap(threshold, Relaxed);
         if pebs.unit.needs_physical_address() {
-            if is_known && before == threshold {
+            // The index is not written while records are: an interrupt may have asked for another threshold meanwhile.
+            let is_same = state.threshold.load(Relaxed) == threshold;
+            if is_known && (is_same || !state.is(STOPPED)) {
                 return Ok(());
             }
             state.clear(KNOWN);
+            state.threshold.store(threshold, Relaxed);
             return self.write_index(threshold);
         }
         let (area, base, size) = (memory.save_area(), memory.buffer_address(), wanted.sizes.1);
@@ -254,9 +265,18 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             true => pebs.usable_of(size),
             false => pebs.usable().saturating_sub(size),
         };
-        area.pebs_interrupt_threshold.store(base + u64::from(threshold), Relaxed);
         area.pebs_absolute_maximum.store(base + usable as u64, Relaxed);
-        Ok(())
+        let mut wanted_threshold = threshold;
+        loop {
+            state.threshold.store(wanted_threshold, Relaxed);
+            area.pebs_interrupt_threshold.store(base + u64::from(wanted_threshold), Relaxed);
+            // An interrupt may have begun a period in parts meanwhile.
+            let now = pebs.threshold_of(wanted);
+            if now >= wanted_threshold {
+                return Ok(());
+            }
+            wanted_threshold = now;
+        }
     }
 
     /// Lets each record interrupt until the facility is next settled. The counters are stopped.
@@ -284,7 +304,8 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
 
     /// Gives the processor the buffer of architectural PEBS, and its threshold. Records that are in the buffer stay.
     fn write_index(&self, threshold: u32) -> Result<(), MsrFault> {
-        let base = self.base();
+        let (base, state) = (self.base(), &self.pebs.memory.state);
+        let generation = state.generation();
         let found = self.read(IA32_PEBS_BASE)?;
         let index = PebsIndex::from_bits(self.msr.rdmsr_retrying(index_register())?);
         let index = if found == base { index } else { PebsIndex::new() };
@@ -294,6 +315,12 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             self.write(IA32_PEBS_BASE, base)?;
         }
         let index = index.with_enable(true).with_threshold(threshold / INDEX_UNIT & MAX_INDEX);
+        self.msr.wrmsr_retrying(index_register(), index.into_bits())?;
+        if state.generation() == generation {
+            return Ok(());
+        }
+        // A late interrupt has read the records out meanwhile, which are in the buffer again.
+        let index = index.with_write(0).with_full(false);
         self.msr.wrmsr_retrying(index_register(), index.into_bits())
     }
 

@@ -15,6 +15,9 @@ pub(crate) const TAKEN: u8 = 1 << 0;
 /// The registers have the values that are noted here.
 pub(crate) const KNOWN: u8 = 1 << 1;
 
+/// The counters that write records are stopped while the facility is settled.
+pub(crate) const STOPPED: u8 = 1 << 2;
+
 /// State that tasks and the interrupt share.
 #[derive(Debug)]
 pub(crate) struct State {

@@ -274,8 +274,6 @@ impl PreciseUnit {
         }
     }
 
-    /// Returns whether every counter writes records of every event, and the enable register has bits of fixed counters
-    /// in the places of load latencies.
     /// Returns whether the processor has the register of front-end conditions.
     pub(crate) const fn has_frontend(&self) -> bool {
         matches!(
@@ -284,6 +282,8 @@ impl PreciseUnit {
         )
     }
 
+    /// Returns whether every counter writes records of every event, and the enable register has bits of fixed counters
+    /// in the places of load latencies.
     pub(crate) const fn is_baseline(&self) -> bool {
         self.needs_physical_address() || self.has_adaptive_control()
     }

@@ -331,6 +331,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // The borrower may have changed the facilities' registers.
             self.source.facility().lose();
         }
+        let of_facilities = self.source.facility().status_bits();
         outcome = outcome.and(self.clear_facilities(own, Moment::GivenUp));
         outcome = outcome.and(self.table().extra.restore(&self.msr));
         // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
@@ -339,7 +340,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if let Some(global) = self.unit().global().filter(|_| !own.is_empty()) {
             // An interrupt that is yet to come may have frozen the counters. The overflow of a counter whose events are
             // recorded raises no interrupt, which would have acknowledged it.
-            let silent = if S::Facility::RECORDS { own.bits() } else { 0 };
+            let silent = if S::Facility::RECORDS { own.bits() | of_facilities } else { 0 };
             if global.frozen | silent != 0 {
                 outcome = outcome.and(self.acknowledge(global, global.frozen | silent).map(|_| ()));
             }

@@ -79,8 +79,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let precise = self.precise_of(own);
         let mut outcome = self.pause(precise).map_err(CounterError::faulted);
         outcome = outcome.and(self.restore_fixed_control(own));
-        self.count_waiting(own);
-        let (lost, parked, stopped) = self.stop_lost(own, all);
+        let changed = self.count_waiting(own);
+        let (lost, parked, stopped) = self.stop_lost(own, if all { own } else { changed });
         outcome = outcome.and(stopped);
         outcome = outcome.and(self.clear_stale(own, lost));
         outcome = outcome.and(self.restore_extra(own));
@@ -102,10 +102,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Adds what was counted up to records that wait: their counters may have lost their values, and begin new periods.
-    /// The records are reported later.
-    fn count_waiting(&self, own: CounterSet) {
+    /// The records are reported later. Returns the counters that are to be loaded anew.
+    fn count_waiting(&self, own: CounterSet) -> CounterSet {
+        let mut changed = CounterSet::NONE;
         if !S::Facility::RECORDS {
-            return;
+            return changed;
         }
         for (counter, slot) in self.slots_of(own) {
             let Some(event) = slot.running() else { continue };
@@ -114,11 +115,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 && let Ok(waiting) = self.leave_facilities(counter, event)
             {
                 entry.accumulate_records(waiting, &self.registers(counter));
-                if waiting != Waiting::NONE {
-                    entry.period.recorded(waiting.reloaded);
+                if waiting != Waiting::NONE && entry.period.recorded(waiting.reloaded) {
+                    // The next part of the period, or a period of another length, begins.
+                    entry.period.end_chunk();
+                    changed = changed | counter.only();
                 }
             }
         }
+        changed
     }
 
     /// Restores the other owners' bits of the fixed counters' control register, and clears the session's bits that
@@ -140,17 +144,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
     }
 
-    /// Stops the counters whose control registers lost their value, or all, and returns them, and the saved ones among
-    /// the others. So nothing that firmware left in these registers counts.
+    /// Stops the counters whose control registers lost their value, and those of `anyway`, and returns them, and the
+    /// saved ones among the others. So nothing that firmware left in these registers counts.
     fn stop_lost(
         &self,
         own: CounterSet,
-        all: bool,
+        anyway: CounterSet,
     ) -> (CounterSet, CounterSet, Result<(), CounterError>) {
         let (mut lost, mut parked, mut outcome) = (CounterSet::NONE, CounterSet::NONE, Ok(()));
         for (counter, slot) in self.slots_of(own) {
             let registers = self.registers(counter);
-            if !all
+            if !anyway.contains(counter)
                 && let SlotState::Running { event, .. } | SlotState::Parked { event } = slot.load()
                 && let Some(bits) = self.running_bits(&registers, event)
                 && self.holds(&registers, bits) == Ok(true)

@@ -76,6 +76,10 @@ where
     ) {
         let (source, registers) = (self.source, self.unit().registers(counter));
         let Some(entry) = source.opened().entry_in_interrupt(running.event) else { return };
+        if B::RECORDS && entry.is_precise() {
+            // Its records tell of its overflows, also while it leaves its counter.
+            return;
+        }
         if !entry.period.reports() {
             return match value {
                 None => entry.accumulate_wrap(registers.mask()),

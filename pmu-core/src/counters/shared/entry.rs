@@ -215,7 +215,7 @@ impl EventEntry {
         PackedFilter::of_bits(self.branches.load(Relaxed))
     }
 
-    /// Returns the extra register of the present encoding.
+    /// Returns what the event asks of precise sampling.
     #[inline]
     pub(crate) fn precise(&self) -> PackedPrecise {
         PackedPrecise::of_bits(self.members.attributes.load(Relaxed))
@@ -225,6 +225,7 @@ impl EventEntry {
         !self.precise().is_none()
     }
 
+    /// Returns the extra register of the present encoding.
     pub(crate) fn register(&self) -> Option<MsrAddress> {
         self.extra_register(self.encoding())
     }
@@ -445,7 +446,6 @@ impl EventEntry {
         !self.period.reports() && self.counted_to.load(Relaxed) == 0
     }
 
-    /// Returns the caller's tag of the event.
     /// Adds what was counted up to the last of the records that wait of the event's counter.
     pub(crate) fn accumulate_records(&self, waiting: Waiting, registers: &Counter) {
         let (total, counted_to) = waiting.added_to(self.accumulated(), registers);
@@ -459,6 +459,7 @@ impl EventEntry {
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 
+    /// Returns the caller's tag of the event.
     pub(crate) fn tag(&self) -> u64 {
         self.members.tag.load(Relaxed)
     }

@@ -65,12 +65,12 @@ impl<'a> PreciseRecords<'a> {
         self.malformed
     }
 
-    /// Takes `count` words off the rest.
     /// Returns the number of bytes that are not read yet.
     pub(crate) fn remaining(&self) -> usize {
         8 * self.rest.len()
     }
 
+    /// Takes `count` words off the rest.
     fn take(&mut self, count: usize) -> Option<Words<'a>> {
         let taken = self.rest.range(0, count)?;
         self.rest = self.rest.after(count);

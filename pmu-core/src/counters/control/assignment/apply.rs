@@ -109,7 +109,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let settled = self.settle_facilities();
         // An interrupt that could not restart the counters stopped those, too, that were started after it.
         let resumed = self.unpause(together | self.running(self.own()));
-        if S::Facility::OFFERS && settled.is_err() {
+        if S::Facility::OFFERS && settled.and(resumed).is_err() {
             // Other events faulted, too.
             planner.outcome = planner.outcome.map_err(CounterError::faulted);
         }
