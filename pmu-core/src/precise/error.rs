@@ -9,7 +9,8 @@ use crate::precise::parts::SampleParts;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NotPrecise {
-    /// The session's event source has no facility that samples precisely.
+    /// The session's event source has no facility that samples precisely, or the processor has none. The
+    /// vendor's crate and `Pmu` tell the reason.
     NoFacility,
     /// The event has no [period](crate::Event::every), so it has no samples.
     NoPeriod,
@@ -39,7 +40,7 @@ pub enum NotPrecise {
 impl fmt::Display for NotPrecise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFacility => f.write_str("nothing samples precisely"),
+            Self::NoFacility => f.write_str("the processor, or the source of the events, has no precise records"),
             Self::NoPeriod => f.write_str("precise samples need a period"),
             Self::Event => f.write_str("the processor writes no records of this event"),
             Self::NextAddressOnly => {

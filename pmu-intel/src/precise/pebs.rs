@@ -98,7 +98,8 @@ impl<'a> Pebs<'a> {
         (of_pages && fits).then_some(Self { unit, memory, physical, reading: None, all: false })
     }
 
-    /// Returns the record of the sample that is being reported, without what the event does not count.
+    /// Returns the record of the sample that is being reported, limited to the privilege levels that the
+    /// event counts.
     ///
     /// ```
     /// use pmu_core::Sample;

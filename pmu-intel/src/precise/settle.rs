@@ -314,7 +314,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             self.msr.wrmsr_retrying(index_register(), 0)?;
             self.write(IA32_PEBS_BASE, base)?;
         }
-        let index = index.with_enable(true).with_threshold(threshold / INDEX_UNIT & MAX_INDEX);
+        let index = index.with_enable(true).with_threshold((threshold / INDEX_UNIT) & MAX_INDEX);
         self.msr.wrmsr_retrying(index_register(), index.into_bits())?;
         if state.generation() == generation {
             return Ok(());

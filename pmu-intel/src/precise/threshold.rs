@@ -8,6 +8,8 @@ pub enum PreciseThreshold {
     #[default]
     EachRecord,
     /// The processor interrupts when the rest of the buffer has room for only one record per counter. One interrupt
-    /// then reports many records.
+    /// then reports many records, so the size of the buffer limits the time of the interrupt. After an event has left
+    /// its counter while its records wait, the next record interrupts. A task reports records that wait by
+    /// [`report_samples`](pmu_core::CounterSession::report_samples).
     NearlyFull,
 }

@@ -264,7 +264,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reports the samples of [precise](Event::precise) events whose records wait in memory. With a threshold of many
     /// records, samples may wait for a long time. Their addresses belong to the memory mappings that the process had
     /// when they were recorded. So call this method before the process ends or maps other files, and before an event is
-    /// closed.
+    /// closed. While the counters are [lent](Self::lend), no record waits: `lend` reported them.
     ///
     /// # Context
     /// Task, on the session's processor.

@@ -29,7 +29,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// A counter whose registers kept their contents continues. If an overflow of this counter is pending, the call
     /// reports the overflow to `overflowed`, because the interrupt may be lost. The overflow's interrupted address is
-    /// unknown. A sampler should therefore pass `|_| ()`, which ignores the overflow.
+    /// unknown. A sampler should therefore ignore the overflow. A waiting sample of a
+    /// [precise](crate::Event::precise) event has its [instruction](Sample::instruction).
     ///
     /// The call does not start events that were not running, or counters that were [saved](Self::save). Events can use
     /// faulted counters again, but the events that were on these counters do not run. A
@@ -42,7 +43,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// fn resume<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     /// ) -> Result<CounterSet, CounterError> {
-    ///     counters.reprogram(|_overflow| { /* not a sample: the interrupted address is not known */ })
+    ///     counters.reprogram(|_sample| { /* without an instruction, its interrupted address is not known */ })
     /// }
     /// ```
     ///

@@ -55,7 +55,9 @@ use crate::precise::sample::PreciseSample;
 /// ```
 ///
 /// # Context
-/// Task, on the processor of the session. An interrupt may come at any time, and calls the methods of [`Facility`].
+/// Task, on the processor of the session. An interrupt may come at any time, and calls the methods of [`Facility`]. The
+/// interrupt's handler also calls [`waiting`](Self::waiting), [`branches`](Self::branches),
+/// [`is_newest`](Self::is_newest) and [`instruction`](Self::instruction): these four take no lock.
 pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;

@@ -21,6 +21,8 @@ use crate::msr::fault::MsrFault;
 /// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
 /// 4. The driver acknowledges the overflows, together with the facility's [`status_bits`](Self::status_bits). The
 ///    driver reports each overflow with a reference to the facility, so that a handler can read what `collect` stored.
+///    Before that, the driver reports each [record](Self::next_record) as an overflow. If the period of a record's
+///    event has changed, the driver loads the counter, and calls [`set_reload`](Self::set_reload).
 /// 5. [`end`](Self::end), after the counters run again.
 ///
 /// Keep a facility small, because `service_with` takes the facility by value. Commonly a facility consists of two

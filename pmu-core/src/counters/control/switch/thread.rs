@@ -27,6 +27,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///
+    /// If any of the events is [precise](crate::Event::precise), the call reports all samples of the processor whose
+    /// records wait, as [`report_samples`](Self::report_samples) does: also those of other events, which `overflowed`
+    /// knows by their tags. All counters of precise events are stopped meanwhile.
+    ///
     /// If `events` contains any event of a [group](Self::open_group), all events of the group leave their counters.
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
     /// removed events return, or until [`close_group`](Self::close_group).
@@ -45,7 +49,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     events: &mut [ThreadEvent],
     ///     now: u64,
     /// ) -> Result<u64, SwitchError> {
-    ///     counters.switch_out(events, now, |_overflow| { /* a last sample */ })?;
+    ///     counters.switch_out(events, now, |_sample| { /* a last sample */ })?;
     ///     let counts = events.iter().map(|event| match event {
     ///         ThreadEvent::SwitchedOut(event) => event.count().value,
     ///         _ => 0,
