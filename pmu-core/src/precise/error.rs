@@ -40,7 +40,9 @@ pub enum NotPrecise {
 impl fmt::Display for NotPrecise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFacility => f.write_str("the processor, or the source of the events, has no precise records"),
+            Self::NoFacility => {
+                f.write_str("the processor, or the source of the events, has no precise records")
+            }
             Self::NoPeriod => f.write_str("precise samples need a period"),
             Self::Event => f.write_str("the processor writes no records of this event"),
             Self::NextAddressOnly => {
