@@ -23,8 +23,7 @@ impl PreciseUnit {
         let capable = self.capable_of(asked, precision, counters);
         let capable = capable.map_err(CounterError::NotPrecise)?;
         let mut counters = counters & capable;
-        let is_cycles = asked.select.select_bits() & EVENT == 0x3C;
-        if let Some(instead) = self.model.cycles(precision).filter(|_| is_cycles) {
+        if let Some(instead) = self.instead(asked.select, precision) {
             let others = asked.select.select_bits() & !EVENT;
             asked.select = EventSelect::from_bits(others | instead.select_bits());
             counters = counters & self.counters.counters_of(&Event::raw(instead))?;
@@ -49,8 +48,7 @@ impl PreciseUnit {
         if asked.in_guests_only || !self.takes_extra(asked) {
             return Err(NotPrecise::Unsupported);
         }
-        let is_cycles = asked.select.select_bits() & EVENT == 0x3C;
-        let select = self.model.cycles(precision).filter(|_| is_cycles).unwrap_or(asked.select);
+        let select = self.instead(asked.select, precision).unwrap_or(asked.select);
         if !self.can_record(select) {
             return Err(NotPrecise::Event);
         }
@@ -89,16 +87,17 @@ impl PreciseUnit {
     /// event.
     fn takes_extra(&self, asked: &Asked) -> bool {
         let Some((register, condition)) = asked.extra else { return true };
-        let select = asked.select.select_bits() as u16;
-        asked.latency.is_none() && self.is_condition(register, condition, select)
-            || asked.latency.is_some() && register.get() == MSR_PEBS_LD_LAT_THRESHOLD
+        asked.latency.is_none()
+            && self.has_frontend()
+            && register.get() == MSR_PEBS_FRONTEND
+            && FRONTEND_EVENTS.contains(&(asked.select.select_bits() as u16))
+            && condition & !FRONTEND_BITS == 0
     }
 
-    pub(crate) fn is_condition(&self, register: MsrAddress, condition: u64, select: u16) -> bool {
-        self.has_frontend()
-            && register.get() == MSR_PEBS_FRONTEND
-            && FRONTEND_EVENTS.contains(&select)
-            && condition & !FRONTEND_BITS == 0
+    /// Returns the event that is counted in place of cycles, if the processor writes no records of cycles.
+    fn instead(&self, select: EventSelect, precision: Precision) -> Option<EventSelect> {
+        let is_cycles = select.select_bits() & EVENT == 0x3C;
+        self.model.cycles(precision).filter(|_| is_cycles)
     }
 }
 

@@ -173,11 +173,6 @@ impl Pebs<'_> {
         counters & known
     }
 
-    /// Returns whether the buffer has reached its threshold, or has an index that cannot be right.
-    pub(crate) fn has_reached<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
-        self.memory.interrupts(self.unit, msr)
-    }
-
     /// Empties the buffer. Returns the number of bytes that were written.
     fn reset<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
         let written = match self.unit.format() {

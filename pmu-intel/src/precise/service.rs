@@ -30,7 +30,7 @@ impl Facility for Pebs<'_> {
         }
         let interrupts = match interrupted.status {
             // Another owner's interrupt, or a status that could not be read: the buffer's own threshold tells.
-            0 => self.has_reached(msr)?,
+            0 => self.memory.interrupts(self.unit, msr)?,
             status => status & self.status_bits() != 0,
         };
         if interrupts || self.all {

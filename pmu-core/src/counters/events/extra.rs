@@ -11,7 +11,7 @@ pub(crate) const MAX_ENCODINGS: u8 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) struct Extra {
-    /// The value of the register: also a latency, whose register depends on the processor.
+    /// The value of the register. Of an event with a latency, the latency: the processor's facility names the register.
     pub(crate) value: u64,
     /// The register of each encoding; the first ones are in use.
     pub(crate) registers: [OptionalAddress; MAX_ENCODINGS as usize],

@@ -104,8 +104,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
     }
 
-    /// Returns the precise event of a counter that has this value, if its record is yet to be written. Who else has the
-    /// counters takes the record away: the event's next occurrence is to be recorded instead.
+    /// Returns the precise event of a counter that has this value, if its record is yet to be written. Another owner of
+    /// the counters discards that record: the event's next occurrence is to be recorded instead.
     #[inline(always)]
     pub(crate) fn due_on(&self, counter: CounterId, value: u64) -> Option<&EventEntry> {
         let is_due = S::Facility::RECORDS && self.registers(counter).has_overflowed(value);
