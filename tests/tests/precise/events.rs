@@ -6,6 +6,7 @@ use pmu_core::{
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::opened::raw;
+use pmu_virt::mock::PmiFault;
 
 use crate::scene::*;
 use crate::support::{address, processors};
@@ -279,5 +280,25 @@ fn a_threads_event_goes_from_core_to_core_and_is_counted_where_it_can_be_precise
         here.ends(session, &what);
         there.ends(other, &what);
         blind.shut_down().unwrap();
+    }
+}
+
+/// The interrupt of the second event's record is lost.
+#[test]
+fn events_that_leave_one_counter_after_another_keep_their_records() {
+    for processor in processors() {
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        scene.memory.set_threshold(PreciseThreshold::NearlyFull);
+        let mut session = scene.take();
+        for (tag, periods) in [(1, 2), (2, 1)] {
+            let event = scene.start(&mut session, &precise(0).tagged(tag));
+            scene.mock.inject_pmi(PmiFault::Lost);
+            scene.happen(0, periods * PERIOD);
+            session.stop_event(event, 0).unwrap();
+        }
+        session.report_samples(|sample| scene.note(&sample)).unwrap();
+        let tags: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.tag).collect();
+        assert_eq!(tags, [1, 1, 2], "{what}");
+        scene.ends(session, &what);
     }
 }
