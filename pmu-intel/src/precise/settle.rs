@@ -155,6 +155,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             true if !state.is(TAKEN) => Ok(()),
             true => {
                 self.abandon(state.recording());
+                state.set_coming(CounterSet::NONE);
                 state.set_recording(CounterSet::NONE);
                 state.set_parts(SampleParts::NONE);
                 self.enable(running, &wanted, CounterSet::NONE)
@@ -185,6 +186,8 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         let stay: CounterSet =
             (wanted.counters & state.recording()).iter().filter(is_there).collect();
         self.abandon(state.recording().without(stay));
+        let is_coming = |counter: &CounterId| running.is_coming(*counter);
+        state.set_coming(wanted.counters.iter().filter(is_coming).collect());
         let anew = wanted.counters.without(stay);
         for counter in anew.iter() {
             if let Some((slot, event)) = state.slot(counter).zip(running.on(counter)) {
@@ -204,9 +207,10 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         self.enable(running, wanted, anew)
     }
 
-    /// Notes that events left these counters without notice, because an access failed. Records of theirs may wait.
+    /// Notes that events left these counters without notice, because an access failed. Records of theirs may wait, but
+    /// not of an event that could not be started.
     fn abandon(&self, counters: CounterSet) {
-        for counter in counters.iter() {
+        for counter in counters.without(self.pebs.memory.state.coming()).iter() {
             self.pebs.abandon(self.msr, counter, false);
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct State {
     enabled: AtomicU64,
     /// Counters that may have written records after their events had left, because registers did not answer.
     pub(crate) stuck: AtomicU64,
+    /// Counter of an event that was about to be started: it may have failed, and has no records then.
+    coming: AtomicU64,
     /// Value of the register that enables records.
     pub(crate) enable: AtomicU64,
     /// Part of the buffer that is read out and not reported yet: first byte, and end above it.
@@ -72,6 +74,7 @@ impl State {
             recording: AtomicU64::new(0),
             enabled: AtomicU64::new(0),
             stuck: AtomicU64::new(0),
+            coming: AtomicU64::new(0),
             enable: AtomicU64::new(0),
             batch: AtomicU64::new(0),
             pending: AtomicU64::new(0),
@@ -113,6 +116,14 @@ impl State {
 
     pub(crate) fn set_recording(&self, counters: CounterSet) {
         self.recording.store(counters.bits(), Release);
+    }
+
+    pub(crate) fn coming(&self) -> CounterSet {
+        CounterSet::from_bits(self.coming.load(Relaxed))
+    }
+
+    pub(crate) fn set_coming(&self, counters: CounterSet) {
+        self.coming.store(counters.bits(), Relaxed);
     }
 
     pub(crate) fn enabled(&self) -> CounterSet {

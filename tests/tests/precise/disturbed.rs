@@ -294,9 +294,11 @@ fn with_a_fault_at_each_access_of_an_interrupt_the_next_one_reports_the_records(
     }
 }
 
-/// A write of the index would drop the records that are in the buffer.
+/// A write of the index would drop the records that are in the buffer. Where a start need not pause the other events, it
+/// succeeds.
 #[test]
 fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer() {
+    let mut failures = 0;
     for processor in processors().into_iter().filter(tells_apart) {
         let (scene, what) = (Scene::new(processor), name(&processor));
         scene.memory.set_threshold(PreciseThreshold::NearlyFull);
@@ -304,12 +306,14 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
         let first = scene.start(&mut session, &precise(0));
         scene.happen(0, 2 * PERIOD);
         assert_eq!(scene.reported(), 0, "{what}");
-        let other = session.open_event(&scene.counters, &precise(3)).unwrap();
+        // In parts, after each of which the processor interrupts: the index has another threshold.
+        let other = precise(3).every(1 << 40);
+        let other = session.open_event(&scene.counters, &other).unwrap();
         // IA32_PERF_GLOBAL_CTRL.
         scene.mock.inject(Fault::Register(0x38F));
         let failed = session.start_event(other, 0);
         scene.mock.inject(Fault::None);
-        assert!(failed.is_err(), "{what}");
+        failures += u32::from(failed.is_err());
         let _ = session.report_samples(|sample| scene.note(&sample));
         session.reprogram(|sample| scene.note(&sample)).expect(&what);
         if session.counter_of(first).is_none() {
@@ -318,6 +322,7 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
         scene.happen(0, PERIOD);
         scene.ends_after(session, 3, &what);
     }
+    assert_ne!(failures, 0);
 }
 
 /// Returns the number of events that can be started beside those that run, and closes them.

@@ -45,7 +45,7 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
             let other = session.open_event(&scene.counters, &precise(3)).unwrap();
             let outcome = scene.fails_twice_at(access, || session.start_event(other, 0));
             let Some(outcome) = outcome else {
-                assert!(access > 5);
+                assert!(access > 3);
                 break;
             };
             match outcome {

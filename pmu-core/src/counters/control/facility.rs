@@ -157,15 +157,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         counter: CounterId,
         event: EventId,
     ) -> Result<(), CounterError> {
+        let ran = self.settle_on_coming(counter, event).and_then(|()| self.run(counter, event));
+        // On failure, as if there was no such event.
+        self.settle_facilities().and(ran)
+    }
+
+    /// Settles the facilities on an event that is about to be started on a free counter.
+    pub(crate) fn settle_on_coming(
+        &self,
+        counter: CounterId,
+        event: EventId,
+    ) -> Result<(), CounterError> {
         let running = self.on_counters(self.own(), Moment::Changed);
         let running = Running { coming: Some((counter, event)), ..running };
         let settled = self.settle_stopped(&running);
-        let ran = match settled {
-            Ok(()) => self.run(counter, event),
-            Err(Unsettled { fault, .. }) => Err(CounterError::Access(fault)),
-        };
-        // On failure, as if there was no such event.
-        ran.or_else(|error| self.settle_facilities().and(Err(error)))
+        settled.map_err(|Unsettled { fault, .. }| CounterError::Access(fault))
     }
 
     /// Settles the facilities on the events that are on counters now. If registers do not answer, the counters of their

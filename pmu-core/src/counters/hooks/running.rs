@@ -104,6 +104,12 @@ impl<'r> Running<'r> {
         RunningEvent::of(self.table, coming.or(slot.running())?)
     }
 
+    /// Returns whether the event on a counter is about to be started. Until the facility is settled again, it is not known
+    /// whether it was.
+    pub fn is_coming(&self, counter: CounterId) -> bool {
+        self.coming.is_some_and(|(on, _)| on == counter)
+    }
+
     /// Returns the counters whose overflows are to reload this counter: those of the events that its event
     /// [names](crate::Event::reloaded_by), as far as they are on counters.
     pub fn reloaded_by(&self, counter: CounterId) -> CounterSet {

@@ -43,20 +43,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         applied
     }
 
-    /// Begins a change. If events of groups, of guests, or with a facility change counters, stops and returns all
-    /// counters that change.
+    /// Begins a change. If events of groups or of guests change counters, stops and returns all counters that change.
+    /// The same if events with a facility do, unless one event comes and none leaves.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
-        // A sample before the facilities are settled would not be recorded, or lack its branches.
-        let asks = |entry: &EventEntry| {
-            S::Facility::OFFERS && (entry.is_precise() || !entry.branches().is_none())
-        };
+        // Then it comes when the facilities are settled on it already.
+        let comes_alone = planner.leaving.is_empty() && planner.counters.len() == 1;
         let is_gated = |placed: Placement| {
             let entry = self.table().entry(placed.event);
-            entry.is_some_and(|entry| entry.is_gated() || asks(entry))
+            entry.is_some_and(|entry| entry.is_gated() || !comes_alone && Self::asks(entry))
         };
         let gated = |plan: &Plan, counter| plan.at(counter).is_some_and(is_gated);
         let together = changing
@@ -68,6 +66,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             planner.outcome = planner.outcome.and(self.settle_left_over(planner.counters));
         }
         together
+    }
+
+    /// Returns whether an event must not run before the facilities are settled on it: a sample would not be recorded, or
+    /// lack its branches.
+    fn asks(entry: &EventEntry) -> bool {
+        S::Facility::OFFERS && (entry.is_precise() || !entry.branches().is_none())
     }
 
     /// Returns the next step of a change. After a failure, the steps lead back to the former assignment, as far as
@@ -193,6 +197,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             {
                 return planner.note(Err(error));
             }
+        }
+        if S::Facility::OFFERS
+            && self.table().entry(event).is_some_and(Self::asks)
+            && !self.is_gated(counter)
+            && let Err(error) = self.settle_on_coming(counter, event)
+        {
+            return planner.note(Err(error));
         }
         let moving = planner.take_moving(event);
         let rest = moving.map(|moving| (moving.period, moving.rest));
