@@ -9,7 +9,7 @@ pub enum PreciseThreshold {
     EachRecord,
     /// The processor interrupts when the rest of the buffer has room for only one record per counter. One interrupt
     /// then reports many records, so the size of the buffer limits the time of the interrupt. After an event has left
-    /// its counter while its records wait, the next record interrupts. A task reports records that wait by
-    /// [`report_samples`](pmu_core::CounterSession::report_samples).
+    /// its counter while its records wait, each record interrupts until a precise event next starts, stops or takes its
+    /// turn. A task reports records that wait by [`report_samples`](pmu_core::CounterSession::report_samples).
     NearlyFull,
 }

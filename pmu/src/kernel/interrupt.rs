@@ -1,6 +1,8 @@
 //! The performance interrupt.
 
-use pmu_core::{Claim, CounterMemory, Facility, InterruptFrame, Report, Sample, ServiceError};
+use pmu_core::{
+    Claim, CounterMemory, Facility, InterruptFrame, Report, Sample, SampledFrame, ServiceError,
+};
 
 use crate::kernel::duties::Duties;
 use crate::kernel::facilities::Facilities;
@@ -153,7 +155,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let is_stuck = &mut interrupted.is_stuck;
             let report = |report, sample: PmuSample<'_, K>, facility: &B| match report {
                 Report::Source(overflow) => {
-                    self.profiles.interrupt(frame, overflow.source);
+                    let exact = sample.instruction().and_then(|instruction| instruction.address);
+                    self.profiles.interrupt(&SampledFrame::new(frame, exact), overflow.source);
                     sampled(report, sample, facility);
                 }
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {

@@ -50,7 +50,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// The addresses of `range` are divided into buckets of equal size, each with a counter in `buffer`. The size of a
     /// bucket is the smallest power of two for which the buffer has enough counters. Each interrupt in `range` adds 1
-    /// to the counter of its bucket. The call does not clear the buffer first.
+    /// to the counter of its bucket. Each sample of a [precise](pmu_core::Event::precise) event adds 1 at the sampled
+    /// instruction. The call does not clear the buffer first.
     ///
     /// Two profiles of one event, with different periods, can run at the same time. Each profile uses a hardware
     /// counter of its own.

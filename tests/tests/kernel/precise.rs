@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::ptr;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use pmu::core::{
     BranchFilter, CounterError, Event, EventId, EventSelect, MsrAddress, MsrBackend, MsrErrorKind,
@@ -284,4 +284,21 @@ fn what_cannot_record_says_so_and_counts_all_the_same() {
     assert_eq!(other.precise_records(0).map(|_| ()), not_declared);
     let early: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
     assert_eq!(early.precise_records(0).map(|_| ()), not_declared);
+}
+
+/// All interrupts come at address 0, outside of the profile's range.
+#[test]
+fn a_profile_of_a_precise_event_counts_at_the_recorded_addresses() {
+    for (version, records) in processors() {
+        let pmu = machine(version, Some(records), Some(PHYSICAL));
+        let buckets = [const { AtomicU32::new(0) }; 8];
+        let profiled = event(0).precise(Precision::ConstantSkid);
+        let range = 0x40_1000..0x40_1020;
+        let profile = pmu.profile(profiled, range, &buckets, || happen(0, 6 * PERIOD)).unwrap();
+        let hits: Vec<_> = profile.hits().map(|(of, hits)| (of.start, hits)).collect();
+        assert_eq!(hits, [(0x40_1000, 4), (0x40_1004, 2)], "{version}");
+        assert_eq!(buckets.map(AtomicU32::into_inner).iter().sum::<u32>(), 6);
+        pmu.processor_down().unwrap();
+        assert!(mock().breach().is_none(), "{:?}", mock().breach());
+    }
 }
