@@ -12,7 +12,6 @@ pub(crate) mod others;
 pub(crate) mod ownership;
 pub(crate) mod read;
 pub(crate) mod reprogram;
-pub(crate) mod reserved;
 pub(crate) mod rows;
 pub(crate) mod run;
 pub(crate) mod stop_all;

@@ -106,8 +106,6 @@ pub enum CounterError {
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event, for one of these
     /// reasons:
     /// - Running events need another value in the register.
-    /// - A [facility](crate::Facility) has
-    ///   [reserved](crate::CounterSession::reserve_extra_register) the register with another value.
     /// - The processor's events use more extra registers than the session has room for.
     ///
     /// If the event has several extra registers, this is the address of the first register.

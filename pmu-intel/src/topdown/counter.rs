@@ -95,8 +95,8 @@ impl<'a, M: MsrBackend> TopDownCounter<'a, M> {
     ///
     /// # Errors
     /// - [`MemoryInUse`](TopDownError::MemoryInUse).
-    /// - [`SlotsInUse`](TopDownError::SlotsInUse): fixed counter 3 runs an event, is
-    ///   [reserved](CounterSession::reserve) for precise records, or is the session's only counter.
+    /// - [`SlotsInUse`](TopDownError::SlotsInUse): fixed counter 3 runs an event, or is the
+    ///   session's only counter.
     /// - [`Unresponsive`](TopDownError::Unresponsive): a write to the registers has no effect, as under a hypervisor
     ///   that does not implement these registers.
     /// - [`Session`](TopDownError::Session), [`Access`](TopDownError::Access).

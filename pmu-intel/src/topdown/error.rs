@@ -48,8 +48,8 @@ pub enum TopDownError {
     NoTopDown(NoTopDown),
     /// The memory belongs to another [`TopDownCounter`](crate::topdown::TopDownCounter) that was not shut down.
     MemoryInUse,
-    /// The top-down counter needs fixed counter 3, which counts the slots. Fixed counter 3 runs an event, is
-    /// [reserved](pmu_core::CounterSession::reserve) for precise records, or is the session's only counter.
+    /// The top-down counter needs fixed counter 3, which counts the slots. Fixed counter 3 runs an event, or
+    /// is the session's only counter.
     SlotsInUse,
     /// A write to fixed counter 3 or to `MSR_PERF_METRICS` has no effect. This happens under a hypervisor that does not
     /// implement these registers.

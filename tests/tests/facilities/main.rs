@@ -7,6 +7,5 @@ mod disturbed;
 mod hardware;
 mod lasting;
 mod passes;
-mod reserved;
 mod scene;
 mod windows;

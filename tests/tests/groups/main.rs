@@ -6,6 +6,5 @@ mod exclusive;
 mod extra;
 mod members;
 mod parts;
-mod reserved_extra;
 mod together;
 mod turns;

@@ -191,16 +191,13 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
     assert_eq!(registers(&mock), []);
 }
 
-/// A reload register that faults: the group does not run without its reloads, a counter that a facility has reserved
-/// still runs.
+/// A reload register that faults: the group does not run without its reloads, another event still does.
 #[test]
 fn a_group_whose_reload_register_faults_does_not_run() {
     for register in [0x1902, 0x1903, 0x1906, 0x1907, 0x190A, 0x190B, 0x190E, 0x190F] {
         let mock = mock(ALL);
         let kernel = Kernel::new(&mock, false);
         let mut session = kernel.take(&mock);
-        let (reserved, select) = session.reserve(&kernel.unit, &raw(3), CounterSet::ALL).unwrap();
-        session.start_reserved(reserved, select, false).unwrap();
         let beside = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
         session.start_event(beside, 0).unwrap();
         let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
@@ -217,28 +214,8 @@ fn a_group_whose_reload_register_faults_does_not_run() {
                 .iter()
                 .chain([&beside])
                 .any(|id| session.counter_of(*id).is_some_and(|on| on.bit() == counter));
-            let is_wanted = has_event || reserved.bit() == counter;
-            assert_eq!(runs, is_wanted, "{what}: counter {counter}");
+            assert_eq!(runs, has_event, "{what}: counter {counter}");
         }
-    }
-}
-
-#[test]
-fn a_reload_register_that_faults_stops_no_reserved_counter() {
-    for register in [0x1906, 0x1907, 0x190A, 0x190B] {
-        let mock = mock(ALL);
-        let kernel = Kernel::new(&mock, false);
-        let mut session = kernel.take(&mock);
-        let among = pmu_core::CounterSet::from_bits(1);
-        let (counter, select) = session.reserve(&kernel.unit, &raw(2), among).unwrap();
-        session.start_reserved(counter, select, false).unwrap();
-        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
-        mock.inject(Fault::Register(register));
-        let started = session.start_group(opened, 0);
-        mock.inject(Fault::None);
-        assert!(started.is_err(), "{register:#x}");
-        assert!(interrupts(&mock, 0).1, "{register:#x}: the reserved counter runs");
-        session.stop_reserved(counter).unwrap();
     }
 }
 

@@ -124,38 +124,6 @@ fn a_memory_event_and_the_siblings_events_never_have_counters_of_one_number() {
     first.shut_down().unwrap();
 }
 
-/// Precise records are often of memory events.
-#[test]
-fn a_reserved_counter_of_a_memory_event_is_the_cores_alone_until_it_is_released() {
-    let processor = plain(3);
-    let core = Core::new(&processor);
-    let [mut first, mut second] = core.take();
-    let plain = open(&mut second, &processor, raw(6).on(on(0)));
-    second.start_event(plain, 0).unwrap();
-    let refused = first.reserve(&processor.unit, &raw(2), on(0));
-    assert_eq!(refused, Err(CounterError::NoFreeCounter));
-    let (counter, select) = first.reserve(&processor.unit, &raw(2), on(1)).unwrap();
-    let narrow = open(&mut second, &processor, raw(7).on(on(1)));
-    assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
-    // An operation of the session in between does not give the claim up.
-    let beside = open(&mut first, &processor, raw(7).on(on(0)));
-    first.start_event(beside, 0).unwrap();
-    assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
-    // After the registers lost their contents, the claim begins again.
-    first.reprogram(|_| ()).unwrap();
-    first.stop_event(beside, 0).unwrap();
-    first.reserve_again(counter, select).unwrap();
-    assert_eq!(second.start_event(narrow, 0), Err(CounterError::NoFreeCounter));
-    first.reprogram(|_| ()).unwrap();
-    first.start_event(beside, 0).unwrap();
-    second.start_event(narrow, 0).unwrap();
-    assert_eq!(first.reserve_again(counter, select), Err(CounterError::NoFreeCounter));
-    second.stop_event(narrow, 0).unwrap();
-    first.reserve_again(counter, select).unwrap();
-    first.release_reserved(counter).unwrap();
-    second.start_event(narrow, 0).unwrap();
-}
-
 /// A memory event that rotates waits while the sibling has its counter; a thread's that does not is in error.
 #[test]
 fn a_memory_event_waits_for_the_sibling() {

@@ -91,23 +91,23 @@ fn a_source_whose_counter_was_taken_meanwhile_is_restored_on_another() {
     }
 }
 
-/// A facility's counter is the processor's, and not the process's.
+/// An event is the processor's, and not the process's.
 #[test]
-fn a_reserved_counter_counts_on_while_no_sources_counters_are_loaded() {
+fn an_event_counts_on_while_no_sources_counters_are_loaded() {
     for processor in opened::processors(Deviations::NONE) {
         for is_saved in [false, true] {
             match processor.configuration {
                 Configuration::Intel(_) => {
-                    reserved(&processor, &Emon::detect(&processor.snapshot).unwrap(), is_saved);
+                    beside(&processor, &Emon::detect(&processor.snapshot).unwrap(), is_saved);
                 }
-                _ => reserved(&processor, &Amd64::detect(&processor.snapshot).unwrap(), is_saved),
+                _ => beside(&processor, &Amd64::detect(&processor.snapshot).unwrap(), is_saved),
             }
         }
     }
 }
 
-/// Reserves a counter before the sources' counters are saved, or afterwards.
-fn reserved<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved: bool) {
+/// Starts an event before the sources' counters are saved, or afterwards.
+fn beside<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved: bool) {
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
     let both = WithOpenedEvents::new(interface, &table);
     let mock = processor.mock();
@@ -119,21 +119,17 @@ fn reserved<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved:
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
     }
     let counters = session.counters_mut();
-    let (counter, select) = counters.reserve(&processor.unit, &opened::raw(2), only).unwrap();
-    let before = counters.load_reserved(counter, 1 << 20).unwrap();
-    counters.start_reserved(counter, select, false).unwrap();
+    let event = counters.open_event(&processor.unit, &opened::raw(2)).unwrap();
+    counters.start_event(event, 0).unwrap();
     if !is_saved {
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
     }
     opened::happen(&mock, 2, 55);
-    let counters = session.counters_mut();
-    assert_eq!(counters.read_reserved(counter).unwrap() - before, 55, "{processor:?}");
+    assert_eq!(session.counters_mut().read_event(event, 0).unwrap().value, 55, "{processor:?}");
     session.restore(&area).unwrap();
     assert!(session.is_running(KProfileSource::TOTAL_ISSUES), "{processor:?}");
     opened::happen(&mock, 2, 55);
-    let counters = session.counters_mut();
-    assert_eq!(counters.read_reserved(counter).unwrap() - before, 110, "{processor:?}");
-    counters.release_reserved(counter).unwrap();
+    assert_eq!(session.counters_mut().read_event(event, 0).unwrap().value, 110, "{processor:?}");
     session.shut_down().unwrap();
 }
 

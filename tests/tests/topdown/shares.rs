@@ -1,6 +1,6 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
-use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_core::{Event, EventSelect};
 use pmu_intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownPart, TopDownView};
 use pmu_tests::opened::Random;
 use pmu_virt::{Mode, Privilege};
@@ -251,11 +251,6 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     assert_eq!(take(&mut session), Err(TopDownError::SlotsInUse));
     assert!(session.is_started(event));
     session.close_event(event, 0).unwrap();
-    // Precise records reserve the counter.
-    let on = CounterSet::fixed(1 << 3);
-    let (reserved, _) = session.reserve(&kernel.counters, &slots, on).unwrap();
-    assert_eq!(take(&mut session), Err(TopDownError::SlotsInUse));
-    session.release_reserved(reserved).unwrap();
     let mut topdown =
         TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
     assert_eq!(take(&mut session), Err(TopDownError::MemoryInUse));

@@ -252,7 +252,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Stops counters whose facilities' registers are unknown, and those of their events' groups. Counters that were
-    /// faulted before are not touched: they include those that facilities have reserved.
+    /// faulted before are not touched.
     fn stop_unsettled(&self, unsettled: CounterSet, own: CounterSet) {
         let faulted = |of: CounterSet| of.retain(|counter| self.is_faulted(counter));
         let before = faulted(own);

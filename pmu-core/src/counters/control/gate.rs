@@ -35,7 +35,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         })
     }
 
-    /// Stops the free counters and those that run for rows, by the global control register. Reserved counters run on.
+    /// Stops the free counters and those that run for rows, by the global control register.
     /// Returns `false` if there is no such register.
     pub(crate) fn close_gate(&self) -> Result<bool, CounterError> {
         let Some(global) = self.unit().global().filter(|_| self.is_open()) else {

@@ -67,12 +67,6 @@ impl CounterControl {
 }
 
 impl CounterControl {
-    /// Returns the value of the counter's bits with which the counter counts `select`, and does not interrupt.
-    /// `adaptive`: its precise records are adaptive.
-    pub(crate) const fn running_silently(self, select: EventSelect, adaptive: bool) -> u64 {
-        self.with(self.running(select), true, adaptive)
-    }
-
     /// Returns bits of a running counter, changed as facilities need them.
     pub(crate) const fn with(self, running: u64, silent: bool, adaptive: bool) -> u64 {
         let is_adaptive = match self {
@@ -172,28 +166,6 @@ impl Counter {
     /// The write failed.
     pub fn load(&self, msr: &impl MsrBackend, value: u64) -> Result<(), MsrFault> {
         msr.wrmsr_retrying(self.register_for(value), value)
-    }
-
-    /// Programs a general counter's event select with the interrupt on overflow disabled.
-    /// [`start_reserved`](crate::CounterSession::start_reserved) programs a counter in the same way. A facility with
-    /// reserved counters calls this method in its [`resume`](crate::FacilityControl::resume). For a fixed counter, the
-    /// call writes nothing, because the session restores the control register that all fixed counters share.
-    ///
-    /// # Errors
-    /// The write failed.
-    pub fn select_silently(
-        &self,
-        msr: &impl MsrBackend,
-        select: EventSelect,
-        adaptive: bool,
-    ) -> Result<(), MsrFault> {
-        match self.control {
-            CounterControl::Select(register) => {
-                let bits = self.control.running_silently(select, adaptive);
-                msr.wrmsr_retrying(register, bits)
-            }
-            CounterControl::Shared { .. } => Ok(()),
-        }
     }
 
     /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
@@ -319,7 +291,8 @@ mod tests {
         assert_eq!(of(3).running(select(1 << 37 | 0x1_0400)), 1 << 45 | 0b1010 << 12);
         assert_eq!(of(3).mask(), 0b11 << 44 | 0b1111 << 12);
         // Bit 32 + 4n: adaptive records. Without PMI, no overflow interrupts.
-        assert_eq!(of(1).running_silently(select(0x3_003C), true), 1 << 36 | 0b0011_0000);
-        assert_eq!(of(1).running_silently(select(0x1_003C), false), 0b0010_0000);
+        let silent = |bits, adaptive| of(1).with(of(1).running(select(bits)), true, adaptive);
+        assert_eq!(silent(0x3_003C, true), 1 << 36 | 0b0011_0000);
+        assert_eq!(silent(0x1_003C, false), 0b0010_0000);
     }
 }

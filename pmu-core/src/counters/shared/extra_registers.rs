@@ -25,17 +25,14 @@ struct ExtraRegister {
     address: SharedAddress,
     /// Set if the register holds `value`; clear after a failed write.
     known: AtomicBool,
-    /// Set while a facility needs `value`.
-    reserved: AtomicBool,
     value: AtomicU64,
     before: AtomicU64,
 }
 
 impl ExtraRegister {
     pub(crate) const fn new() -> Self {
-        let (known, reserved) = (AtomicBool::new(false), AtomicBool::new(false));
         let (value, before) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { address: SharedAddress::new(), known, reserved, value, before }
+        Self { address: SharedAddress::new(), known: AtomicBool::new(false), value, before }
     }
 
     fn write(
@@ -95,19 +92,6 @@ impl ExtraRegisters {
         self.place(register).is_some_and(|of| of.known.load(Relaxed))
     }
 
-    /// Returns the value that a facility needs in a register.
-    pub(crate) fn reserved(&self, register: MsrAddress) -> Option<u64> {
-        let of = self.place(register).filter(|of| of.reserved.load(Relaxed))?;
-        Some(of.value.load(Relaxed))
-    }
-
-    /// Keeps a register's value until a facility no longer needs it.
-    pub(crate) fn set_reserved(&self, register: MsrAddress, reserved: bool) {
-        if let Some(of) = self.place(register) {
-            of.reserved.store(reserved, Relaxed);
-        }
-    }
-
     /// Writes the registers' values again, after the registers lost them.
     pub(crate) fn write_again(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         self.write(msr, |of| of.value.load(Relaxed))
@@ -138,7 +122,7 @@ impl ExtraRegisters {
     pub(crate) fn clear(&self) {
         for of in &self.registers {
             of.address.store(OptionalAddress::NONE);
-            of.reserved.store(false, Relaxed);
+            of.known.store(false, Relaxed);
         }
     }
 }

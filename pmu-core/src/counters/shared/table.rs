@@ -214,12 +214,6 @@ impl EventTable {
         (entry.state() != EventState::Closed).then_some(entry)
     }
 
-    /// Returns whether an exclusive event is on a counter.
-    pub(crate) fn runs_exclusive(&self) -> bool {
-        let is_on = |entry: &EventEntry| entry.state() == EventState::Counting;
-        self.entries.iter().any(|entry| entry.is_exclusive() && is_on(entry))
-    }
-
     /// Returns whether an exclusive event, or one of guests, is on a counter.
     pub(crate) fn runs_exclusive_or_of_guests(&self) -> bool {
         let is_on = |entry: &EventEntry| entry.state() == EventState::Counting;

@@ -162,7 +162,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Returns the value that the first `events` events give a register, or that a facility needs in it.
+    /// Returns the value that the first `events` events give a register.
     #[inline(never)] // Linked once: both searches for a register ask.
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
@@ -172,6 +172,6 @@ impl Planner<'_> {
                 return Some(entry.extra_value());
             }
         }
-        self.table().extra.reserved(register)
+        None
     }
 }

@@ -4,9 +4,8 @@ use crate::counters::control::assignment::plan::{NoRoom, Plan};
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
-use crate::counters::registers::select::EventSelect;
 use crate::counters::shared::core_counters::{CoreThread, InUse};
 use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
@@ -53,15 +52,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let corrupts = |row| self.row_select(row).is_some_and(|event| thread.corrupts(event));
             let mut wanted = self.used(&thread);
             wanted.add(counters, rows.any(corrupts));
-            thread.claim(wanted)
-        })
-    }
-
-    /// Claims a free counter for the event of a facility.
-    pub(crate) fn claim_reserved(&self, counter: CounterId, select: EventSelect) -> bool {
-        self.source.core_thread().is_none_or(|thread| {
-            let mut wanted = self.used(&thread);
-            wanted.add(counter.only() & CounterSet::GENERAL, thread.corrupts(select));
             thread.claim(wanted)
         })
     }

@@ -78,7 +78,7 @@ pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Optio
         let bit = counter.only().bits();
         let event = match memory.slot(counter).map(|slot| slot.load()) {
             Some(SlotState::Running { event, .. }) => event,
-            // A reserved counter: the processor would write its records to the guest's memory.
+            // It may run with records, which the processor would write to the guest's memory.
             Some(SlotState::Faulted) => {
                 guest &= !bit;
                 continue;
@@ -87,7 +87,7 @@ pub fn guest_control(source: &impl EventSource, memory: &CounterMemory) -> Optio
         };
         let entry = source.opened().entry(event);
         guest = match entry.map(|entry| entry.guest_mode()) {
-            // As with a reserved counter.
+            // Its records, too.
             _ if entry.is_some_and(EventEntry::is_precise) => guest & !bit,
             Some(GuestMode::GuestOnly) => guest | bit,
             Some(GuestMode::HostOnly) => guest & !bit,
