@@ -16,6 +16,7 @@ mod frontend;
 mod interrupted;
 mod kept_apart;
 mod latency;
+mod leaving;
 mod load_sources;
 mod malformed;
 mod neighbors;
