@@ -1,6 +1,7 @@
 //! Intel's precise records.
 
 mod again;
+mod as_plain;
 mod attacks;
 mod beside;
 mod branch_trace;

@@ -77,8 +77,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let (period, tag) = (entry.period.ended(), entry.tag());
                 overflowed(EventOverflow { event, period, counter, tag });
             }
-            // The record of a precise event that is due is written with its next occurrence.
-            entry.period.begin_anew(period, S::Facility::RECORDS && entry.is_precise());
+            entry.period.begin_anew(period, S::Facility::RECORDS && detached.is_due);
             self.run_for(counter, event, None, true)
         });
         if applied.is_err() {
