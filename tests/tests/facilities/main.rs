@@ -7,6 +7,7 @@ mod disturbed;
 mod hardware;
 mod lasting;
 mod passes;
+mod recording;
 mod reserved;
 mod scene;
 mod windows;
