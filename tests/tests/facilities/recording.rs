@@ -425,7 +425,9 @@ fn a_third_partys_records_are_samples_of_their_events_whatever_happens() {
                     world.hardware.at.set(0);
                     let (kind, count) = (2 + random.below(5) as usize, random.below(130));
                     world.happen(kind, count);
-                    world.check(&format!("{processor:?}, seed {seed}, {interrupts}: {log:?}"));
+                    if random.below(4) == 0 {
+                        world.check(&format!("{processor:?}, seed {seed}, {interrupts}: {log:?}"));
+                    }
                 }
                 world.session.shut_down().unwrap();
                 assert_eq!(world.hardware.enabled.get(), 0, "{processor:?}");
