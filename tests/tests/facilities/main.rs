@@ -6,6 +6,7 @@ mod asked;
 mod disturbed;
 mod hardware;
 mod lasting;
+mod lasting_events;
 mod passes;
 mod recording;
 mod reserved;
