@@ -14,6 +14,7 @@ mod due_together;
 mod event_sequences;
 mod events;
 mod frontend;
+mod hybrid;
 mod interrupted;
 mod kept_apart;
 mod latency;
