@@ -4,6 +4,8 @@
 mod alone;
 mod asked;
 mod disturbed;
+mod everything;
+mod everything_disturbed;
 mod hardware;
 mod lasting;
 mod lasting_events;
