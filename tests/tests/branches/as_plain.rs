@@ -1,6 +1,6 @@
-//! An event with branches does all that a plain event does: the same operations at random on plain events, and on events
-//! that ask for branches. Each outcome, state, count and sample is the same, and each sample has the branches before it.
-//! And: such an event on the cores of a hybrid machine.
+//! An event with branches does all that a plain event does: the same operations at random on plain events, and on
+//! events that ask for branches. Each outcome, state, count and sample is the same, and each sample has the branches
+//! before it. And: such an event on the cores of a hybrid machine.
 
 use pmu_core::{
     BranchFilter, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
@@ -29,7 +29,7 @@ struct World<'s, 'a> {
     groups: Vec<GroupId>,
     thread: [ThreadEvent; 1],
     now: u64,
-    /// Which of the threads and owners runs, and the number of its newest branch.
+    /// Number of the thread or owner that runs, and of its newest branch.
     epoch: u64,
     number: u64,
 }

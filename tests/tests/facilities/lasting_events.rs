@@ -1,6 +1,6 @@
 //! Events that ask for all facilities of a processor. A fault lasts from each access of each call of the life on. When
-//! the fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming and a start do. If
-//! one facility cannot be suspended for a window, all are as before.
+//! the fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming and a start do.
+//! If one facility cannot be suspended for a window, all are as before.
 
 use pmu_tests::opened::happened;
 use pmu_virt::mock::{Deviations, Fault};

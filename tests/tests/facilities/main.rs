@@ -10,6 +10,7 @@ mod hardware;
 mod lasting;
 mod lasting_events;
 mod passes;
+mod recorder;
 mod recording;
 mod reserved;
 mod scene;

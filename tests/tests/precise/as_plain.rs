@@ -1,6 +1,8 @@
 //! A precise event does all that a plain event does. The same operations at random on plain events, and on precise ones
 //! in their place: each outcome, state, count and sample is the same, and the precise events' samples have records.
 
+use core::cell::RefCell;
+
 use pmu_core::{
     CounterSet, Event, EventId, EventStatus, GroupId, SavedEvent, ThreadEvent, sample_read,
 };
@@ -31,7 +33,7 @@ struct World {
     /// The event whose child the thread has.
     parent: EventId,
     thread: [ThreadEvent; 1],
-    samples: &'static std::cell::RefCell<Vec<Found>>,
+    samples: &'static RefCell<Vec<Found>>,
     now: u64,
     log: Vec<String>,
     /// The handler changes periods, and reads counts.
@@ -46,7 +48,7 @@ fn shared(processor: &Processor) -> CounterSet {
 impl World {
     fn new(processor: Processor, tags: PreciseTags, reacts: bool) -> Self {
         let scene = Scene::new(processor);
-        let samples: &'static std::cell::RefCell<Vec<Found>> = Box::leak(Box::default());
+        let samples: &'static RefCell<Vec<Found>> = Box::leak(Box::default());
         let mut session = scene.take();
         let on = shared(&processor);
         let event = |tag: u64, kind: usize| -> Event {

@@ -205,11 +205,12 @@ fn a_threads_event_that_was_closed_stops_no_other_event() {
     }
 }
 
-/// Each thread's latency or condition is in the register while the thread runs, and on no core that has no such register
-/// is its event counted.
+/// Each thread's latency or condition is in the register while the thread runs. On a core without the register the
+/// thread's event stands still.
 #[test]
 fn threads_of_two_conditions_have_their_own() {
-    let kinds: [(u32, [fn(&Processor) -> Vec<Event>; 2]); 2] = [
+    type Events = fn(&Processor) -> Vec<Event>;
+    let kinds: [(u32, [Events; 2]); 2] = [
         (0x3F6, [|of| loads(of, 30), |of| loads(of, 50)]),
         (0x3F7, [|_| vec![frontend(0x11)], |_| vec![frontend(0x40_0406)]]),
     ];

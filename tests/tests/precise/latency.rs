@@ -76,7 +76,7 @@ fn events_of_two_latencies_take_turns() {
     }
 }
 
-/// Where another event is counted beside it, both take turns with the other two.
+/// Events with an auxiliary event beside them take turns together with it.
 #[test]
 fn groups_of_two_latencies_take_turns() {
     let mut tried = 0;

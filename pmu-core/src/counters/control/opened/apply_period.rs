@@ -20,7 +20,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// There is one exception: the event waits for a counter, and at most one occurrence of its old period remains. The
     /// old period then ends, and its overflow is reported, when the event has a counter again. Only then does the new
-    /// period begin.
+    /// period begin. The same holds for a [precise](crate::Event::precise) event whose counter has overflowed and whose
+    /// record is yet to be written.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
