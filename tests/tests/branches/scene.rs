@@ -41,7 +41,7 @@ pub(crate) fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)
     let records: Records = BranchMemory::<[BranchSlot; 32]>::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let memory: &CounterMemory = &memory;
-    let table = EventTable::<[EventEntry; 8]>::new();
+    let table = EventTable::<[EventEntry; 12]>::new();
     let source = OpenedEvents::new(counters, &table as &EventTable);
     let source = source.with(Branches::new(unit, &records));
     let samples = RefCell::new(vec![]);

@@ -4,8 +4,13 @@
 mod alone;
 mod asked;
 mod disturbed;
+mod everything;
+mod everything_disturbed;
 mod hardware;
 mod lasting;
+mod lasting_events;
 mod passes;
+mod recorder;
+mod recording;
 mod scene;
 mod windows;

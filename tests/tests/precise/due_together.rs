@@ -120,3 +120,32 @@ fn a_due_record_waits_for_an_event_of_its_counter() {
         scene.ends_after(session, 1, what);
     }
 }
+
+/// The period that is over is reported, and the new one begins behind its record.
+#[test]
+fn a_period_that_is_applied_while_a_record_is_due_begins_behind_it() {
+    for (processor, _) in each().filter(|(processor, _)| processor.freezes) {
+        let what = processor.name;
+        let scene = Scene::new(processor);
+        let mut session = scene.take();
+        scene.start(&mut session, &plain());
+        let event = scene.start(&mut session, &on(0, 1).with_total());
+        scene.mock.advance(&mut both(PERIOD));
+        let due = scene.mock.with_precise_records(|records| records.due());
+        assert_eq!((scene.mock.written_records(), due), (0, Some(1)), "{what}");
+        session.apply_period(event, 60, 0, |_| panic!("{what}")).unwrap();
+        scene.happen(0, 1);
+        let periods = || {
+            let seen = scene.seen.borrow();
+            seen.iter().filter(|seen| seen.tag == 1).map(|seen| seen.period).collect::<Vec<_>>()
+        };
+        assert_eq!(periods(), [PERIOD], "{what}");
+        scene.happen(0, 59);
+        assert_eq!(periods(), [PERIOD], "{what}");
+        scene.happen(0, 1);
+        assert_eq!(periods(), [PERIOD, 60], "{what}");
+        // The record is written with an occurrence more.
+        assert_eq!(session.read_event(event, 0).unwrap().value, PERIOD + 1 + 60, "{what}");
+        scene.ends_after(session, 2, what);
+    }
+}

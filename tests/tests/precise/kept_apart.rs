@@ -7,6 +7,8 @@ use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::mock::PmiFault;
 use pmu_virt::{FedRecord, FedRegisters, Privilege};
 
+use crate::frontend::frontend;
+use crate::latency::loads;
 use crate::scene::*;
 use crate::support::*;
 
@@ -201,4 +203,57 @@ fn a_threads_event_that_was_closed_stops_no_other_event() {
         assert_eq!([1, 2].map(|tag| scene.samples(tag)), [0, 1], "{what}");
         scene.ends_after(session, 1, &what);
     }
+}
+
+/// Each thread's latency or condition is in the register while the thread runs. On a core without the register the
+/// thread's event stands still.
+#[test]
+fn threads_of_two_conditions_have_their_own() {
+    type Events = fn(&Processor) -> Vec<Event>;
+    let kinds: [(u32, [Events; 2]); 2] = [
+        (0x3F6, [|of| loads(of, 30), |of| loads(of, 50)]),
+        (0x3F7, [|_| vec![frontend(0x11)], |_| vec![frontend(0x40_0406)]]),
+    ];
+    let values = [[30, 50], [0x11, 0x40_0406]];
+    let mut tried = 0;
+    for (processor, kind) in processors().into_iter().flat_map(|of| [(of, 0), (of, 1)]) {
+        let (register, events) = kinds[kind];
+        let (scene, what) = (Scene::new(processor), format!("{}, {kind}", name(&processor)));
+        let without = Scene::new(processors()[0]);
+        let (mut session, mut elsewhere) = (scene.take(), without.take());
+        let mut threads = vec![];
+        for events in events {
+            let Ok(group) = session.open_group(&scene.counters, &events(&processor)) else { break };
+            session.start_group(group, 0).unwrap();
+            let mut thread: Vec<_> = session.group_events(group).map(ThreadEvent::Opened).collect();
+            session.switch_out(&mut thread, 0, |_| ()).unwrap();
+            threads.push(thread);
+        }
+        if threads.len() < 2 {
+            continue;
+        }
+        tried += 1;
+        for round in 0..6 {
+            let thread = &mut threads[round % 2];
+            session.switch_in(&scene.counters, thread, 0).expect(&what);
+            let on = |event: &ThreadEvent| match event {
+                ThreadEvent::Opened(id) => session.counter_of(*id),
+                other => panic!("{what}: {other:?}"),
+            };
+            assert_eq!(scene.read(register), values[kind][round % 2], "{what}, {round}");
+            let recording = on(thread.last().unwrap()).unwrap().only().bits();
+            assert_eq!(scene.enabled(), recording, "{what}, {round}");
+            session.switch_out(thread, 0, |_| ()).expect(&what);
+            assert_eq!(scene.enabled(), 0, "{what}, {round}");
+            // Format 0 has neither register.
+            elsewhere.switch_in(&without.counters, thread, 0).expect(&what);
+            assert_eq!(without.enabled(), 0, "{what}, {round}");
+            let running = without.mock.with_pmu(|pmu| pmu.running().count());
+            assert_eq!(running, 0, "{what}, {round}");
+            elsewhere.switch_out(thread, 0, |_| ()).expect(&what);
+        }
+        scene.ends(session, &what);
+        without.ends(elsewhere, &what);
+    }
+    assert!(tried >= 20, "{tried}");
 }

@@ -76,6 +76,44 @@ fn events_of_two_latencies_take_turns() {
     }
 }
 
+/// Events with an auxiliary event beside them take turns together with it.
+#[test]
+fn groups_of_two_latencies_take_turns() {
+    let mut tried = 0;
+    for processor in processors() {
+        let events = [30, 50].map(|cycles| {
+            let events = loads(&processor, cycles).into_iter();
+            events.map(|event| event.with_total().rotating()).collect::<Vec<_>>()
+        });
+        let (scene, what) = (Scene::new(processor), name(&processor));
+        let mut session = scene.take();
+        if events[0].len() == 1 || session.open_group(&scene.counters, &events[0]).is_err() {
+            continue;
+        }
+        tried += 1;
+        let groups = events.map(|events| scene.start_together(&mut session, &events));
+        let mut turns = [0; 2];
+        for now in 1..=20 {
+            let on = groups.map(|(group, _)| {
+                let on = session.group_events(group).map(|of| session.counter_of(of).is_some());
+                let on: Vec<bool> = on.collect();
+                assert_eq!(on[0], on[1], "{what}: as a whole");
+                on[0]
+            });
+            assert_eq!(on.iter().filter(|on| **on).count(), 1, "{what}");
+            let turn = usize::from(on[1]);
+            turns[turn] += 1;
+            assert_eq!(scene.read(0x3F6), [30, 50][turn], "{what}");
+            let recording = session.counter_of(groups[turn].1).unwrap().only().bits();
+            assert_eq!(scene.enabled(), recording, "{what}");
+            session.rotate(now).unwrap();
+        }
+        assert_eq!(turns, [10; 2], "{what}");
+        scene.ends(session, &what);
+    }
+    assert!(tried >= 8, "{tried}");
+}
+
 /// Sapphire Rapids: an auxiliary event, 0x03 with unit mask 0x82, is counted beside it and begins before it. It is an
 /// event as any other, counted in user and kernel mode, with INT.
 #[test]

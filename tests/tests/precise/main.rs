@@ -1,6 +1,7 @@
 //! Intel's precise records.
 
 mod again;
+mod as_plain;
 mod attacks;
 mod beside;
 mod branch_trace;
@@ -13,9 +14,11 @@ mod due_together;
 mod event_sequences;
 mod events;
 mod frontend;
+mod hybrid;
 mod interrupted;
 mod kept_apart;
 mod latency;
+mod leaving;
 mod load_sources;
 mod malformed;
 mod neighbors;

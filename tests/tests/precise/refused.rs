@@ -5,6 +5,8 @@ use pmu_tests::opened::raw;
 use pmu_virt::mock::PmiFault;
 
 use crate::latency::loads;
+use pmu_virt::mock::Fault;
+
 use crate::scene::*;
 use crate::support::*;
 
@@ -113,5 +115,43 @@ fn records_of_the_events_of_stores_are_of_stores() {
         assert_eq!(instructions.len(), 1, "{select:#x}");
         let access = instructions[0].access.map(|access| (access.load, access.store));
         assert_eq!(access, is_store.then_some((false, true)), "{select:#x}");
+    }
+}
+
+/// The register that tells where records are written. Without it they would be written elsewhere.
+#[test]
+fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
+    for processor in processors() {
+        let is_architectural = processor.counters.version == 6;
+        for register in if is_architectural { [0x3F4, 0x3F5] } else { [0x600; 2] } {
+            for lost in [false, true] {
+                let what = format!("{}, {register:#x}, lost: {lost}", name(&processor));
+                let scene = Scene::new(processor);
+                let mut session = scene.take();
+                let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+                if lost {
+                    session.start_event(event, 0).unwrap();
+                    scene.lose_registers();
+                }
+                scene.mock.inject(Fault::Register(register));
+                let failed = match lost {
+                    true => session.reprogram(|sample| scene.note(&sample)).map(|_| ()),
+                    false => session.start_event(event, 0),
+                };
+                scene.mock.inject(Fault::None);
+                assert!(failed.is_err(), "{what}");
+                assert_eq!(scene.enabled(), 0, "{what}");
+                scene.happen(0, 3 * PERIOD);
+                let written = (scene.mock.written_records(), scene.mock.lost_records());
+                assert_eq!(written, (0, 0), "{what}");
+                session.reprogram(|sample| scene.note(&sample)).expect(&what);
+                if session.counter_of(event).is_none() {
+                    let _ = session.stop_event(event, 0);
+                    session.start_event(event, 0).expect(&what);
+                }
+                scene.happen(0, PERIOD);
+                scene.ends_after(session, 1, &what);
+            }
+        }
     }
 }

@@ -22,6 +22,8 @@ pub(crate) struct Detached {
     pub(crate) rest: u64,
     /// A pending overflow ended the period, and was not reported.
     pub(crate) overflowed: bool,
+    /// A precise event's counter has overflowed, and its record is written with the event's next occurrence.
+    pub(crate) is_due: bool,
 }
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
@@ -98,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
             (rest, false)
         };
-        Ok(Detached { period, rest, overflowed: ended })
+        Ok(Detached { period, rest, overflowed: ended, is_due: false })
     }
 
     /// Ends the detachment of a precise event. Its overflows do not interrupt, but are recorded. The records that wait
@@ -133,7 +135,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         } else {
             entry.period.set_resume(rest);
         }
-        Ok(Detached { period, rest, overflowed: false })
+        Ok(Detached { period, rest, overflowed: false, is_due })
     }
 }
 

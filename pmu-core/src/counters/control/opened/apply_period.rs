@@ -20,7 +20,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// There is one exception: the event waits for a counter, and at most one occurrence of its old period remains. The
     /// old period then ends, and its overflow is reported, when the event has a counter again. Only then does the new
-    /// period begin.
+    /// period begin. The same holds for a [precise](crate::Event::precise) event whose counter has overflowed and whose
+    /// record is yet to be written.
     ///
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
@@ -77,8 +78,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let (period, tag) = (entry.period.ended(), entry.tag());
                 overflowed(EventOverflow { event, period, counter, tag });
             }
-            // The record of a precise event that is due is written with its next occurrence.
-            entry.period.begin_anew(period, S::Facility::RECORDS && entry.is_precise());
+            entry.period.begin_anew(period, S::Facility::RECORDS && detached.is_due);
             self.run_for(counter, event, None, true)
         });
         if applied.is_err() {

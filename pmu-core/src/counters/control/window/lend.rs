@@ -224,17 +224,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         facility: &mut F,
         mut overflowed: impl FnMut(Sample<'_, S::Facility>, &F),
     ) -> Result<Values, CounterError> {
+        let of_source = self.source.facility();
+        let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Access);
         let pending = match self.unit().global() {
             Some(global) => {
                 let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
-                let of_source = self.source.facility();
                 let bits = facility.status_bits() | of_source.status_bits();
-                status & (own.bits() | global.frozen | bits) != 0
-                    || of_source.has_waiting(&self.msr).map_err(CounterError::Access)?
+                status & (own.bits() | global.frozen | bits) != 0 || waits()?
             }
             None => match self.read_values(own)? {
-                (values, false) => return Ok(values),
-                (_, true) => true,
+                (values, false) if !waits()? => return Ok(values),
+                _ => true,
             },
         };
         if pending {

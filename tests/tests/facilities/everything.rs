@@ -1,0 +1,398 @@
+//! Processors and a kernel whose events ask for all facilities: precise records, branches and counter reload.
+
+use core::cell::{Cell, RefCell};
+use core::sync::atomic::AtomicU64;
+
+use pmu_core::{
+    AutoCounterReload, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError,
+    CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventId, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, Precision, ReloadMemory,
+    Sample, Snapshot, WindowError, service,
+};
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_tests::{ProcessMemory, StateRegisters};
+use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::{
+    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedRecord,
+    GuestMemory, IntelConfiguration, PreciseConfiguration, Privilege, ReloadConfiguration,
+    VirtualBranches, VirtualPmu, VirtualPrecise, VirtualReload,
+};
+
+pub(crate) type Mock = MockMsr<'static, 64>;
+type Msr = &'static Mock;
+type All = ((Option<Pebs<'static>>, Branches<'static>), Option<AutoCounterReload<'static>>);
+type Source = OpenedEvents<'static, All>;
+type Session = CounterSession<'static, Source, Msr, Msr>;
+pub(crate) type Outcome = Result<(), Failure>;
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "messages show the reasons")]
+pub(crate) enum Failure {
+    Counters(CounterError),
+    WindowEnd(WindowError),
+}
+
+impl Failure {
+    /// Returns whether counters faulted. As documented, their events run again only after a reprogramming, and a start.
+    pub(crate) fn stops_events(&self) -> bool {
+        matches!(self, Self::WindowEnd(_) | Self::Counters(CounterError::Faulted(_)))
+    }
+}
+
+impl From<CounterError> for Failure {
+    fn from(error: CounterError) -> Self {
+        Self::Counters(error)
+    }
+}
+
+impl From<WindowError> for Failure {
+    fn from(error: WindowError) -> Self {
+        Self::WindowEnd(error)
+    }
+}
+
+pub(crate) const PERIOD: u64 = 10_000;
+/// Kinds of the events: with records and branches, with branches alone, and a group whose second one reloads both.
+pub(crate) const RECORDED: usize = 0;
+pub(crate) const SAMPLED: usize = 2;
+const RELOADED: usize = 3;
+const RELOADING: usize = 4;
+/// The physical address of the buffer, and its words.
+const PHYSICAL: u64 = 0x10_0000;
+const WORDS: usize = 2048;
+
+/// A processor, and the memory that a kernel lends for it.
+pub(crate) struct Machine {
+    pub(crate) name: String,
+    freezes: bool,
+    pub(crate) mock: Msr,
+    counter_unit: CounterUnit,
+    branch_unit: BranchUnit,
+    precise_unit: Option<PreciseUnit>,
+    reload: Option<CounterReload>,
+    counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    table: EventTable<[EventEntry; 8]>,
+    branches: BranchMemory<[BranchSlot; 32]>,
+    reloads: ReloadMemory,
+    records: &'static PreciseMemory,
+    /// Samples of each kind that have all that their events asked for, and others.
+    pub(crate) whole: [Cell<u64>; 8],
+    partial: Cell<u64>,
+    newest: Cell<u64>,
+}
+
+type Kind = (u8, BranchConfiguration, Option<PreciseConfiguration>);
+
+/// Returns new processors: each kind of branch records and precise records; version 0 stands for AMD's.
+pub(crate) fn machines() -> Vec<fn(bool, Deviations) -> &'static Machine> {
+    macro_rules! each {
+        ($($kind:expr),* $(,)?) => { vec![$(|freezes, deviations| Machine::new($kind, freezes, deviations)),*] };
+    }
+    each![
+        (2, BranchConfiguration::Legacy { format: 3 }, Some(PreciseConfiguration::debug_store(0))),
+        (3, BranchConfiguration::Legacy { format: 3 }, Some(PreciseConfiguration::debug_store(1))),
+        (3, BranchConfiguration::Legacy { format: 4 }, Some(PreciseConfiguration::debug_store(2))),
+        (4, BranchConfiguration::Legacy { format: 5 }, Some(PreciseConfiguration::debug_store(3))),
+        (5, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::debug_store(4))),
+        (5, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::debug_store(5))),
+        (5, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::debug_store(6))),
+        (6, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::ARCHITECTURAL)),
+        (0, BranchConfiguration::AMD, None),
+    ]
+}
+
+impl Machine {
+    fn new(
+        (version, branches, precise): Kind,
+        freezes: bool,
+        deviations: Deviations,
+    ) -> &'static Self {
+        let records: &'static PreciseMemory<[AtomicU64; WORDS]> =
+            Box::leak(Box::new(PreciseMemory::new()));
+        let records: &'static PreciseMemory = records;
+        let first = core::ptr::from_ref(records).cast::<AtomicU64>();
+        // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
+        let [area, buffer] = unsafe {
+            [
+                core::slice::from_raw_parts(first, 56),
+                core::slice::from_raw_parts(first.add(512), records.capacity() / 8),
+            ]
+        };
+        let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+        let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
+        let configuration = match version {
+            0 => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
+            version => Configuration::Intel(IntelConfiguration::new(version, 4, 3)),
+        };
+        let instruction: &'static dyn Fn(u64) -> FedRecord<'static> =
+            &|number| FedRecord::new(0x40_1000 + 16 * number);
+        let mut mock = Mock::strict(VirtualPmu::new(configuration, fed_events()).unwrap())
+            .with_branches(VirtualBranches::new(&configuration, branches).unwrap());
+        if let Some(precise) = precise {
+            let precise = VirtualPrecise::new(&configuration, precise).unwrap();
+            mock = mock.with_precise(precise, ram, instruction);
+        }
+        if version == 6 {
+            let reload = ReloadConfiguration::of(0xF, 0);
+            mock = mock.with_reload(VirtualReload::new(&configuration, reload).unwrap());
+        }
+        let mock: Msr = Box::leak(Box::new(mock.deviating(deviations)));
+        for control in [0x38F, 0xC000_0301] {
+            let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+        }
+        let snapshot: Snapshot = mock.snapshot();
+        let (counter_unit, branch_unit) = match version {
+            0 => (pmu_amd::counters(&snapshot).unwrap(), pmu_amd::branches(&snapshot).unwrap()),
+            _ => (
+                pmu_intel::counters(&snapshot).unwrap(),
+                pmu_intel::branches(&snapshot, mock).unwrap(),
+            ),
+        };
+        let precise_unit = precise.map(|_| PreciseUnit::detect(&snapshot, mock).unwrap());
+        let reload = (version == 6).then(|| pmu_intel::counter_reload(&snapshot).unwrap());
+        let machine: &'static Self = Box::leak(Box::new(Self {
+            name: format!(
+                "version {version}, {branches:?}, {precise:?}, freezes: {freezes}, {deviations}"
+            ),
+            freezes: freezes && version != 0,
+            mock,
+            counter_unit,
+            branch_unit,
+            precise_unit,
+            reload,
+            counters: CounterMemory::new(),
+            table: EventTable::new(),
+            branches: BranchMemory::new(),
+            reloads: ReloadMemory::new(),
+            records,
+            whole: Default::default(),
+            partial: Cell::default(),
+            newest: Cell::new(0x7_0000),
+        }));
+        let handler = |mock: &Mock| {
+            let report = |sample: Sample<'_, All>| machine.note(&sample);
+            let _ = service(&machine.source(), mock, mock, &machine.counters, report);
+        };
+        mock.on_interrupt(Box::leak(Box::new(handler)));
+        machine
+    }
+
+    fn source(&'static self) -> Source {
+        let pebs = self.precise_unit.as_ref().map(|unit| {
+            // SAFETY: the mock writes to the lent memory alone, which lasts.
+            unsafe { Pebs::new(unit, self.records, Some(PHYSICAL)) }.unwrap()
+        });
+        let branches = Branches::new(&self.branch_unit, &self.branches);
+        let reload = self.reload.as_ref();
+        let reload = reload.map(|reload| AutoCounterReload::new(reload, &self.reloads));
+        let opened = OpenedEvents::new(&self.counter_unit, &self.table as &EventTable);
+        opened.with(((pebs, branches), reload))
+    }
+
+    /// Takes a branch, which samples have from now on.
+    pub(crate) fn branch(&self) {
+        let from = self.newest.get() + 16;
+        let branch =
+            FedBranch::new(from, from + 0x1000, FedBranchKind::Conditional, Privilege::User);
+        self.mock.branch(&branch);
+        self.newest.set(from);
+    }
+
+    fn note(&self, sample: &Sample<'_, All>) {
+        let kind = sample.tag as usize;
+        let has_record = sample.instruction().is_some();
+        let newest = sample.branches().next().map(|branch| branch.from);
+        let is_whole = match kind {
+            RECORDED if self.precise_unit.is_some() => {
+                has_record && newest == Some(self.newest.get())
+            }
+            RECORDED | SAMPLED => newest == Some(self.newest.get()),
+            _ => true,
+        };
+        let seen = if is_whole { &self.whole[kind] } else { &self.partial };
+        seen.set(seen.get() + 1);
+    }
+}
+
+/// A kernel's session, as far as it is taken and its events are started.
+pub(crate) struct World {
+    pub(crate) machine: &'static Machine,
+    session: Option<Session>,
+    events: Option<([EventId; 2], Option<GroupId>)>,
+}
+
+/// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
+impl World {
+    pub(crate) fn new(machine: &'static Machine) -> Self {
+        Self { machine, session: None, events: None }
+    }
+
+    fn session(&mut self) -> &mut Session {
+        self.session.as_mut().unwrap()
+    }
+
+    pub(crate) fn take(&mut self) -> Outcome {
+        let machine = self.machine;
+        if self.session.is_none() {
+            let (source, unit, all) = (machine.source(), &machine.counter_unit, CounterSet::ALL);
+            let (mock, memory) = (machine.mock, &machine.counters);
+            self.session = Some(CounterSession::take(source, unit, all, mock, mock, memory)?);
+        }
+        Ok(())
+    }
+
+    /// Opens the events, with their kinds as tags.
+    fn open(&mut self) -> ([EventId; 2], Option<GroupId>) {
+        let machine = self.machine;
+        let event =
+            |kind: usize| -> Event { raw(kind).user_only().every(PERIOD).tagged(kind as u64) };
+        let alone = [(SAMPLED, 0b1000), (RECORDED, 1)].map(|(kind, on)| {
+            let event = event(kind).on(CounterSet::from_bits(on)).with_branches(BranchFilter::USER);
+            let is_precise = kind == RECORDED && machine.precise_unit.is_some();
+            let precise = event.precise(Precision::ConstantSkid);
+            let event = if is_precise { precise } else { event };
+            self.session().open_event(&machine.counter_unit, &event).unwrap()
+        });
+        let group = machine.reload.is_some().then(|| {
+            let reloaded = [RELOADED, RELOADING].map(|kind| event(kind).reloaded_by(0b10));
+            self.session().open_group(&machine.counter_unit, &reloaded).unwrap()
+        });
+        (alone, group)
+    }
+
+    pub(crate) fn start(&mut self) -> Outcome {
+        if self.machine.freezes {
+            self.session().freeze_on_interrupt()?;
+        }
+        let (events, group) = self.events.unwrap_or_else(|| self.open());
+        self.events = Some((events, group));
+        let session = self.session();
+        let is_off = |session: &Session, event| session.counter_of(event).is_none();
+        for event in events {
+            if is_off(session, event) {
+                // It may be started, and its counter lost.
+                let _ = session.stop_event(event, 0);
+                session.start_event(event, 0)?;
+            }
+        }
+        if let Some(group) = group
+            && session.group_events(group).any(|event| is_off(session, event))
+        {
+            let _ = session.stop_group(group, 0);
+            session.start_group(group, 0).map_err(|error| error.reason)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn lend(&mut self) -> Outcome {
+        let machine = self.machine;
+        let window = self.session().lend(0, |sample| machine.note(&sample))?;
+        Ok(window.end(0)?)
+    }
+
+    pub(crate) fn reprogram(&mut self) -> Outcome {
+        let machine = self.machine;
+        Ok(self.session().reprogram(|sample| machine.note(&sample)).map(|_| ())?)
+    }
+
+    pub(crate) fn suspend(&mut self) -> Outcome {
+        let machine = self.machine;
+        Ok(self.session().suspend(0, |sample| machine.note(&sample))?)
+    }
+
+    pub(crate) fn resume(&mut self) -> Outcome {
+        let machine = self.machine;
+        Ok(self.session().resume(0, |sample| machine.note(&sample)).map(|_| ())?)
+    }
+
+    pub(crate) fn shut_down(&mut self) -> Outcome {
+        if let Some(session) = &mut self.session {
+            session.shut_down()?;
+            (self.session, self.events) = (None, None);
+        }
+        Ok(())
+    }
+
+    /// Lets branches and events happen, and returns what was not noticed.
+    pub(crate) fn missing(&mut self) -> Vec<&'static str> {
+        let (machine, mock) = (self.machine, self.machine.mock);
+        machine.branch();
+        let sampled = |kind: usize, count: u64| {
+            let before = machine.whole[kind].get();
+            mock.advance(&mut happened(kind, count));
+            machine.whole[kind].get() - before
+        };
+        machine.partial.set(0);
+        let mut missing = vec![];
+        for (name, kind) in [("branches", SAMPLED), ("records", RECORDED)] {
+            if sampled(kind, 2 * PERIOD) != 2 {
+                missing.push(name);
+            }
+        }
+        if machine.reload.is_some() {
+            let reload = [
+                sampled(RELOADING, PERIOD),
+                sampled(RELOADED, PERIOD - 1),
+                sampled(RELOADING, PERIOD),
+                sampled(RELOADED, PERIOD - 1),
+                sampled(RELOADED, 1),
+            ];
+            if reload != [0, 0, 0, 0, 1] {
+                missing.push("reloads");
+            }
+        }
+        if machine.partial.get() != 0 {
+            missing.push("parts of samples");
+        }
+        missing
+    }
+
+    /// Shuts the session down. Nothing is left on the processor.
+    #[track_caller]
+    pub(crate) fn end(&mut self, what: &str) {
+        self.shut_down().expect(what);
+        let mock = self.machine.mock;
+        let state = mock.with_pmu(|pmu| pmu.state());
+        assert_eq!((state.selects(), state.fixed_control()), ([0; 8], 0), "{what}");
+        assert_eq!((state.global_status(), state.debug_control()), (0, 0), "{what}");
+        let records = mock.with_precise_records(|records| (records.enabled(), records.due()));
+        assert_eq!(records.unwrap_or_default(), (0, 0), "{what}");
+        let branches = mock.with_branch_records(|records| records.is_recording());
+        assert_eq!(branches, Some(false), "{what}");
+        assert_eq!(mock.breach(), None, "{what}");
+    }
+}
+
+/// Nothing is to be done.
+pub(crate) fn nothing(_: &mut World) -> Outcome {
+    Ok(())
+}
+
+pub(crate) fn started(world: &mut World) -> Outcome {
+    world.take()?;
+    world.start()
+}
+
+/// The registers lose their contents.
+pub(crate) fn lost(world: &mut World) -> Outcome {
+    world.machine.mock.lose_registers();
+    world.machine.mock.set_performance_entry(0x400);
+    Ok(())
+}
+
+pub(crate) fn suspended(world: &mut World) -> Outcome {
+    started(world)?;
+    world.suspend()?;
+    lost(world)
+}
+
+pub(crate) fn resumed(world: &mut World) -> Outcome {
+    lost(world)?;
+    world.resume()
+}
+
+pub(crate) fn registers_lost(world: &mut World) -> Outcome {
+    started(world)?;
+    lost(world)
+}
