@@ -1,243 +1,15 @@
 //! Zen 3's branch sampling, as a part of an event's samples: it samples for one event on one counter, has neither a
 //! filter nor freezing, and holds the counter's interrupt until 16 branches are taken.
 
-use core::cell::{Cell, RefCell};
 use pmu_core::{
-    BranchError, BranchFilter, BranchKinds, BranchMemory, BranchRecorder, BranchSlot, BranchUnit,
-    Branches, Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, CounterUnit, Event, EventEntry, EventId, EventSelect, EventStatus, EventTable,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, Sample, SavedEvent,
-    Snapshot, ThreadEvent, service,
+    BranchError, BranchFilter, BranchKinds, BranchMemory, BranchRecorder, BranchSlot, Branches,
+    Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
+    EventEntry, EventId, EventSelect, EventStatus, EventTable, OpenedEvents, Sample, SavedEvent,
+    ThreadEvent,
 };
-use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
+use pmu_tests::{FakePlatform, Fault};
 
-use super::support::Records;
-
-/// `DebugExtnCtl`: bits 4:3 are always set; 2 samples; 5 valid; 19:16 the next record.
-const STOPPED: u64 = 0x18;
-const SAMPLING: u64 = 0x1C;
-const CONTROL: u32 = 0xC000_010F;
-/// Bit 40 is another owner's.
-const OTHERS: u64 = 1 << 40;
-const FIRST: u32 = 0xC001_0300;
-const SELECT: u32 = 0xC001_0200;
-const COUNTER: u32 = 0xC001_0201;
-const TAKEN: u64 = 0xC4;
-
-fn zen_3() -> (Snapshot, BranchUnit) {
-    let processor = recorded("amd-zen3.txt");
-    let unit = pmu_amd::branches(&processor).unwrap();
-    (processor, unit)
-}
-
-/// The registers of a Zen 3, which holds interrupts.
-struct Zen3<'h> {
-    file: RegisterFile,
-    is_held: Cell<bool>,
-    /// The processor's interrupts are disabled: those that come wait.
-    is_masked: Cell<bool>,
-    waits: Cell<u32>,
-    /// Interrupts that the sampling held as their counter was stopped. They may come nevertheless.
-    late: Cell<u32>,
-    comes_late: Cell<bool>,
-    handler: Cell<Option<&'h dyn Fn(&Zen3<'h>)>>,
-}
-
-impl Zen3<'_> {
-    fn new() -> Self {
-        let registers = (SELECT..SELECT + 12).chain(FIRST..FIRST + 32).chain([CONTROL, 0x1D9]);
-        let file = RegisterFile::new(registers, COUNTER).rdpmc_step(2);
-        file.set(CONTROL, OTHERS | STOPPED);
-        let (is_held, is_masked, comes_late) = Default::default();
-        let (waits, late, handler) = Default::default();
-        Self { file, is_held, is_masked, waits, late, comes_late, handler }
-    }
-
-    fn interrupt(&self) {
-        match self.handler.get() {
-            Some(handler) if !self.is_masked.get() => handler(self),
-            _ => self.waits.set(self.waits.get() + 1),
-        }
-    }
-
-    /// Counter 0 overflowed, and so many branches were taken since.
-    fn overflow(&self, taken: u64) {
-        let control = self.file.get(CONTROL);
-        let samples = control & SAMPLING == SAMPLING;
-        if samples {
-            for record in 0..taken {
-                let from = FIRST + 2 * record as u32;
-                self.file.set(from, 0x1000 + record);
-                self.file.set(from + 1, 0x2000 + record);
-            }
-            let valid = if taken == 0 { 0 } else { 1 << 5 };
-            self.file.set(CONTROL, control & !(0xF << 16) | valid | (taken & 0xF) << 16);
-        }
-        self.file.set(COUNTER, taken);
-        self.is_held.set(samples && taken < 16);
-        if !self.is_held.get() {
-            self.interrupt();
-        }
-    }
-
-    /// Delivers what waits.
-    fn unmask(&self) {
-        self.is_masked.set(false);
-        (0..self.waits.take()).for_each(|_| self.interrupt());
-    }
-
-    fn written(&self, register: u32, before: u64) {
-        let after = self.file.get(register);
-        if register == SELECT && after & 1 << 22 == 0 && self.is_held.get() {
-            self.is_held.set(false);
-            self.late.set(self.late.get() + 1);
-        }
-        if register == CONTROL && before & !after & 1 << 2 != 0 {
-            if self.comes_late.get() {
-                (0..self.late.take()).for_each(|_| self.interrupt());
-            }
-            if self.is_held.take() {
-                self.interrupt();
-            }
-        }
-    }
-
-    fn is_sampling(&self) -> bool {
-        let control = self.file.get(CONTROL);
-        assert!([STOPPED, SAMPLING].contains(&(control & 0xFF & !(1 << 5))), "{control:#X}");
-        assert_eq!(control & OTHERS, OTHERS);
-        control & SAMPLING == SAMPLING
-    }
-
-    /// Checks that nothing of the sampling is left.
-    fn check_clear(&self, at: &str) {
-        assert_eq!(self.file.get(CONTROL), OTHERS | STOPPED, "{at}");
-        for record in FIRST..FIRST + 32 {
-            assert_eq!(self.file.get(record), 0, "{at}: {record:#X}");
-        }
-    }
-
-    fn lose_registers(&self) {
-        let registers = (SELECT..SELECT + 12).chain(FIRST..FIRST + 32);
-        registers.for_each(|register| self.file.set(register, 0));
-        self.file.set(CONTROL, OTHERS | STOPPED);
-    }
-}
-
-impl MsrBackend for Zen3<'_> {
-    type Error = MsrErrorKind;
-
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.file.read(address)
-    }
-
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        // Only by updates: the register has other owners.
-        assert_ne!(address.get(), CONTROL);
-        self.file.write(address, value)?;
-        self.written(address.get(), 0);
-        Ok(())
-    }
-
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.file.read_pmc(index)
-    }
-
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        let found = self.file.update(update)?;
-        self.written(update.register(), found);
-        Ok(found)
-    }
-}
-
-type Source<'a> = OpenedEvents<'a, Branches<'a>>;
-type Session<'a> = CounterSession<'a, Source<'a>, &'a Zen3<'a>, &'a FakePlatform>;
-
-/// A sample: its tag, and where its branches came from.
-type Taken = (u64, Vec<u64>);
-
-struct Scene<'a> {
-    hardware: &'a Zen3<'a>,
-    records: &'a Records,
-    unit: &'a BranchUnit,
-    counters: &'a CounterUnit,
-    session: Session<'a>,
-    samples: &'a RefCell<Vec<Taken>>,
-    /// What the interrupts claimed.
-    claims: &'a RefCell<Vec<Claim>>,
-}
-
-fn taken_of(sample: &Sample<'_, Branches<'_>>) -> Taken {
-    assert!(!sample.branch_records().is_some_and(Branches::is_frozen));
-    (sample.tag, sample.branches().map(|of| of.from).collect())
-}
-
-fn with_scene(act: impl FnOnce(&mut Scene<'_>)) {
-    let (processor, unit) = zen_3();
-    let counters = pmu_amd::counters(&processor).unwrap();
-    let (records, platform, hardware) = (Records::new(), FakePlatform::default(), Zen3::new());
-    let memory = CounterMemory::<[CounterSlot; 6]>::new();
-    let table = EventTable::<[EventEntry; 8]>::new();
-    let source = OpenedEvents::new(&counters, &table as &EventTable);
-    let source = source.with(Branches::new(&unit, &records));
-    let (samples, claims) = (RefCell::new(vec![]), RefCell::new(vec![]));
-    let handler = |hardware: &Zen3<'_>| {
-        let report = |sample: Sample<'_, _>| samples.borrow_mut().push(taken_of(&sample));
-        if let Ok(serviced) = service(&source, hardware, &platform, &memory, report) {
-            claims.borrow_mut().push(serviced.claim);
-        }
-    };
-    hardware.handler.set(Some(&handler));
-    let session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &hardware, &platform, &memory);
-    // One of a predecessor's may come.
-    hardware.interrupt();
-    assert_eq!(claims.take(), [Claim::Ours]);
-    act(&mut Scene {
-        hardware: &hardware,
-        records: &records,
-        unit: &unit,
-        counters: &counters,
-        session: session.unwrap(),
-        samples: &samples,
-        claims: &claims,
-    });
-}
-
-/// Returns where the newest of 16 branches came from, the newest first.
-fn sampled(taken: u64) -> Vec<u64> {
-    (0..taken).rev().map(|number| 0x1000 + number).collect()
-}
-
-impl Scene<'_> {
-    fn open(&mut self, event: Event) -> EventId {
-        self.session.open_event(self.counters, &event).unwrap()
-    }
-
-    fn start(&mut self, tag: u64) -> EventId {
-        let event = self.open(event().tagged(tag));
-        self.session.start_event(event, 0).unwrap();
-        event
-    }
-
-    /// Checks that the samples since the last call are these, and that each interrupt was claimed.
-    #[track_caller]
-    fn check(&self, expected: &[Taken], at: &str) {
-        assert_eq!(self.samples.take(), expected, "{at}");
-        assert!(!self.claims.take().contains(&Claim::NotOurs), "{at}");
-    }
-
-    /// Checks that no interrupt of the session's is expected any more: the next one is another driver's.
-    #[track_caller]
-    fn check_none_expected(&self, at: &str) {
-        self.hardware.interrupt();
-        assert_eq!(self.claims.take(), [Claim::NotOurs], "{at}");
-    }
-}
-
-fn event() -> Event {
-    pmu_amd::branch_sampling_event(100_003).unwrap()
-}
+use super::zen_3::*;
 
 #[test]
 fn each_interrupt_has_the_branches_that_were_sampled_the_newest_first() {
@@ -315,7 +87,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
             let event = event().with_branches(filter);
             assert_eq!(scene.session.open_event(scene.counters, &event), refused, "{filter:?}");
         }
-        let elsewhere = event().on(CounterId::general(1).unwrap().only());
+        let elsewhere = elsewhere(event());
         let no_counter = Err(CounterError::NoCounterForEvent);
         assert_eq!(scene.session.open_event(scene.counters, &elsewhere), no_counter);
         // A thread's event is not counted here, and no error.
@@ -327,7 +99,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
         // At either privilege, and without branches on any counter.
         scene.session.open_event(scene.counters, &event().user_only()).unwrap();
         let plain = Event::raw(EventSelect::from_bits(TAKEN)).every(100_003);
-        scene.session.open_event(scene.counters, &elsewhere_of(plain)).unwrap();
+        scene.session.open_event(scene.counters, &self::elsewhere(plain)).unwrap();
         scene.hardware.file.fail(Fault::Never);
         let taken = BranchRecorder::take(scene.unit, scene.hardware, scene.records).map(|_| ());
         assert_eq!(taken, Err(BranchError::RecordsForEvents));
@@ -349,7 +121,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
     }
 }
 
-fn elsewhere_of(event: Event) -> Event {
+fn elsewhere(event: Event) -> Event {
     event.on(CounterId::general(1).unwrap().only())
 }
 
@@ -375,7 +147,7 @@ fn two_events_take_turns_on_the_counter() {
             // It leaves with a held interrupt, whose branches are not the next event's.
             scene.hardware.overflow(5);
             scene.check(&[], &at);
-            scene.session.rotate(u64::from(turn as u32) + 1).unwrap();
+            scene.session.rotate(turn + 1).unwrap();
             scene.check(&[(tag, sampled(5))], &at);
             scene.check_none_expected(&at);
         }
