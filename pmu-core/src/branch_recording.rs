@@ -1,8 +1,8 @@
 //! Owners of the branch records: the events of a session, and a recorder.
 //!
 //! [`events`] settles the records on what the running events ask for, and [`interrupt`] collects them in the counters'
-//! interrupt; [`idle`] stops a sampling that delays interrupts. [`recorder`], [`switch`], [`switch_area`] and [`lend`] are the recorder's: the last branches without any
-//! counter, and call stacks, which the kernel keeps for each thread.
+//! interrupt; [`idle`] stops a sampling that delays interrupts. [`recorder`], [`switch`], [`switch_area`] and [`lend`]
+//! are the recorder's: the last branches without any counter, and call stacks, which the kernel keeps for each thread.
 
 pub(crate) mod area;
 pub(crate) mod error;

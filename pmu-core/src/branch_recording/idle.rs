@@ -9,8 +9,9 @@ use crate::msr::fault::MsrFault;
 
 impl Branches<'_> {
     /// Stops a branch sampling that [delays interrupts](crate::BranchUnit::holds_interrupt), before the processor goes
-    /// idle. An interrupt that is delayed comes now, and its sample has the branches that were sampled. On other
-    /// processors, and while no event's samples have branches, the call accesses no register.
+    /// idle. An interrupt that is delayed comes now, and its sample has the branches that were sampled. A change of the
+    /// session's events may start the sampling again. On other processors, and while no event's samples have branches,
+    /// the call accesses no register.
     ///
     /// ```
     /// # use pmu_core::{Branches, MsrBackend, MsrFault};

@@ -99,8 +99,8 @@ pub enum BranchOrder {
     /// The registers are a ring. The number of records is a power of two. The register at this address holds the index
     /// of the newest record.
     Ring(MsrAddress),
-    /// The processor samples branches for one event: from an overflow of the event's counter on, it fills the records in
-    /// order, and raises the counter's interrupt when all records are filled. The register in
+    /// The processor samples branches for one event: from an overflow of the event's counter on, it fills the records
+    /// in order, and raises the counter's interrupt when all records are filled. The register in
     /// [`BranchRegisters::enable`] tells how many records are filled. It is one with [`Bits`](BranchEnable::Bits).
     Filled {
         /// Number of the bit at which a field begins, in the register of [`BranchRegisters::enable`]. The field holds
@@ -244,12 +244,12 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the processor delays the interrupts of counters until all branch records are filled (Zen 3's branch
-    /// sampling). The processor then records branches only for one event, on one counter:
+    /// Returns whether the processor delays the interrupts of counters until all branch records are filled (Zen 3's
+    /// branch sampling). The processor then records branches only for one event, on one counter:
     /// [`with_branches`](crate::Event::with_branches) of other events is refused, and so is a
-    /// [`BranchRecorder`](crate::BranchRecorder). The session stops the sampling before it stops the counter. The kernel
-    /// stops the sampling before the processor goes idle, by [`Branches::before_idle`](crate::Branches::before_idle):
-    /// otherwise a delayed interrupt may come late, or never.
+    /// [`BranchRecorder`](crate::BranchRecorder). The session stops the sampling before it stops the counter. The
+    /// kernel stops the sampling before the processor goes idle, by
+    /// [`Branches::before_idle`](crate::Branches::before_idle): otherwise a delayed interrupt may come late, or never.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

@@ -325,7 +325,7 @@ fn an_idle_processor_does_not_sample_and_holds_no_interrupt() {
             scene.check(&[(7, sampled(16))], "after idle");
             scene.check_none_expected("after idle");
         }
-        // What changes meanwhile starts the sampling again, for another event, too.
+        // A change meanwhile starts the sampling again, also of another event.
         branches.before_idle(&hardware).unwrap();
         let plain = Event::raw(EventSelect::from_bits(0xC2)).every(100_003);
         let plain = scene.open(plain);
@@ -357,8 +357,8 @@ fn an_idle_processor_does_not_sample_and_holds_no_interrupt() {
     });
 }
 
-/// An operation, and whether the event runs before it.
-type Operation = (&'static str, bool, fn(&mut Scene<'_>, EventId) -> Result<(), String>);
+/// An operation on the event.
+type Operation = fn(&mut Scene<'_>, EventId) -> Result<(), String>;
 
 fn text(error: impl core::fmt::Debug) -> String {
     format!("{error:?}")
@@ -366,7 +366,8 @@ fn text(error: impl core::fmt::Debug) -> String {
 
 #[test]
 fn a_fault_at_each_access_heals_as_the_operation_is_repeated() {
-    let operations: [Operation; 9] = [
+    // With each, whether the event runs before it.
+    let operations: [(&str, bool, Operation); 9] = [
         ("start", false, |scene, event| scene.session.start_event(event, 1).map_err(text)),
         ("start if free", false, |scene, event| {
             scene.session.start_event_if_free(event, 1).map_err(text)
@@ -405,7 +406,7 @@ fn a_fault_at_each_access_heals_as_the_operation_is_repeated() {
 /// Returns whether there was such an access.
 fn with_fault(
     name: &str,
-    (runs, operate): (bool, fn(&mut Scene<'_>, EventId) -> Result<(), String>),
+    (runs, operate): (bool, Operation),
     (held, lasting): (bool, bool),
     at: usize,
 ) -> bool {
@@ -428,28 +429,27 @@ fn with_fault(
             assert_eq!(done, Ok(()), "{context}");
         }
         let stops = name == "stop";
-        if stops && done.is_err() {
-            // The counter faulted: its count is lost.
-            let _ = operate(scene, event);
-        }
-        if done.is_err() || lasting {
+        let again = if done.is_err() { operate(scene, event) } else { done.clone() };
+        let is_active = |scene: &Scene<'_>| {
+            matches!(scene.session.event_status(event), Ok(EventStatus::Active(_)))
+        };
+        // A counter that faulted, or an access that is tried again with the next change.
+        if again.is_err() || done.is_ok() && lasting || !is_active(scene) {
             let healed = scene.session.resume(2, |_| ()).map(|_| ());
             assert!(healed.is_ok(), "{context}: {healed:?} after {done:?}");
         }
         scene.samples.take();
         scene.claims.take();
         scene.hardware.is_held.set(false);
-        match scene.session.event_status(event) {
-            Ok(EventStatus::Active(_)) => assert!(!stops || done.is_err(), "{context}"),
+        if is_active(scene) {
+            assert!(!stops || done.is_err(), "{context}");
+        } else {
             // A number that the first start tries a record with may stay there.
-            _ if !runs => assert!(!scene.hardware.is_sampling(), "{context}"),
-            _ => scene.hardware.check_clear(&context),
-        }
-        if !matches!(scene.session.event_status(event), Ok(EventStatus::Active(_))) {
-            scene
-                .session
-                .start_event(event, 3)
-                .unwrap_or_else(|error| panic!("{context}: {error}"));
+            match runs {
+                true => scene.hardware.check_clear(&context),
+                false => assert!(!scene.hardware.is_sampling(), "{context}"),
+            }
+            assert_eq!(scene.session.start_event(event, 3), Ok(()), "{context}");
         }
         assert!(scene.hardware.is_sampling(), "{context}");
         scene.hardware.overflow(16);

@@ -27,6 +27,8 @@ pub(crate) fn zen_3() -> (Snapshot, BranchUnit) {
     (processor, unit)
 }
 
+type Handler<'h> = &'h dyn Fn(&Zen3<'h>);
+
 /// The registers of a Zen 3, which holds interrupts.
 pub(crate) struct Zen3<'h> {
     pub(crate) file: RegisterFile,
@@ -37,7 +39,7 @@ pub(crate) struct Zen3<'h> {
     /// Interrupts that the sampling held as their counter was stopped. They may come nevertheless.
     pub(crate) late: Cell<u32>,
     pub(crate) comes_late: Cell<bool>,
-    pub(crate) handler: Cell<Option<&'h dyn Fn(&Zen3<'h>)>>,
+    pub(crate) handler: Cell<Option<Handler<'h>>>,
 }
 
 impl Zen3<'_> {
@@ -160,7 +162,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) counters: &'a CounterUnit,
     pub(crate) session: Session<'a>,
     pub(crate) samples: &'a RefCell<Vec<Taken>>,
-    /// What the interrupts claimed.
+    /// The claims of the interrupts.
     pub(crate) claims: &'a RefCell<Vec<Claim>>,
 }
 

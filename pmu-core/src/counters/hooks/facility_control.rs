@@ -48,8 +48,8 @@ pub trait FacilityControl: Facility {
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
-    /// may have changed the facility's registers, and the facility's bits of the overflow status. If the facility is not
-    /// suspended, `resume` does nothing.
+    /// may have changed the facility's registers, and the facility's bits of the overflow status. If the facility is
+    /// not suspended, `resume` does nothing.
     ///
     /// The counters are still stopped during this call, if the processor has a global control register.
     ///
