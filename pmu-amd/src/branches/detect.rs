@@ -11,9 +11,9 @@ use crate::counters::AMD;
 /// The call reads only the CPUID leaves in `processor`. Processors before Zen 3 have only a single branch record, which
 /// this crate does not support.
 ///
-/// Zen 3's branch sampling records branches only for the event of
+/// Zen 3's branch sampling records branches only for the samples of the event of
 /// [`branch_sampling_event`](crate::branch_sampling_event). When this event's counter overflows, the processor
-/// [holds the interrupt](BranchUnit::holds_interrupt) until 16 branches have been taken.
+/// [delays the interrupt](BranchUnit::holds_interrupt) until 16 branches have been taken.
 ///
 /// ```
 /// # use pmu_core::{NoBranches, Snapshot};

@@ -2,7 +2,7 @@
 
 use pmu_core::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
-    BranchUnit, CounterId, Event, EventSelect, NoBranches, RawBranch, RegisterBits, Snapshot,
+    BranchUnit, Event, EventSelect, NoBranches, RawBranch, RegisterBits, Snapshot,
 };
 
 use crate::branches::address::{address_bits, extended};
@@ -11,8 +11,11 @@ use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};
 /// Number of sampled branches.
 const DEPTH: u8 = 16;
 
+/// Mask of the core counters for which the processor samples branches: counter 0.
+const COUNTERS: u8 = 1 << 0;
+
 /// PMCx0C4, retired taken branch instructions (PPR of family 19h).
-const TAKEN_BRANCHES: u64 = 0xC4;
+const TAKEN_BRANCHES: u16 = 0xC4;
 
 /// The recording is stopped. Bits 4:3 are always written as 3.
 const STOPPED: DebugExtnCtl = DebugExtnCtl::new().with_always_set(3);
@@ -23,27 +26,29 @@ const SAMPLING: DebugExtnCtl = STOPPED.with_brs_enable(true);
 /// All of the sampling's bits.
 const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_counter(0b111);
 
-/// Returns the event that raises an interrupt after every `period` taken branches. Zen 3's branch sampling records the
-/// last 16 branches of each period.
+/// Returns the event with whose samples Zen 3 records branches: after every `period` taken branches, a sample has the
+/// last 16 of them.
 ///
-/// The event runs on core counter 0: for other counters, the processor does not record branches. Counter 0 overflows 16
-/// branches before the period's end. The processor then records the next 16 taken branches, and raises the interrupt
-/// after them.
+/// The event is [`Event::raw`] of taken branches, [with branches](Event::with_branches). The session places it on core
+/// counter 0: for other counters, the processor does not record branches. The counter overflows 16 branches before the
+/// period's end. The processor then records the next 16 taken branches, and raises the interrupt after them. So the
+/// period of the event is 16 less than `period`.
 ///
 /// Returns `None` if `period` is 16 or less.
 ///
 /// ```
+/// use pmu_core::BranchFilter;
 /// let event = pmu_amd::branch_sampling_event(1_000_003).unwrap();
+/// assert_eq!(event.branches(), Some(BranchFilter::ALL));
 /// assert!(pmu_amd::branch_sampling_event(16).is_none());
-/// # let _ = event;
 /// ```
 ///
 /// Sources: PPR of family 19h, models 00h to 0Fh; Linux' branch sampling driver, for the order of the register
 /// accesses.
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
     let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
-    let counter = CounterId::general(0)?;
-    Some(Event::raw(EventSelect::from_bits(TAKEN_BRANCHES)).every(period).on(counter.only()))
+    let taken = Event::raw(EventSelect::from_bits(TAKEN_BRANCHES.into()));
+    Some(taken.every(period).with_branches(BranchFilter::ALL))
 }
 
 /// Returns the branch sampling of a processor; `None` if the processor declares none: CPUID 0x80000008, EBX bit 31 (APM
@@ -66,6 +71,8 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
         order: BranchOrder::Filled {
             next: next.trailing_zeros() as u8,
             valid: DebugExtnCtl::new().with_valid(true).into_bits(),
+            event: TAKEN_BRANCHES,
+            counters: COUNTERS,
         },
         from: LAST_BRANCH_STACK_FROM_IP,
         to: Some(LAST_BRANCH_STACK_FROM_IP + 1),

@@ -82,6 +82,9 @@ impl core::error::Error for NoBranches {
 pub enum BranchError {
     /// The processor has no branch records that can be used.
     NoRecords(NoBranches),
+    /// The processor records branches only for the samples of an event (Zen 3's branch sampling). Open the event
+    /// [with branches](crate::Event::with_branches) instead.
+    RecordsForEvents,
     /// The given [`BranchMemory`](crate::BranchMemory) belongs to another recorder that was not shut down.
     MemoryInUse,
     /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
@@ -145,6 +148,9 @@ impl fmt::Display for BranchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoRecords(why) => write!(f, "no branch records: {why}"),
+            Self::RecordsForEvents => {
+                f.write_str("the processor records branches only for an event's samples")
+            }
             Self::MemoryInUse => {
                 f.write_str("the memory belongs to a recorder that was not shut down")
             }

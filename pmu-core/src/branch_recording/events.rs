@@ -7,12 +7,13 @@ use crate::branches::memory::{
 };
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
-use crate::branches::unit::BranchEnable;
+use crate::branches::unit::{BranchEnable, BranchOrder};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::running::{Running, Unsettled};
-use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::registers::select::EventSelect;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
@@ -28,15 +29,21 @@ struct Wanted {
 impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
 
-    /// Meets a request for branches that the processor can record, if the memory has room for all records. Zen 3's
-    /// branch sampling, which [delays interrupts](crate::BranchUnit::holds_interrupt), is left to a
-    /// [recorder](crate::BranchRecorder).
+    /// Meets a request for branches that the processor can record, if the memory has room for all records. A sampling
+    /// that [delays interrupts](crate::BranchUnit::holds_interrupt) is for one event, on its counters.
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let has_room = self.memory.capacity() >= self.unit.depth().into();
-        if has_room && !self.unit.holds_interrupt() {
-            asked.branches = asked.branches.filter(|filter| self.unit.recorded(*filter).is_none());
+        let Some(filter) = asked.branches.filter(|_| has_room) else { return Ok(counters) };
+        let (mut capable, mut is_event) = (counters, true);
+        if let BranchOrder::Filled { event, counters: of, .. } = self.unit.registers().order {
+            capable = counters & CounterSet::from_bits(of.into());
+            let select = asked.select.select_bits() & EventSelect::EVENT;
+            is_event = asked.samples && select == event.into();
         }
-        Ok(counters)
+        if is_event && self.unit.recorded(filter).is_some() {
+            asked.branches = None;
+        }
+        Ok(capable)
     }
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
@@ -65,6 +72,12 @@ impl EventFacility for Branches<'_> {
     }
 
     #[inline]
+    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+        // If that fails, the next change tries again.
+        let _ = self.suspend_sampling(msr, counter.only());
+    }
+
+    #[inline]
     fn branches(&self) -> Option<&Branches<'_>> {
         Some(self)
     }
@@ -83,13 +96,12 @@ impl<M: MsrBackend> Recording<'_, M> {
         }
         let mode = self.memory.mode();
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
-        let goes_on = mode & (RECORDING | LOST | STALE | UNKNOWN) == RECORDING && is_same;
+        let goes_on = mode & (RECORDING | LOST | STALE | UNKNOWN | CLEAR) == RECORDING && is_same;
         match (goes_on, running.are_switched()) {
             (true, false) => Ok(()),
             // Each write to the register of the depth clears all records, also while the processor records.
             (true, true) if self.unit.registers().depth.is_some() => self.clear_stopped(),
-            (true, true) => self.halt_and_clear().and_then(|()| self.go_on()),
-            (false, _) => self.record_anew(wanted, running.are_returned()),
+            _ => self.record_anew(wanted, running.are_returned()),
         }
     }
 

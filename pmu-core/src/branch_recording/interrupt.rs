@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::branches::memory::{FREEZING, LOST, RECORDING};
+use crate::branches::memory::{CLEAR, FREEZING, LOST, RECORDING};
 use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchFreeze;
 use crate::counters::hooks::facility::{Facility, Interrupted};
@@ -89,9 +89,12 @@ impl Facility for Branches<'_> {
 }
 
 impl Branches<'_> {
-    /// Starts the recording again, or notes that that failed.
+    /// Starts the recording again, unless a task has stopped it. Notes if that failed.
     #[inline(never)]
-    fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+    pub(crate) fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+        if self.memory.mode() & CLEAR != 0 {
+            return Ok(0);
+        }
         let started = self.unit.start(msr, self.memory.control.load(Relaxed));
         match started {
             Err(_) => self.memory.set_mode(LOST),

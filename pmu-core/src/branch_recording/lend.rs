@@ -24,11 +24,6 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
         msr: &M,
         interrupted: Interrupted<'_>,
     ) -> Result<u32, MsrFault> {
-        if let Some(found) = self.held
-            && !interrupted.overflowed.is_empty()
-        {
-            return self.branches.read(msr, found).map(|()| 0);
-        }
         self.branches.collect(msr, interrupted)
     }
 
@@ -54,15 +49,6 @@ impl<R: MsrBackend> Facility for BranchRecorder<'_, R> {
 /// [`Lent`](crate::BranchError::Lent), until [`resume`](FacilityControl::resume) succeeds or another
 /// [window](crate::CounterWindow) ends without a fault.
 impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
-    /// Stops the recording if it [delays the interrupts of the counters](crate::BranchUnit::holds_interrupt).
-    fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        let holds = self.unit.holds_interrupt() && self.check_open().is_ok();
-        if holds && self.memory.mode() & RECORDING != 0 {
-            self.held = Some(self.recording().halt()?);
-        }
-        Ok(())
-    }
-
     fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
         if self.lent.is_some() {
             return self.recording().leave_no_records();
@@ -71,7 +57,7 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
             return Ok(());
         }
         let mode = self.memory.mode();
-        let recorded = self.held.take().is_some() || mode & RECORDING != 0;
+        let recorded = mode & RECORDING != 0;
         let found = self.recording().halt()?;
         let mut lent = Lent { recorded, froze: mode & FREEZING != 0, len: 0, newest: 0 };
         match self.empty(found, &mut lent) {
@@ -90,9 +76,7 @@ impl<R: MsrBackend> FacilityControl for BranchRecorder<'_, R> {
     }
 
     fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        let Some(lent) = self.lent else {
-            return if self.held.take().is_some() { self.recording().go_on() } else { Ok(()) };
-        };
+        let Some(lent) = self.lent else { return Ok(()) };
         self.bring_back_lent(lent).inspect_err(|_| {
             // As suspended: a borrower that comes next finds no records and no freeze.
             let _ = self.recording().clear_stopped();

@@ -63,8 +63,6 @@ pub struct BranchRecorder<'a, M> {
     pub(crate) uses_xsaves: bool,
     /// While the records are lent: what is to be brought back.
     pub(crate) lent: Option<Lent>,
-    /// Of a sampling that is stopped before the counters are: the value that the enabling register had.
-    pub(crate) held: Option<u64>,
     pub(crate) branches: Branches<'a>,
     not_send: PhantomData<*mut ()>,
 }
@@ -87,6 +85,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [records](BranchUnit::depth).
     ///
     /// # Errors
+    /// - [`RecordsForEvents`](BranchError::RecordsForEvents): only events have branches on this processor.
     /// - [`InsufficientMemory`](BranchError::InsufficientMemory), [`MemoryInUse`](BranchError::MemoryInUse): `memory`
     ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
@@ -97,6 +96,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         msr: M,
         memory: &'a BranchMemory,
     ) -> Result<Self, BranchError> {
+        if unit.holds_interrupt() {
+            return Err(BranchError::RecordsForEvents);
+        }
         let (needed, lent) = (unit.depth().into(), memory.capacity());
         if lent < needed {
             return Err(BranchError::InsufficientMemory { needed, lent });
@@ -113,7 +115,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             is_open: true,
             uses_xsaves: false,
             lent: None,
-            held: None,
             branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
@@ -208,10 +209,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
 
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
-    /// Some processors [delay the interrupts of counters](BranchUnit::holds_interrupt) while they record branches. On
-    /// such a processor, stop the recording before the processor goes idle, and before a counter is stopped. Call
-    /// [`restart`](Self::restart) afterwards.
-    ///
     /// # Errors
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
     ///   still records.
@@ -222,9 +219,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
-    ///
-    /// Only a processor that [delays the interrupts of counters](BranchUnit::holds_interrupt) discards its old records
-    /// when the recording continues.
     ///
     /// On AMD's processors, a debug exception (#DB) stops the recording, and the recorder does not notice. If the
     /// kernel's debugger is in use, call `restart` after each debug exception.

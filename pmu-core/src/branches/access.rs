@@ -26,6 +26,14 @@ impl BranchUnit {
         }
     }
 
+    /// Stops a sampling whose records are yet to be read: the enabling register still tells how many are filled.
+    pub(crate) fn suspend_sampling(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+        let BranchEnable::Bits { bits, on, off } = self.registers().enable else { return Ok(()) };
+        let mut update = bits.set_to(off);
+        update.clear &= on;
+        msr.update_retrying(update).map(|_| ())
+    }
+
     /// Starts the recording, and returns the value that the enabling register had where it has other owners. `control`:
     /// the value of a register of its own.
     pub(crate) fn start(&self, msr: &impl MsrBackend, control: u64) -> Result<u64, MsrFault> {
@@ -45,29 +53,30 @@ impl BranchUnit {
 
     /// Finds the newest record. `found`: the value of the enabling register as the recording was stopped.
     pub(crate) fn filled(&self, msr: &impl MsrBackend, found: u64) -> Result<Filled, MsrFault> {
-        let depth = self.depth();
-        Ok(match self.registers().order {
-            BranchOrder::NewestFirst => Filled { newest: 0, count: depth },
-            BranchOrder::Ring(top) => {
-                let newest = msr.rdmsr_retrying(top)? as u8 & (depth - 1);
-                Filled { newest, count: depth }
+        let (newest, is_empty) = match self.registers().order {
+            BranchOrder::NewestFirst => (0, false),
+            BranchOrder::Ring(top) => (msr.rdmsr_retrying(top)?, false),
+            BranchOrder::Filled { next, valid, .. } => {
+                ((found >> (next % 64)).wrapping_sub(1), found & valid == 0)
             }
-            BranchOrder::Filled { .. } if !self.is_on(found) => Filled { newest: 0, count: 0 },
-            BranchOrder::Filled { next, valid } => {
-                let next = (found >> (next % 64) & 0xF) as u8;
-                let newest = if next == 0 { depth - 1 } else { next.min(depth) - 1 };
-                Filled { newest, count: if found & valid != 0 { newest + 1 } else { 0 } }
-            }
-        })
+        };
+        let newest = newest as u8 & (self.depth() - 1);
+        let count = match self.registers().order {
+            _ if is_empty => 0,
+            BranchOrder::Filled { .. } => newest + 1,
+            BranchOrder::NewestFirst | BranchOrder::Ring(_) => self.depth(),
+        };
+        Ok(Filled { newest, count })
     }
 
     /// Returns the index in the registers of the record that is `age` records older than the newest.
     fn index(&self, newest: u8, age: u8) -> u8 {
         match self.registers().order {
             BranchOrder::NewestFirst => age,
-            // Both are below the depth, which is at most 64. Without a division, which could panic.
-            BranchOrder::Ring(_) | BranchOrder::Filled { .. } if age <= newest => newest - age,
-            BranchOrder::Ring(_) | BranchOrder::Filled { .. } => newest + self.depth() - age,
+            // The depth is a power of two.
+            BranchOrder::Ring(_) | BranchOrder::Filled { .. } => {
+                newest.wrapping_sub(age) & (self.depth() - 1)
+            }
         }
     }
 

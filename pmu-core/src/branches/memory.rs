@@ -63,7 +63,9 @@ pub(crate) const LOST: u8 = 4;
 /// them.
 pub(crate) const STALE: u8 = 8;
 
-/// Bit of `mode`: the registers have no records, and the processor does not record.
+/// Bit of `mode`: the registers have no records, and the processor does not record. Together with `RECORDING`: a task
+/// has stopped the sampling, whose records may be filled, until the counters are settled or the processor is no longer
+/// idle.
 pub(crate) const CLEAR: u8 = 16;
 
 /// Bit of `mode`: the registers of the freeze did not answer as the records were taken.

@@ -12,7 +12,8 @@ use crate::msr::fault::MsrFault;
 /// A processor's branch records, as a facility of the [source](crate::EventSource::Facility) of its events. Events may
 /// then ask for [branches](crate::Event::with_branches), and their [samples](crate::Sample::branches) have them. The
 /// session takes the records when the first such event starts, and ends the recording with the last one. If the
-/// processor can freeze its records, they freeze at each interrupt.
+/// processor can freeze its records, they freeze at each interrupt. If it [delays](BranchUnit::holds_interrupt)
+/// interrupts instead, the kernel calls [`before_idle`](Self::before_idle) and [`after_idle`](Self::after_idle).
 ///
 /// ```
 /// use pmu_core::{
@@ -71,14 +72,14 @@ pub struct Branches<'a> {
 }
 
 impl<'a> Branches<'a> {
-    /// Creates the value with which an interrupt handler reads a processor's branch records. `memory` is the memory of
-    /// this processor's [`BranchRecorder`](crate::BranchRecorder).
+    /// Creates the facility of a processor's branch records, or the value with which an interrupt handler reads them.
+    /// `memory` is this processor's, for its events and its [`BranchRecorder`](crate::BranchRecorder).
     ///
-    /// The value has no branches in these cases, and [`service_with`](crate::service_with) then accesses no register of
-    /// the branch records:
-    /// - No recorder uses `memory`.
+    /// The value has no branches in these cases, and a handler's service then accesses no register of the branch
+    /// records:
+    /// - Neither events nor a recorder use `memory`.
     /// - The recorder that uses `memory` does not record.
-    /// - The recorder was created with another `unit`, for example with the unit of another core type.
+    /// - `memory` is used with another `unit`, for example with the unit of another core type.
     pub const fn new(unit: &'a BranchUnit, memory: &'a BranchMemory) -> Self {
         Self { unit, memory, found: 0, len: 0, is_frozen: false, stopped: false }
     }

@@ -99,16 +99,21 @@ pub enum BranchOrder {
     /// The registers are a ring. The number of records is a power of two. The register at this address holds the index
     /// of the newest record.
     Ring(MsrAddress),
-    /// The processor fills the records in order, and stops recording when all records are filled. The register in
-    /// [`BranchRegisters::enable`] tells how many records are filled.
+    /// The processor samples branches for one event: from an overflow of the event's counter on, it fills the records
+    /// in order, and raises the counter's interrupt when all records are filled. The register in
+    /// [`BranchRegisters::enable`] tells how many records are filled. It is one with [`Bits`](BranchEnable::Bits).
     Filled {
-        /// Number of the bit at which a four-bit field begins, in the register of [`BranchRegisters::enable`]. The
-        /// field holds the index of the record that the processor fills next. The index returns to 0 when all records
-        /// are filled.
+        /// Number of the bit at which a field begins, in the register of [`BranchRegisters::enable`]. The field holds
+        /// the index of the record that the processor fills next. The index returns to 0 when all records are filled;
+        /// the number of records is a power of two.
         next: u8,
         /// Mask of a bit in the register of [`BranchRegisters::enable`]. The bit is set if at least one record is
         /// filled.
         valid: u64,
+        /// Bits 15:0 of the select of the event whose overflows start the sampling: event and unit mask.
+        event: u16,
+        /// Mask of the general counters whose overflows start the sampling: bits 0 to 7 stand for counters 0 to 7.
+        counters: u8,
     },
 }
 
@@ -176,7 +181,7 @@ impl BranchUnit {
     /// Creates the description of a processor that has `depth` branch records.
     ///
     /// Returns `None` if `depth` is 0 or above [`MAX_DEPTH`](Self::MAX_DEPTH), or if the records are a
-    /// [ring](BranchOrder::Ring) and `depth` is not a power of two.
+    /// [ring](BranchOrder::Ring) or [filled](BranchOrder::Filled) and `depth` is not a power of two.
     ///
     /// # Safety
     /// - Writing any value to the registers of the records does not break memory safety. The fields `from`, `to` and
@@ -200,7 +205,7 @@ impl BranchUnit {
         format: &'static BranchFormat,
         offers: BranchOffers,
     ) -> Option<Self> {
-        let is_ring = matches!(registers.order, BranchOrder::Ring(_));
+        let is_ring = !matches!(registers.order, BranchOrder::NewestFirst);
         if depth == 0 || depth > Self::MAX_DEPTH || is_ring && !depth.is_power_of_two() {
             return None;
         }
@@ -239,19 +244,12 @@ impl BranchUnit {
         self.registers.freeze.is_some()
     }
 
-    /// Returns whether the processor delays the interrupts of counters until all branch records are filled. The delays
-    /// occur only while the processor records branches. If the result is `true`, stop the recording before the
-    /// processor goes idle, and before a counter is stopped or frozen. Otherwise a delayed interrupt never comes.
-    ///
-    /// ```
-    /// # use pmu_core::{BranchError, BranchRecorder, BranchUnit, MsrBackend};
-    /// fn before_idle<M: MsrBackend>(
-    ///     unit: &BranchUnit,
-    ///     recorder: &mut BranchRecorder<'_, M>,
-    /// ) -> Result<(), BranchError> {
-    ///     if unit.holds_interrupt() { recorder.stop() } else { Ok(()) }
-    /// }
-    /// ```
+    /// Returns whether the processor delays the interrupts of counters until all branch records are filled (Zen 3's
+    /// branch sampling). The processor then records branches only for one event, on one counter:
+    /// [`with_branches`](crate::Event::with_branches) of other events is refused, and so is a
+    /// [`BranchRecorder`](crate::BranchRecorder). The session stops the sampling before it stops the counter. The
+    /// kernel stops the sampling before the processor goes idle, by
+    /// [`Branches::before_idle`](crate::Branches::before_idle): otherwise a delayed interrupt may come late, or never.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

@@ -103,8 +103,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
     /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, the kernel's [`Facilities`]
-    ///   have no [`BranchRecords`], another recorder has not been shut down, an event that runs records branches, or an
-    ///   access to the records' registers failed.
+    ///   have no [`BranchRecords`], the processor records branches for events alone, another recorder has not been shut
+    ///   down, an event that runs records branches, or an access to the records' registers failed.
     pub fn branch_recorder(&'static self) -> Result<BranchRecorder<'static, K::Msr>, PmuError> {
         let processor = K::this_processor();
         let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
@@ -161,6 +161,55 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Err(error) => Err(error.into()),
             }
         })
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Stops Zen 3's branch sampling on the processor that executes the call, which is about to go idle: see
+    /// [`Branches::before_idle`]. Otherwise the call accesses no register.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// One round of the idle loop.
+    /// fn idle(halt: fn()) -> Result<(), PmuError> {
+    ///     PMU.before_idle()?;
+    ///     halt();
+    ///     PMU.after_idle()
+    /// }
+    /// # let _ = idle;
+    /// ```
+    ///
+    /// # Context
+    /// Task. The task stays on this processor until [`after_idle`](Self::after_idle).
+    ///
+    /// # Errors
+    /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
+    pub fn before_idle(&'static self) -> Result<(), PmuError> {
+        let stopped = self.branch_sampling().map_or(Ok(()), |of| of.before_idle(&K::msr()));
+        stopped.map_err(|fault| BranchError::Access(fault).into())
+    }
+
+    /// Starts the branch sampling again that [`before_idle`](Self::before_idle) stopped.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
+    pub fn after_idle(&'static self) -> Result<(), PmuError> {
+        let started = self.branch_sampling().map_or(Ok(()), |of| of.after_idle(&K::msr()));
+        started.map_err(|fault| BranchError::Access(fault).into())
+    }
+
+    fn branch_sampling(&'static self) -> Option<Branches<'static>> {
+        let (unit, memory) =
+            self.processors.get(K::this_processor())?.facilities.branches().ok()?;
+        Some(Branches::new(unit, memory))
     }
 }
 

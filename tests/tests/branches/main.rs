@@ -21,3 +21,4 @@ mod sequences;
 mod support;
 mod threads;
 mod xsaves;
+mod zen_3;

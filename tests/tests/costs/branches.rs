@@ -7,7 +7,6 @@ use pmu_core::{
     SaveBranches, SavedBranches, XsaveFault, service_with,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
-use pmu_tests::{FakePlatform, RegisterFile, recorded};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
     IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
@@ -155,68 +154,6 @@ fn with_xsaves() -> Cost {
     [after.reads - before.reads, after.writes - before.writes]
 }
 
-/// Zen 3's branch sampling: the interrupt, with all records full and with five; a start; and the stop before idle and
-/// the restart after.
-fn branch_sampling() -> [Cost; 4] {
-    const CONTROL: u32 = 0xC000_010F;
-    let processor = recorded("amd-zen3.txt");
-    let unit = pmu_amd::branches(&processor).unwrap();
-    let counter_unit = pmu_amd::counters(&processor).unwrap();
-    let registers = (0xC001_0200..0xC001_020C).chain(0xC001_0300..0xC001_0320).chain([CONTROL]);
-    let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
-    let msr = pmu_core::testing::RecordingMsr::<_, 256>::new(file);
-    let platform = FakePlatform::default();
-    let lent = BranchMemory::<[BranchSlot; 16]>::new();
-    let memory = CounterMemory::<[CounterSlot; 6]>::new();
-    let table = EventTable::<[EventEntry; 2]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
-    let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &msr, &platform, &memory)
-            .unwrap();
-    let event = pmu_amd::branch_sampling_event(100_003).unwrap();
-    let event = counters.open_event(&counter_unit, &event).unwrap();
-    counters.start_event(event, 0).unwrap();
-    let mut recorder = BranchRecorder::take(&unit, &msr, &lent).unwrap();
-    // An update is a read, and here always a write.
-    let take = || {
-        let mut cost = [0; 2];
-        for access in &msr.take() {
-            match access.operation {
-                pmu_core::MsrOperation::Read => cost[0] += 1,
-                pmu_core::MsrOperation::Write => cost[1] += 1,
-                pmu_core::MsrOperation::Update => cost = cost.map(|count| count + 1),
-                pmu_core::MsrOperation::ReadPmc => {}
-            }
-        }
-        cost
-    };
-    take();
-    let interrupt = || {
-        msr.inner().set(0xC001_0201, 3);
-        let branches = Branches::new(&unit, &lent);
-        service_with(&source, &&msr, &&platform, &memory, branches, |_, _| ()).unwrap();
-        take()
-    };
-    let own = interrupt();
-    for record in 0..32 {
-        msr.inner().set(0xC001_0300 + record, 0x1000);
-    }
-    recorder.start(BranchFilter::ALL).unwrap();
-    let start = take();
-    let with = |next: u64| {
-        for record in 0..32 {
-            msr.inner().set(0xC001_0300 + record, 0x1000);
-        }
-        msr.inner().set(CONTROL, 0x1C | 1 << 5 | next << 16);
-        let cost = interrupt();
-        [cost[0] - own[0], cost[1] - own[1]]
-    };
-    let (full, five) = (with(0), with(5));
-    recorder.stop().unwrap();
-    recorder.restart().unwrap();
-    [full, five, start, take()]
-}
-
 /// The rows of branch records in COSTS.md, and the most that each may cost.
 #[test]
 fn the_rows_of_branch_records_are_what_is_measured() {
@@ -245,11 +182,6 @@ fn the_rows_of_branch_records_are_what_is_measured() {
             [costs.full, costs.five, costs.start, costs.read, costs.clear, costs.cleared].map(text);
         lines.push(format!("| {name} | {} | {saved} |", columns.join(" | ")));
     }
-    let [full, five, start, idle] = branch_sampling().map(text);
-    lines.push(format!(
-        "| Zen 3's branch sampling, 16 | {full} | {five} | {start} | – | – | – | – |"
-    ));
-    lines.push(format!("before idle and after, {idle}"));
     lines.push(format!("one XSAVES, one XRSTORS and {}", text(with_xsaves())));
     let missing: Vec<_> =
         lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();

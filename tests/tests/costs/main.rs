@@ -1,6 +1,7 @@
 //! Costs in register accesses: exact, and equal to the tables in COSTS.md.
 
 mod asked_branches;
+mod branch_sampling;
 mod branches;
 mod events;
 mod groups;

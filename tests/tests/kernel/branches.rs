@@ -141,3 +141,26 @@ fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
     assert_eq!(machine.overflows.borrow().len(), 1);
     machine.down();
 }
+
+/// Only Zen 3's sampling is stopped, of which `tests/branches/sampling.rs` has the cases.
+#[test]
+fn an_idle_processor_that_freezes_its_records_goes_on_recording() {
+    for (configuration, records) in kinds() {
+        let (machine, pmu) = Machine::with_branches(configuration, records);
+        machine.up();
+        let event = Event::generic(GenericEvent::Cycles).every(5_000);
+        let event = event.with_branches(BranchFilter::KERNEL);
+        let started = pmu.with(|session, unit| {
+            let counters = session.counters_mut();
+            let id = counters.open_event(unit, &event)?;
+            counters.start_event(id, 0)
+        });
+        started.unwrap().unwrap();
+        let before = machine.mocks[0].accesses();
+        pmu.before_idle().unwrap();
+        pmu.after_idle().unwrap();
+        assert_eq!(machine.mocks[0].accesses(), before, "{configuration:?}");
+        let records = machine.mocks[0].with_branch_records(|records| records.is_recording());
+        assert_eq!(records, Some(true));
+    }
+}

@@ -18,7 +18,9 @@ use crate::embedding::opened_events::with_events;
 pub fn registers(bench: &Bench) -> Outcome {
     static MEMORY: BranchMemory<[BranchSlot; MAX_RECORDS]> = BranchMemory::new();
     let snapshot = Snapshot::capture(CpuIdReaderNative);
-    let Ok(unit) = bench.machine.branches_of(&snapshot, &control_msr()) else {
+    let unit = bench.machine.branches_of(&snapshot, &control_msr()).ok();
+    // Those of an event alone have no recorder.
+    let Some(unit) = unit.filter(|unit| !unit.holds_interrupt()) else {
         return Outcome::ABSENT;
     };
     let taken = BranchRecorder::take(&unit, control_msr(), &MEMORY);

@@ -121,6 +121,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
+    /// Tells the facilities that a counter is about to stop. An interrupt that they delay comes before.
+    #[inline(always)]
+    pub(crate) fn before_stop(&self, counter: CounterId) {
+        if S::Facility::OFFERS {
+            self.source.facility().before_stop(&self.msr, counter);
+        }
+    }
+
     /// Tells the facilities that a precise event is about to leave its counter, which is stopped.
     #[inline(always)]
     pub(crate) fn leave_facilities(

@@ -102,6 +102,12 @@ pub trait EventFacility: Facility + Copy {
         CounterSet::NONE
     }
 
+    /// Lets the interrupt of a counter that is about to stop come, if the facility delays it. After the counter has
+    /// stopped, the facility is settled.
+    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+        let _ = (msr, counter);
+    }
+
     /// Notes that an event is about to leave its counter, which is stopped. Returns the records of the event that wait.
     /// They stay where they are, and are reported later as [`Recorded::left`](crate::Recorded::left).
     ///
@@ -209,6 +215,12 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().map_or(CounterSet::NONE, |facility| facility.left_over(running))
     }
 
+    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+        if let Some(facility) = self {
+            facility.before_stop(msr, counter);
+        }
+    }
+
     fn leave<M: MsrBackend>(
         &self,
         msr: &M,
@@ -287,6 +299,11 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
 
     fn left_over(&self, running: &Running<'_>) -> CounterSet {
         self.0.left_over(running) | self.1.left_over(running)
+    }
+
+    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+        self.0.before_stop(msr, counter);
+        self.1.before_stop(msr, counter);
     }
 
     fn leave<M: MsrBackend>(

@@ -37,17 +37,6 @@ use crate::msr::fault::MsrFault;
 /// Task, on the processor of the counters. An interrupt may come at any time, and its handler then calls the methods of
 /// [`Facility`].
 pub trait FacilityControl: Facility {
-    /// Prepares the facility for [`suspend`](Self::suspend), before the counters are stopped. If the facility delays
-    /// the counters' interrupts, stop the facility in this method. A delayed interrupt would be lost when its counter
-    /// is stopped. If the session cannot stop the counters, or cannot suspend a facility, it calls
-    /// [`resume`](Self::resume), which undoes this call.
-    ///
-    /// # Errors
-    /// A register access failed. The facility is in the same state as before the call.
-    fn before_stop<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        Ok(())
-    }
-
     /// Stops the facility, and saves the facility's state for [`resume`](Self::resume). Clears all of the facility's
     /// data that the borrower of the counters could read. Does nothing if the facility is already suspended.
     ///
@@ -59,9 +48,8 @@ pub trait FacilityControl: Facility {
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault>;
 
     /// Resumes the facility in the state that it had before [`suspend`](Self::suspend). The borrower of the counters
-    /// may have changed the facility's registers, and the facility's bits of the overflow status. If only
-    /// [`before_stop`](Self::before_stop) was called, `resume` undoes that call. If neither `suspend` nor `before_stop`
-    /// was called, `resume` does nothing.
+    /// may have changed the facility's registers, and the facility's bits of the overflow status. If the facility is
+    /// not suspended, `resume` does nothing.
     ///
     /// The counters are still stopped during this call, if the processor has a global control register.
     ///
@@ -71,10 +59,6 @@ pub trait FacilityControl: Facility {
 }
 
 impl<F: FacilityControl + ?Sized> FacilityControl for &mut F {
-    fn before_stop<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        (**self).before_stop(msr)
-    }
-
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         (**self).suspend(msr)
     }
@@ -95,13 +79,6 @@ impl FacilityControl for () {
 }
 
 impl<A: FacilityControl, B: FacilityControl> FacilityControl for (A, B) {
-    fn before_stop<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        self.0.before_stop(msr)?;
-        self.1.before_stop(msr).inspect_err(|_| {
-            let _ = self.0.resume(msr);
-        })
-    }
-
     fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         self.0.suspend(msr)?;
         self.1.suspend(msr).inspect_err(|_| {

@@ -37,6 +37,10 @@ impl EventSelect {
     /// Bit 22: counts.
     const ENABLE: u64 = 1 << 22;
 
+    /// Event, unit mask, edge, inversion and threshold, of every vendor: the bits that say what is counted, and not
+    /// where.
+    pub(crate) const EVENT: u64 = 0xF_FF84_FFFF;
+
     /// Creates a select from the value of an event-select register.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)

@@ -175,7 +175,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             (own.bits(), self.begin_anew(own))
         } else {
             let gate = control.load(Relaxed) & own.bits();
-            facility.before_stop(&self.msr).map_err(CounterError::Access)?;
             let stopped = self.stop_all(own);
             let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
             let settled = settled.and_then(|values| {
@@ -186,12 +185,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 facility.suspend(&self.msr).map_err(CounterError::Access)?;
                 Ok(values)
             });
-            let values = suspended.map_err(|error| {
-                let error = self.undo(own, gate, error);
-                // Whatever was stopped before the counters runs again, also if another facility is at fault.
-                let _ = facility.resume(&self.msr);
-                error
-            })?;
+            let values = suspended.map_err(|error| self.undo(own, gate, error))?;
             (gate, values)
         };
         self.add_times(now);
@@ -209,6 +203,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         for (counter, slot) in self.slots_of(own) {
             if let SlotState::Running { .. } = slot.load() {
+                self.before_stop(counter);
                 let stopped = self.set_control(&self.registers(counter), 0);
                 stopped.map_err(CounterError::Access)?;
             }
