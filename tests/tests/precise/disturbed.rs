@@ -294,8 +294,8 @@ fn with_a_fault_at_each_access_of_an_interrupt_the_next_one_reports_the_records(
     }
 }
 
-/// A write of the index would drop the records that are in the buffer. Where a start need not pause the other events, it
-/// succeeds.
+/// A write of the index would drop the records that are in the buffer. Where a start need not pause the other events,
+/// it succeeds.
 #[test]
 fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer() {
     let mut failures = 0;

@@ -68,8 +68,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         together
     }
 
-    /// Returns whether an event must not run before the facilities are settled on it: a sample would not be recorded, or
-    /// lack its branches.
+    /// Returns whether an event must not run before the facilities are settled on it: a sample would not be recorded,
+    /// or lack its branches.
     fn asks(entry: &EventEntry) -> bool {
         S::Facility::OFFERS && (entry.is_precise() || !entry.branches().is_none())
     }
