@@ -13,7 +13,6 @@ pub mod kprofile;
 pub mod linux_page;
 pub mod opened;
 mod pmu_state;
-mod process_memory;
 mod processors;
 mod register_file;
 pub mod software_pmu;
@@ -23,7 +22,6 @@ use std::collections::HashMap;
 use pmu_core::raw_cpuid::CpuIdResult;
 
 pub use pmu_state::StateRegisters;
-pub use process_memory::ProcessMemory;
 pub use processors::{amd_processor, ibs_processor, intel_processor, recorded};
 pub use register_file::{FakePlatform, Fault, RegisterFile};
 

@@ -249,7 +249,11 @@ impl fmt::Display for CounterError {
             ),
             Self::NoCounterForEvent => f.write_str("no counter can count the event"),
             Self::Period(period) => {
-                write!(f, "a period of {period} events is below the minimum, or beyond 63 bits")
+                write!(
+                    f,
+                    "a period of {period} events is below the table's minimum \
+                     (EventTable::set_min_period), or beyond 63 bits"
+                )
             }
             Self::NoSuchEvent(event) => write!(f, "{event} is not open"),
             Self::NoTotal(event) => write!(f, "{event} interrupts, and was opened without a total"),
@@ -258,7 +262,10 @@ impl fmt::Display for CounterError {
             Self::NotStarted(event) => write!(f, "{event} is not started"),
             Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
             Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
-            Self::BranchesUnsupported => f.write_str("the branches asked for cannot be recorded"),
+            Self::BranchesUnsupported => f.write_str(
+                "the source of the events has no branch records, the processor cannot record these \
+                 branches, or the lent memory has too few slots",
+            ),
             Self::NotPrecise(reason) => reason.fmt(f),
             Self::BranchFilterInUse => {
                 f.write_str("another event records branches by another filter")

@@ -40,9 +40,9 @@ pub enum NotPrecise {
 impl fmt::Display for NotPrecise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoFacility => {
-                f.write_str("the processor, or the source of the events, has no precise records")
-            }
+            Self::NoFacility => f.write_str(
+                "the source of the events has no precise records, or the processor has none",
+            ),
             Self::NoPeriod => f.write_str("precise samples need a period"),
             Self::Event => f.write_str("the processor writes no records of this event"),
             Self::NextAddressOnly => {
@@ -60,7 +60,7 @@ impl fmt::Display for NotPrecise {
                 write!(f, "the event {event:#x} is to come before it in its group")
             }
             Self::Unsupported => f.write_str(
-                "events of guests only, and with such an extra register, are not sampled precisely",
+                "an event of guests only, or with this extra register, cannot be sampled precisely",
             ),
         }
     }

@@ -34,10 +34,17 @@ impl SampleParts {
     /// Number of bits of a set of parts.
     pub(crate) const BITS: u32 = Self::COUNT + 6;
 
-    /// Returns the part of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE). The
-    /// processor copies the branches from its branch records, so a [`BranchRecorder`](crate::BranchRecorder) must be
-    /// recording. Architectural PEBS copies 8, 16 or all branch records, so a record can have more than `count`
-    /// branches.
+    /// Returns the part of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE).
+    /// Architectural PEBS copies 8, 16 or all branch records, so a record can have more than `count` branches.
+    ///
+    /// The processor copies its branch records as they are. This part does not make the processor record branches:
+    /// while nothing records, a precise record has no branches of its sample. A
+    /// [`BranchRecorder`](crate::BranchRecorder) or a running event [with branches](crate::Event::with_branches) makes
+    /// the processor record, by its own filter. If the precise event itself has branches, the processor interrupts for
+    /// each record.
+    ///
+    /// `Pebs::record` of `pmu-intel` returns the copied branches. [`Sample::branches`](crate::Sample::branches) does
+    /// not.
     ///
     /// ```
     /// use pmu_core::SampleParts;

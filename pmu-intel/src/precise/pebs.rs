@@ -72,6 +72,29 @@ impl<'a> Pebs<'a> {
     /// }
     /// ```
     ///
+    /// Two facilities of one source are a pair, in either order:
+    ///
+    /// ```
+    /// use pmu_core::{BranchUnit, Branches, BranchMemory, BranchSlot, CounterUnit, EventTable, OpenedEvents, Sample};
+    /// use pmu_intel::precise::{Pebs, PreciseRecord};
+    /// static BRANCHES: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
+    ///
+    /// type Both<'a> = (Option<Pebs<'a>>, Branches<'a>);
+    /// fn events<'a>(
+    ///     counters: &'a CounterUnit,
+    ///     table: &'a EventTable,
+    ///     pebs: Option<Pebs<'a>>,
+    ///     branches: &'a BranchUnit, // of `pmu_intel::branches`
+    /// ) -> OpenedEvents<'a, Both<'a>> {
+    ///     OpenedEvents::new(counters, table).with((pebs, Branches::new(branches, &BRANCHES)))
+    /// }
+    /// /// Returns the record of a sample.
+    /// fn record(sample: &Sample<'_, Both<'_>>) -> Option<PreciseRecord<'static>> {
+    ///     let (pebs, _) = sample.facility();
+    ///     pebs.as_ref()?.record()
+    /// }
+    /// ```
+    ///
     /// Wrong: two processors use the same memory.
     ///
     /// ```

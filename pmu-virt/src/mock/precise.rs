@@ -33,54 +33,43 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// `None`, the record contains the processor's [branch records](Self::with_branches).
     ///
     /// A driver may keep its records in a static, such as `PreciseMemory` of `pmu-intel`. The linear addresses in the
-    /// registers and in the DS save area are then addresses in the test's own process. In such a test, `memory` reads
-    /// and writes the static. For an address outside the static, `memory` returns a [`GuestFault`](crate::GuestFault).
-    /// `PreciseMemory` exposes the provenance of its addresses. So `memory` can access a word of the static by
-    /// [`with_exposed_provenance`](core::ptr::with_exposed_provenance), as an `AtomicU64`. Architectural PEBS uses
-    /// physical addresses. The test chooses the physical address of the driver's buffer. The test's
-    /// [`write_physical`](GuestMemory::write_physical) writes to the buffer at this address.
+    /// registers and in the DS save area are then addresses in the test's own process, and `memory` is a
+    /// [`ProcessMemory`](super::ProcessMemory). Architectural PEBS uses physical addresses, which the test chooses. The
+    /// buffer of a `PreciseMemory` begins one page behind the value's first byte.
+    ///
+    /// `instructions` is a closure. A `fn` item whose result is a `FedRecord<'static>` makes the mock `'static`.
     ///
     /// ```
     /// # use core::cell::RefCell;
     /// # use pmu_core::{MsrAddress, MsrBackend};
-    /// # use pmu_virt::{GuestFault, GuestMemory};
-    /// use pmu_virt::mock::MockMsr;
+    /// use core::sync::atomic::{AtomicU64, Ordering};
+    /// use pmu_virt::mock::{MockMsr, ProcessMemory};
     /// use pmu_virt::{
     ///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
     ///     VirtualPmu, VirtualPrecise,
     /// };
-    /// # struct Ram([u8; 0x1000]);
-    /// # impl GuestMemory for Ram {
-    /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
-    /// #         bytes.copy_from_slice(&self.0[linear as usize..][..bytes.len()]);
-    /// #         Ok(())
-    /// #     }
-    /// #     fn write(&mut self, linear: u64, bytes: &[u8]) -> Result<(), GuestFault> {
-    /// #         self.0[linear as usize..][..bytes.len()].copy_from_slice(bytes);
-    /// #         Ok(())
-    /// #     }
-    /// #     fn write_physical(&mut self, physical: u64, bytes: &[u8]) -> Result<(), GuestFault> {
-    /// #         self.write(physical, bytes)
-    /// #     }
-    /// # }
     /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
     /// let events = FedEvents::new(&[BRANCHES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
-    /// let memory = RefCell::new(Ram([0; 0x1000]));
+    /// // The driver's area, and from word 64 on its buffer.
+    /// static WORDS: [AtomicU64; 192] = [const { AtomicU64::new(0) }; 192];
+    /// // SAFETY: WORDS consists of atomics.
+    /// let memory = RefCell::new(unsafe { ProcessMemory::default().with(&WORDS, 0) });
     /// // Record n is of the instruction at 0x401000 + n.
     /// let instructions = |number| FedRecord::new(0x40_1000 + number);
     /// let pmu = VirtualPmu::new(configuration, events)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_precise(precise, &memory, &instructions);
     /// # // SAFETY: the mock's registers are numbers.
     /// # let msr = |address| unsafe { MsrAddress::new(address) };
-    /// // The driver's area at 0x100: a buffer from 0x400 to 0x800, an interrupt from 0x440 on, a period of 100.
-    /// let period = 100u64.wrapping_neg();
-    /// for (offset, word) in [(0x20, 0x400), (0x28, 0x400), (0x30, 0x800), (0x38, 0x440), (0x40, period)] {
-    ///     memory.borrow_mut().write(0x100 + offset, &word.to_le_bytes())?;
+    /// // A buffer of 1 KiB, an interrupt at its second record, a period of 100.
+    /// let [area, buffer] = [0, 64].map(|word| &raw const WORDS[word] as u64);
+    /// let words = [buffer, buffer, buffer + 0x400, buffer + 0x40, 100u64.wrapping_neg()];
+    /// for (place, word) in WORDS[4..].iter().zip(words) {
+    ///     place.store(word, Ordering::Relaxed);
     /// }
     /// mock.set_performance_entry(0x400);
-    /// for (address, value) in [(0x600, 0x100), (0x3F1, 1), (0x4C1, (1 << 48) - 100), (0x186, 0x43_00C4)] {
+    /// for (address, value) in [(0x600, area), (0x3F1, 1), (0x4C1, (1 << 48) - 100), (0x186, 0x43_00C4)] {
     ///     mock.write(msr(address), value).unwrap();
     /// }
     /// let mut feed = Feed::new(&events);
@@ -88,7 +77,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock.advance(&mut feed);
     /// // Two records of 32 bytes, and one interrupt.
     /// assert_eq!((mock.written_records(), mock.interrupts()), (2, 1));
-    /// assert_eq!(memory.borrow().0[0x428..0x430], 0x40_1001u64.to_le_bytes());
+    /// assert_eq!(WORDS[64 + 4 + 1].load(Ordering::Relaxed), 0x40_1001); // the second record's address
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn with_precise(

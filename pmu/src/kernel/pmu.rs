@@ -33,8 +33,10 @@ use crate::per_processor::PerProcessor;
 /// | [`take_top_down`](Self::take_top_down), [`with_top_down`](Self::with_top_down), [`release_top_down`](Self::release_top_down) | issue slots of threads and of the processor, with [`PmuTopDown`](crate::PmuTopDown) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
+/// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |
+/// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::PreciseRecords) |
 /// | [`watch`](Self::watch), [`touch`](Self::touch), [`unwatch`](Self::unwatch) | the watchdog of a processor |
-/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have |
+/// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
 ///
 /// ```
 /// use pmu::core::{Event, GenericEvent, Snapshot};

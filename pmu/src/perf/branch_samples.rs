@@ -7,19 +7,19 @@ use core::fmt;
 use pmu_core::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
 
 use crate::perf::attributes::PerfAttributes;
+use crate::perf::error::PerfError;
 use crate::perf::event_attr::PerfEventAttr;
 
 /// The branches that the samples of an event contain, as the field `branch_sample_type` of `perf_event_attr` selects
 /// them.
 ///
 /// ```
-/// use pmu::perf::{BranchSamples, PerfEventAttr};
+/// use pmu::perf::{BranchSamples, PerfError, PerfEventAttr};
 /// use pmu::core::{Branch, Event};
 ///
-/// fn open(mut attr: PerfEventAttr) -> Result<Event, Box<dyn core::error::Error>> {
-///     let samples = attr.take_branches()?; // Kept for each branch of a sample.
-///     let event = attr.event(|_| None)?;
-///     Ok(samples.map_or(event, |samples| event.with_branches(samples.filter())))
+/// /// The second value is kept, for the branches of each sample.
+/// fn open(attr: &PerfEventAttr) -> Result<(Event, Option<BranchSamples>), PerfError> {
+///     Ok((attr.event(|_| None)?, attr.branches()?))
 /// }
 /// fn sample(samples: BranchSamples, branches: impl Iterator<Item = Branch>, mut write: impl FnMut([u8; 24])) {
 ///     for entry in branches.filter_map(|branch| samples.entry(&branch)) {
@@ -118,6 +118,40 @@ impl BranchSamples {
         (Self::CALL, BranchKind::DirectCall.only()),
         (Self::CALL_STACK, BranchKinds::CALLS_AND_RETURNS),
     ];
+
+    /// The names of the bits on perf's command line. Source: perf-record(1), `--branch-filter`.
+    const NAMES: [(&'static str, u64); 20] = [
+        ("u", Self::USER),
+        ("k", Self::KERNEL),
+        ("hv", Self::HV),
+        ("any", Self::ANY),
+        ("any_call", Self::ANY_CALL),
+        ("any_ret", Self::ANY_RETURN),
+        ("ind_call", Self::IND_CALL),
+        ("abort_tx", Self::ABORT_TX),
+        ("in_tx", Self::IN_TX),
+        ("no_tx", Self::NO_TX),
+        ("cond", Self::COND),
+        ("stack", Self::CALL_STACK),
+        ("ind_jmp", Self::IND_JUMP),
+        ("call", Self::CALL),
+        ("no_flags", Self::NO_FLAGS),
+        ("no_cycles", Self::NO_CYCLES),
+        ("save_type", Self::TYPE_SAVE),
+        ("hw_index", Self::HW_INDEX),
+        ("priv", Self::PRIV_SAVE),
+        ("counter", Self::COUNTERS),
+    ];
+
+    /// Returns the value of `branch_sample_type` that perf makes of a name: with branches of every type, if the name
+    /// selects only a privilege level.
+    pub(crate) fn named(name: &str) -> Option<u64> {
+        let known = Self::NAMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+        known.map(|(_, bit)| match *bit {
+            level @ (Self::USER | Self::KERNEL | Self::HV) => level | Self::ANY,
+            bit => bit,
+        })
+    }
 
     /// Interprets `wanted`, a value of `branch_sample_type`. If `wanted` selects no privilege level, the samples carry
     /// branches of all privilege levels that `attributes` do not exclude.
@@ -246,20 +280,16 @@ impl BranchEntry {
 }
 
 impl PerfEventAttr {
-    /// Returns which branches the event's samples carry, and removes [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK)
-    /// from the attributes. Returns `Ok(None)` if the samples carry no branches. Call this before
-    /// [`event`](Self::event): a counter provides no branches, so `event` refuses attributes with
-    /// `SAMPLE_BRANCH_STACK`.
+    /// Returns which branches the event's samples carry, or `None` if [`sample_type`](Self::sample_type) does not have
+    /// [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK).
     ///
     /// # Errors
-    /// `branch_sample_type` is invalid; the attributes are unchanged.
-    pub fn take_branches(&mut self) -> Result<Option<BranchSamples>, BranchSampleError> {
+    /// [`Branches`](PerfError::Branches): `branch_sample_type` is invalid.
+    pub fn branches(&self) -> Result<Option<BranchSamples>, PerfError> {
         if self.sample_type & Self::SAMPLE_BRANCH_STACK == 0 {
             return Ok(None);
         }
-        let samples = BranchSamples::of(self.branch_sample_type, &self.select)?;
-        self.sample_type &= !Self::SAMPLE_BRANCH_STACK;
-        self.branch_sample_type = 0;
-        Ok(Some(samples))
+        let samples = BranchSamples::of(self.branch_sample_type, &self.select);
+        samples.map(Some).map_err(PerfError::Branches)
     }
 }

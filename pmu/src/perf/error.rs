@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::perf::branch_samples::BranchSampleError;
 use crate::perf::facility::Facility;
 
 /// Reason why a conversion between an event and perf's attributes failed, or why an event's text could not be parsed.
@@ -22,6 +23,8 @@ pub enum PerfError {
     NoExtraRegister(u64),
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     ExcludesAll,
+    /// The event's samples are to carry branches, and `branch_sample_type` is invalid. The value is the reason.
+    Branches(BranchSampleError),
     /// The attributes need a facility in addition to a counter. The value is the facility.
     Facility(Facility),
     /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
@@ -87,6 +90,7 @@ impl fmt::Display for PerfError {
                 write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
             }
             Self::ExcludesAll => f.write_str("everything is excluded from the event"),
+            Self::Branches(reason) => reason.fmt(f),
             Self::Facility(facility) => write!(f, "there is no support for {facility}"),
             Self::Extension(number) => write!(f, "config{number} has no meaning for a counter"),
             Self::Needs { facility, at } => {

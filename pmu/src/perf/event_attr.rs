@@ -102,21 +102,27 @@ impl PerfEventAttr {
     /// denies RDPMC. If user mode may map the page of a task's event, a kernel that behaves like Linux calls
     /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
     ///
+    /// If [`sample_type`](Self::sample_type) has [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK), the event's
+    /// samples [have branches](Event::with_branches). [`branches`](Self::branches) returns how to write them into a
+    /// sample.
+    ///
     /// With a [`precise_ip`](Self::precise_ip) of 1 to 3, the event is [precise](Event::precise), and `config1` of
-    /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. If the
-    /// processor cannot sample the event precisely, opening the event fails with
-    /// [`NotPrecise`](pmu_core::CounterError::NotPrecise). Linux' `perf_event_open` returns `EOPNOTSUPP` (95) in this
-    /// case, and `EINVAL` (22) if the event has no period. On AMD's processors, it always fails: there, use
-    /// [`op_sampling`](Self::op_sampling).
+    /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. Golden
+    /// Cove counts this event only in a group, behind another event. If the processor cannot sample the event
+    /// precisely, opening the event fails with [`NotPrecise`](pmu_core::CounterError::NotPrecise). On AMD's processors,
+    /// it always fails: there, use [`op_sampling`](Self::op_sampling).
+    ///
+    /// [`errno`](crate::perf::errno) returns Linux' `errno` value of an error of opening the event.
     ///
     /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in
-    /// `branches/period=1000/pp`. The text `branches:pp` sets no period.
+    /// `branches/period=10007/pp`. The text `branches:pp` sets no period. A period below the event table's
+    /// [minimum](pmu_core::EventTable::DEFAULT_MIN_PERIOD) is refused as the event is opened.
     ///
     /// ```
     /// use pmu::core::Precision;
     /// use pmu::perf::PerfEvent;
-    /// // Every 1,000th load of 30 cycles or more.
-    /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=1000/pp";
+    /// // Every 10,007th load of 30 cycles or more.
+    /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=10007/pp";
     /// let event = PerfEvent::parse(text, |_| None)?.attr.event(|_| None)?;
     /// assert_eq!((event.precision(), event.latency()), (Some(Precision::ZeroSkidRequested), Some(30)));
     /// # Ok::<(), pmu::perf::PerfError>(())
@@ -127,8 +133,9 @@ impl PerfEventAttr {
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].
-    /// - [`Facility`](PerfError::Facility): the attributes ask for a facility in addition to a counter, or `precise_ip`
-    ///   is above 3.
+    /// - [`Branches`](PerfError::Branches): `branch_sample_type` is invalid.
+    /// - [`Facility`](PerfError::Facility): the attributes ask for a facility that no event of a counter has, or
+    ///   `precise_ip` is above 3.
     /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0.
     pub fn event(
         &self,
@@ -142,6 +149,7 @@ impl PerfEventAttr {
                 return Err(PerfError::Extension(number));
             }
         }
+        let branches = self.branches()?;
         let mut select = self.select;
         if self.flags.contains(AttrFlags::FREQ) && select.sample_period != 0 {
             select.sample_period = Frequency::INITIAL_PERIOD;
@@ -151,6 +159,7 @@ impl PerfEventAttr {
         let event = select.event(constraints)?.with_total();
         let event = precision.map_or(event, |precision| event.precise(precision));
         let event = latency.map_or(event, |cycles| event.latency_at_least(cycles));
+        let event = branches.map_or(event, |branches| event.with_branches(branches.filter()));
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
         let event = if exclusive { event.exclusive() } else { event };
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
@@ -176,11 +185,16 @@ impl PerfEventAttr {
     /// - The errors of [`event`](Self::event).
     /// - [`Facility`](PerfError::Facility) with [`PreciseSampling`](Facility::PreciseSampling): the event counts
     ///   neither cycles nor ops, `precise_ip` is 3, or the event counts in guests only.
+    /// - [`Facility`](PerfError::Facility) with [`BranchRecords`](Facility::BranchRecords): the samples are to carry
+    ///   branches, which samples of ops do not have.
     pub fn op_sampling(&self) -> Result<Option<IbsSampling>, PerfError> {
         if !(1..=3).contains(&self.precise_ip) {
             return Ok(None);
         }
         let event = Self { precise_ip: 0, ..*self }.event(|_| None)?;
+        if event.branches().is_some() {
+            return Err(PerfError::Facility(Facility::BranchRecords));
+        }
         let period = u32::try_from(event.period().unwrap_or(0)).unwrap_or(u32::MAX);
         let select = event.select().map(EventSelect::select_bits);
         let sampling = match (event.name(), select) {
@@ -198,7 +212,6 @@ impl PerfEventAttr {
         let trace = self.flags.contains(AttrFlags::AUX_OUTPUT) || self.aux_action != 0;
         [
             (self.precise_ip > 3, Facility::PreciseSampling),
-            (self.sample_type & Self::SAMPLE_BRANCH_STACK != 0, Facility::BranchRecords),
             (trace || self.aux_sample_size != 0, Facility::ProcessorTrace),
             (self.config2 != 0, Facility::AutoCounterReload),
         ]

@@ -4,6 +4,7 @@ use pmu_core::Snapshot;
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW};
+use crate::perf::branch_samples::BranchSamples;
 use crate::perf::cache_event::{CacheEvent, PERF_TYPE_HW_CACHE};
 use crate::perf::error::PerfError;
 use crate::perf::event_attr::PerfEventAttr;
@@ -43,8 +44,10 @@ impl CoreKind {
 ///   [`parse`](Self::parse) calls its argument `names`.
 /// - Terms are between slashes, as in `cpu/event=0xd1,umask=0x20/`. Possible terms are the terms of [`RawConfig`]; the
 ///   name of an event; `config1` to `config4`; `offcore_rsp`, `ldlat` and `frontend`, for the event's extra register;
-///   `period`, `freq`, `name`, `inherit` and `no-inherit`. `cpu_core` or `cpu_atom` in place of `cpu` selects the core
-///   type. Terms may also follow a name or a raw configuration: `cycles/period=1000/`, `r1a8/period=5000/`.
+///   `period`, `freq`, `name`, `inherit` and `no-inherit`; `branch_type`, with a name of perf's `--branch-filter`, such
+///   as `any`, `any_call` or `stack`. A term has one name, and each further name is a term of its own. `cpu_core` or
+///   `cpu_atom` in place of `cpu` selects the core type. Terms may also follow a name or a raw configuration:
+///   `cycles/period=10007/`, `r1a8/period=5000/`.
 /// - Modifiers follow a colon or the last slash: `u`, `k`, `h` (user, kernel, hypervisor); `G`, `H` (guest, host); `I`
 ///   (non-idle); `p`, `pp`, `ppp` (precision 1 to 3); `P` (the greatest precision of the processor); `D` (pinned), `e`
 ///   (exclusive), `W` (weak group), `S` (the group's counts with each sample). An event with neither `u` nor `k` counts
@@ -329,6 +332,14 @@ impl<'a> Parser<'a> {
             "config2" => attr.config2 = value?,
             "config3" => attr.config3 = value?,
             "config4" => attr.config4 = value?,
+            "branch_type" => {
+                let branches = PerfEventAttr::SAMPLE_BRANCH_STACK;
+                (attr.sample_type, attr.branch_sample_type) = match BranchSamples::named(text) {
+                    Some(bits) => (attr.sample_type | branches, attr.branch_sample_type | bits),
+                    None if text == "no" => (attr.sample_type & !branches, 0),
+                    None => return Err(invalid),
+                };
+            }
             "name" if text.is_empty() => return Err(invalid),
             "name" => self.event.name = Some(text),
             _ => return needs(name, at).map(|()| false),
@@ -343,7 +354,7 @@ impl<'a> Parser<'a> {
             "inherit" => attr.flags = attr.flags | AttrFlags::INHERIT,
             "no-inherit" => attr.flags = attr.flags.without(AttrFlags::INHERIT),
             "period" | "freq" | "config1" | "config2" | "config3" | "config4" | "offcore_rsp"
-            | "ldlat" | "frontend" | "name" => {
+            | "ldlat" | "frontend" | "branch_type" | "name" => {
                 return Err(PerfError::Value { at: at + name.len() });
             }
             _ => return needs(name, at).map(|()| false),
@@ -355,7 +366,6 @@ impl<'a> Parser<'a> {
 /// Refuses a term that asks for more than a counter.
 fn needs(name: &str, at: usize) -> Result<(), PerfError> {
     let facility = match name {
-        "branch_type" => Facility::BranchRecords,
         "aux-output" | "aux-sample-size" | "aux-action" => Facility::ProcessorTrace,
         "acr_mask" => Facility::AutoCounterReload,
         _ => return Ok(()),

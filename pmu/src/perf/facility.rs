@@ -2,8 +2,7 @@
 
 use core::fmt;
 
-/// Hardware or software that an event of perf can ask for in addition to a counter.
-/// [`PerfEventAttr::event`](crate::perf::PerfEventAttr::event) does not convert such a request.
+/// Hardware or software that an event of perf can ask for, and that the converted event cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -11,7 +10,7 @@ pub enum Facility {
     /// Precise samples that no [precise](pmu_core::Event::precise) event has: retire latencies (`:R`), and events that
     /// AMD's IBS does not sample.
     PreciseSampling,
-    /// Records of taken branches: LBR (`branch_type`, `PERF_SAMPLE_BRANCH_STACK`).
+    /// Records of taken branches (`branch_type`, `PERF_SAMPLE_BRANCH_STACK`) in samples of ops, of AMD's IBS.
     BranchRecords,
     /// Processor traces: Intel PT (`aux_output`).
     ProcessorTrace,

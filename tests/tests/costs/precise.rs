@@ -8,8 +8,8 @@ use pmu_core::{
     OpenedEvents, Platform, Precision, ThreadEvent, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
-use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
+use pmu_virt::mock::ProcessMemory;
 use pmu_virt::{
     Configuration, FedRecord, GuestMemory, IntelConfiguration, PreciseConfiguration, VirtualPmu,
     VirtualPrecise,
@@ -49,12 +49,9 @@ impl Platform for Counting<'_, '_> {
 fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 8] {
     let memory: &'static PreciseMemory<[AtomicU64; 2048]> =
         Box::leak(Box::new(PreciseMemory::new()));
-    let first = core::ptr::from_ref(memory).cast::<AtomicU64>();
-    // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
-    let [area, buffer] = unsafe {
-        [(0, 56), (512, 2048)].map(|(at, len)| core::slice::from_raw_parts(first.add(at), len))
-    };
-    let ram = RefCell::new(ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL));
+    // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+    let ram = unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) };
+    let ram = RefCell::new(ram);
     let ram: &RefCell<dyn GuestMemory> = &ram;
     let instructions = |number| FedRecord::new(0x40_1000 + number);
     let configuration = Configuration::Intel(IntelConfiguration::new(version, 8, 3));

@@ -2,7 +2,10 @@
 //! at hand does not have, by offsets counted by hand.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use pmu::core::{Event, EventSelect, GenericEvent};
+use pmu::core::{
+    CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, MsrErrorKind, MsrFault,
+    MsrOperation, NoInterface, NotPrecise,
+};
 use pmu::perf::{
     AttrError, AttrFlags, Facility, Frequency, PERF_TYPE_RAW, PerfAttributes, PerfError,
     PerfEventAttr,
@@ -301,6 +304,10 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
         sampling("cycles/period=400000,config2=1/pp"),
         Err(PerfError::Facility(Facility::AutoCounterReload))
     );
+    assert_eq!(
+        sampling("cycles/period=400000,branch_type=any/pp"),
+        Err(PerfError::Facility(Facility::BranchRecords))
+    );
 }
 
 #[test]
@@ -309,8 +316,6 @@ fn what_needs_more_than_a_counter_is_named() {
     let refused = |attr: PerfEventAttr| attr.event(|_| None).unwrap_err();
     let precise = PerfEventAttr { precise_ip: 4, ..plain };
     assert_eq!(refused(precise), PerfError::Facility(Facility::PreciseSampling));
-    let branches = PerfEventAttr { sample_type: 0x800, ..plain };
-    assert_eq!(refused(branches), PerfError::Facility(Facility::BranchRecords));
     for trace in [
         PerfEventAttr { flags: AttrFlags::AUX_OUTPUT, ..plain },
         PerfEventAttr { aux_sample_size: 1, ..plain },
@@ -391,5 +396,56 @@ proptest! {
         let read = PerfEventAttr::from_bytes(bytes).unwrap();
         let written = read.to_bytes();
         prop_assert_eq!(written.as_slice(), &*bytes);
+    }
+}
+
+/// Of `perf_event_open(2)` and Linux' `x86_pmu_event_init` and what it calls, by the numbers of errno(3).
+#[test]
+fn an_event_that_the_counters_refuse_has_linuxs_number() {
+    use pmu::core::CounterError::{
+        Access, BranchFilterInUse, BranchesUnsupported, ExtraRegisterInUse, Faulted,
+        GuestModeUnsupported, IllegalBits, InsufficientMemory, MemoryInUse, NeedsCounterPair,
+        NoCounterForEvent, NoCounters, NoFreeCounter, NoSuchEvent, NotAvailable,
+        NotPrecise as Imprecise, NotReloadable, OtherProcessor, Period, Unsupported,
+    };
+    let [enoent, eio, ebadf, enomem, ebusy, einval, enodata, eopnotsupp] =
+        [2, 5, 9, 12, 16, 22, 61, 95];
+    let unit = CounterUnit::NONE;
+    let fault = MsrFault {
+        operation: MsrOperation::Write,
+        register: 0x186,
+        kind: MsrErrorKind::GeneralProtection,
+    };
+    for (error, number) in [
+        (NoCounters(NoInterface::NoPerformanceMonitoring), enoent),
+        (OtherProcessor, enoent),
+        (Unsupported(GenericEvent::CacheMisses), enoent),
+        (unit.counters_of(&Event::generic(GenericEvent::Cycles)).unwrap_err(), enoent),
+        (Access(fault), eio),
+        (Faulted(fault), eio),
+        (NoSuchEvent(EventId::of_place(0)), ebadf),
+        (InsufficientMemory { needed: 9, lent: 8 }, enomem),
+        (MemoryInUse, ebusy),
+        (NotAvailable(CounterSet::GENERAL), ebusy),
+        (IllegalBits(1 << 21), einval),
+        (NoCounterForEvent, einval),
+        (Period(1), einval),
+        (NotReloadable, einval),
+        // A group that does not fit (`validate_group`).
+        (NoFreeCounter, einval),
+        (ExtraRegisterInUse(0x1A6), einval),
+        (BranchFilterInUse, einval),
+        (GuestModeUnsupported, eopnotsupp),
+        (NeedsCounterPair, eopnotsupp),
+        (BranchesUnsupported, eopnotsupp),
+        (Imprecise(NotPrecise::NoFacility), eopnotsupp),
+        (Imprecise(NotPrecise::NextAddressOnly), eopnotsupp),
+        (Imprecise(NotPrecise::NoExactCounter), eopnotsupp),
+        (Imprecise(NotPrecise::NoPeriod), einval),
+        (Imprecise(NotPrecise::Event), einval),
+        (Imprecise(NotPrecise::NotLatencyEvent), einval),
+        (Imprecise(NotPrecise::NeedsBeside(0x8203)), enodata),
+    ] {
+        assert_eq!(pmu::perf::errno(error), number, "{error:?}");
     }
 }

@@ -2,8 +2,11 @@
 //!
 //! Bits and fields by `perf_event_open(2)`: `branch_sample_type`, `struct perf_branch_entry`.
 
-use pmu::perf::{BranchEntry, BranchSampleError, BranchSamples, PerfAttributes, PerfEventAttr};
-use pmu_core::{Branch, BranchFilter, BranchKind, BranchPath, BranchTransaction};
+use pmu::perf::{
+    BranchEntry, BranchSampleError, BranchSamples, PerfAttributes, PerfError, PerfEvent,
+    PerfEventAttr,
+};
+use pmu_core::{Branch, BranchFilter, BranchKind, BranchPath, BranchTransaction, Precision};
 
 fn samples(wanted: u64) -> BranchSamples {
     BranchSamples::of(wanted, &PerfAttributes::default()).unwrap()
@@ -119,18 +122,80 @@ fn a_branch_that_was_not_asked_for_is_left_out() {
 }
 
 #[test]
-fn attributes_give_their_branches_away() {
-    let mut attr = PerfEventAttr {
+fn an_event_has_the_branches_that_its_attributes_ask_for() {
+    let with = |branch_sample_type| PerfEventAttr {
         sample_type: PerfEventAttr::SAMPLE_BRANCH_STACK,
-        branch_sample_type: 0x1,
+        branch_sample_type,
         ..PerfEventAttr::default()
     };
-    let before = attr;
-    assert_eq!(attr.take_branches(), Err(BranchSampleError::NoKind));
-    assert_eq!(attr, before);
-    assert!(attr.event(|_| None).is_err());
-    attr.branch_sample_type = 0x9;
-    assert_eq!(attr.take_branches(), Ok(Some(samples(0x9))));
-    assert_eq!((attr.sample_type, attr.branch_sample_type), (0, 0));
-    assert_eq!(attr.take_branches(), Ok(None));
+    for (bits, reason) in [
+        (0x1, BranchSampleError::NoKind),
+        (0x808, BranchSampleError::CallStackWithKinds),
+        (1 << 20, BranchSampleError::UnknownBits(1 << 20)),
+    ] {
+        let refused = PerfError::Branches(reason);
+        assert_eq!(with(bits).branches(), Err(refused));
+        assert_eq!(with(bits).event(|_| None), Err(refused));
+        assert_eq!((refused.errno(), refused.to_string()), (22, reason.to_string()));
+    }
+    let attr = with(0x9);
+    assert_eq!(attr.branches(), Ok(Some(samples(0x9))));
+    assert_eq!(attr.event(|_| None).unwrap().branches(), Some(BranchFilter::USER));
+    // Without the bit of `sample_type`, the field means nothing.
+    let attr = PerfEventAttr { sample_type: 0, branch_sample_type: 0x1, ..attr };
+    assert_eq!(attr.branches(), Ok(None));
+    assert_eq!(attr.event(|_| None).unwrap().branches(), None);
+}
+
+#[test]
+fn a_text_has_perfs_names_of_branches() {
+    let attr = |terms: &str| {
+        let text = format!("cycles/period=10007{terms}/pp");
+        PerfEvent::parse(&text, |_| None).map(|event| event.attr)
+    };
+    let bits = |terms: &str| {
+        let attr = attr(terms).unwrap();
+        let asks = attr.sample_type & PerfEventAttr::SAMPLE_BRANCH_STACK != 0;
+        asks.then_some(attr.branch_sample_type)
+    };
+    // By number: perf-record(1), `--branch-filter`, and `perf_event_open(2)`. A level alone selects any branch.
+    for (name, expected) in [
+        ("u", 0x9),
+        ("k", 0xA),
+        ("hv", 0xC),
+        ("any", 0x8),
+        ("any_call", 0x10),
+        ("any_ret", 0x20),
+        ("ind_call", 0x40),
+        ("abort_tx", 0x80),
+        ("in_tx", 0x100),
+        ("no_tx", 0x200),
+        ("cond", 0x400),
+        ("stack", 0x800),
+        ("ind_jmp", 0x1000),
+        ("call", 0x2000),
+        ("no_flags", 0x4000),
+        ("no_cycles", 0x8000),
+        ("save_type", 0x1_0000),
+        ("hw_index", 0x2_0000),
+        ("priv", 0x4_0000),
+        ("counter", 0x8_0000),
+        ("ANY", 0x8),
+    ] {
+        assert_eq!(bits(&format!(",branch_type={name}")), Some(expected), "{name}");
+    }
+    assert_eq!(bits(",branch_type=any_call,branch_type=save_type"), Some(0x1_0010));
+    assert_eq!(bits(",branch_type=any,branch_type=no"), None);
+    assert_eq!(bits(""), None);
+    let at = ",period=10007".len() + "cycles/".len() - 1;
+    for (terms, at) in [
+        (",branch_type", at + ",branch_type".len()),
+        (",branch_type=", at + ",branch_type=".len()),
+        (",branch_type=anything", at + ",branch_type=".len()),
+    ] {
+        assert_eq!(attr(terms), Err(PerfError::Value { at }), "{terms}");
+    }
+    let event = attr(",branch_type=any").unwrap().event(|_| None).unwrap();
+    assert_eq!(event.branches(), Some(BranchFilter::ALL));
+    assert_eq!(event.precision(), Some(Precision::ZeroSkidRequested));
 }

@@ -397,7 +397,6 @@ fn a_text_that_is_no_event_says_what_and_where() {
         ("cycles:PuP", Modifier { at: 9 }),
         ("cpu/cycles/R", needs(PreciseSampling, 11)),
         ("cycles:b", needs(Bpf, 7)),
-        ("cpu/cycles,branch_type=any/", needs(BranchRecords, 11)),
         ("cpu/cycles,aux-output/", needs(ProcessorTrace, 11)),
         ("cpu/cycles,aux-sample-size=64/", needs(ProcessorTrace, 11)),
         ("cpu/cycles,acr_mask=0x2/", needs(AutoCounterReload, 11)),

@@ -1,8 +1,7 @@
 //! Precise events through a `Pmu` whose kernel chose precise records, and branches beside them.
 
 use core::cell::{Cell, RefCell};
-use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::AtomicU32;
 
 use pmu::core::{
     BranchFilter, CounterError, Event, EventId, EventSelect, MsrAddress, MsrBackend, MsrErrorKind,
@@ -10,8 +9,7 @@ use pmu::core::{
 };
 use pmu::intel::precise::{NoPrecise, PreciseThreshold};
 use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
-use pmu_tests::ProcessMemory;
-use pmu_virt::mock::MockMsr;
+use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::{
     BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind, FedEvents, FedRecord,
     Feed, IntelConfiguration, PreciseConfiguration, Privilege, VirtualBranches, VirtualPmu,
@@ -130,7 +128,7 @@ fn machine(
         _ => BranchConfiguration::ARCHITECTURAL,
     };
     let branches = VirtualBranches::new(&configuration, branches).unwrap();
-    let ram: &'static RefCell<ProcessMemory> = Box::leak(Box::default());
+    let ram: &'static RefCell<ProcessMemory<'_>> = Box::leak(Box::default());
     let mut mock = Mock::strict(VirtualPmu::new(configuration, fed()).unwrap());
     if let Some(records) = records {
         let precise = VirtualPrecise::new(&configuration, records).unwrap();
@@ -148,13 +146,8 @@ fn machine(
     self::mock().on_interrupt(Box::leak(Box::new(handler)));
     pmu.processor_up(&self::mock().snapshot()).unwrap();
     if let Ok((_, memory)) = pmu.precise_records(0) {
-        let area = ptr::from_ref(memory).cast::<AtomicU64>();
-        let buffer = memory.buffer_start().cast::<AtomicU64>();
-        // SAFETY: the area has 56 atomic words, and the buffer consists of atomic words.
-        let [area, buffer] = [(area, 56), (buffer, memory.capacity() / 8)]
-            .map(|(first, words)| unsafe { core::slice::from_raw_parts(first, words) });
-        let added = ram.take().with(area, 0).with(buffer, PHYSICAL);
-        ram.replace(added);
+        // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+        ram.replace(unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) });
     }
     pmu
 }

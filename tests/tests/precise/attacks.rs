@@ -10,8 +10,8 @@ use pmu_core::{
     SampleParts, ThreadEvent, guest_control, service,
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
-use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::mock::ProcessMemory;
 use pmu_virt::{
     Configuration, GuestMemory, IntelConfiguration, PreciseConfiguration, Read,
     ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload,
@@ -322,8 +322,8 @@ fn both_facilities<F: EventFacility + 'static>(
     with: impl Fn(Pebs<'static>, AutoCounterReload<'static>) -> F,
 ) {
     let memory = lend();
-    let [_, buffer] = words(memory);
-    let ram = ProcessMemory::default().with(buffer, PHYSICAL);
+    // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+    let ram = unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) };
     let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
     let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 3));
     let records = PreciseConfiguration::ARCHITECTURAL;

@@ -8,9 +8,8 @@ use pmu_core::{CounterSession, CounterSet};
 use pmu_intel::branch_trace::{
     BranchTrace, BranchTraceError, BranchTraceMemory, BranchTracer, TracedBranches,
 };
-use pmu_tests::ProcessMemory;
 use pmu_tests::opened::{fed_events, happened, raw};
-use pmu_virt::mock::{Deviations, Fault};
+use pmu_virt::mock::{Deviations, Fault, ProcessMemory};
 use pmu_virt::{
     Configuration, FedBranch, FedBranchKind, GuestMemory, IntelConfiguration, PreciseConfiguration,
     Privilege, VirtualPmu, VirtualPrecise,
@@ -49,12 +48,8 @@ fn scene() -> Scene {
 pub(crate) fn scene_on(deviations: Deviations) -> Scene {
     let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
         Box::leak(Box::new(BranchTraceMemory::new()));
-    let first = ptr::from_ref(memory).cast::<AtomicU64>();
-    // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
-    let [area, buffer] = unsafe {
-        [(0, 56), (512, 1024)].map(|(at, len)| core::slice::from_raw_parts(first.add(at), len))
-    };
-    let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+    // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+    let ram = unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) };
     let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
     let pmu = VirtualPmu::new(CONFIGURATION, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_precise(reset_trace(), ram, &instruction);

@@ -6,9 +6,9 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::Claim;
 use pmu_intel::precise::PreciseMemory;
+use pmu_tests::StateRegisters;
 use pmu_tests::opened::fed_events;
-use pmu_tests::{ProcessMemory, StateRegisters};
-use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::{
     Configuration, FedRecord, FedRegisters, GuestMemory, IntelConfiguration, PreciseConfiguration,
     Read, VirtualPmu, VirtualPrecise,
@@ -131,9 +131,10 @@ impl Processor {
         more: &'static [AtomicU64],
         new: fn(VirtualPmu) -> Mock<'static>,
     ) -> &'static Mock<'static> {
-        let [area, buffer] = words(memory);
-        let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
-        let ram = ram.with(more, 2 * PHYSICAL);
+        // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+        let ram = unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) };
+        // SAFETY: they are atomics.
+        let ram = unsafe { ram.with(more, 2 * PHYSICAL) };
         let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
         let configuration = Configuration::Intel(self.counters);
         let precise = VirtualPrecise::new(&configuration, self.records).unwrap();

@@ -1,7 +1,6 @@
 //! Counter reload and architectural PEBS of one processor, which share CFG_C: in a guest, and driven beside each other.
 
 use core::cell::{Cell, RefCell};
-use core::ptr;
 use core::sync::atomic::AtomicU64;
 
 use pmu_core::{
@@ -9,8 +8,8 @@ use pmu_core::{
     service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
-use pmu_tests::ProcessMemory;
 use pmu_tests::opened::Random;
+use pmu_virt::mock::ProcessMemory;
 use pmu_virt::{
     Configuration, EventKey, FedRecord, Feed, GuestFacility, GuestMemory, PreciseConfiguration,
     Privilege, Read, ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload, Write, Writer,
@@ -202,11 +201,9 @@ fn leak<T>(value: T) -> &'static T {
 fn a_session_with_counter_reload_has_precise_events_beside_its_groups() {
     let memory: &'static PreciseMemory =
         Box::leak(Box::new(PreciseMemory::<[AtomicU64; 2048]>::new()));
-    let first = ptr::from_ref(memory).cast::<AtomicU64>();
-    // SAFETY: one page behind the memory's begin is the buffer of atomic words.
-    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), memory.capacity() / 8) };
-    let ram: &'static RefCell<dyn GuestMemory> =
-        leak(RefCell::new(ProcessMemory::default().with(buffer, PHYSICAL)));
+    // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+    let ram = unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) };
+    let ram: &'static RefCell<dyn GuestMemory> = leak(RefCell::new(ram));
     let instructions = leak(|number| FedRecord::new(0x40_1000 + number));
     for freezing in [false, true] {
         let pmu = VirtualPmu::new(configuration(), events()).unwrap();

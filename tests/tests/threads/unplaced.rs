@@ -3,8 +3,9 @@
 use core::cell::RefCell;
 
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, GenericEvent, GroupError,
-    OpenedEvents, SavedEvent, SwitchError, ThreadEvent, service,
+    BranchFilter, CounterError, CounterSet, Event, EventCount, EventSelect, EventTable,
+    GenericEvent, GroupError, NotPrecise, OpenedEvents, Precision, SampleParts, SavedEvent,
+    SwitchError, ThreadEvent, service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -87,6 +88,32 @@ fn an_event_that_cannot_be_is_refused_as_open_event_refuses_it() {
             assert_eq!(made, Ok(out(thread[0])), "{processor:?}: {event:?}");
         }
         counters.shut_down().unwrap();
+    }
+}
+
+#[test]
+fn an_event_that_no_facility_can_sample_is_refused_without_a_session() {
+    let parts = SampleParts::REGISTERS;
+    let refused = CounterError::NotPrecise;
+    let precise = |event: Event| event.precise(Precision::ConstantSkid);
+    let sampled = raw(2).every(PERIOD);
+    for processor in processors(Deviations::NONE) {
+        let made = |event: Event| SavedEvent::new(&processor.unit, &event).map(drop);
+        assert_eq!(made(precise(raw(2))), Err(refused(NotPrecise::NoPeriod)));
+        assert_eq!(made(sampled.recording(parts)), Err(refused(NotPrecise::Parts(parts))));
+        let loads = sampled.latency_at_least(64);
+        assert_eq!(made(loads), Err(refused(NotPrecise::NotLatencyEvent)));
+        let reloaded = precise(sampled).reloaded_by(0b1);
+        assert_eq!(made(reloaded), Err(CounterError::NotReloadable));
+        for event in [
+            precise(sampled),
+            precise(sampled.recording(parts)),
+            precise(loads),
+            sampled.reloaded_by(0b1),
+            sampled.with_branches(BranchFilter::USER),
+        ] {
+            assert_eq!(made(event), Ok(()), "{event:?}");
+        }
     }
 }
 

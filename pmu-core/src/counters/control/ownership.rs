@@ -296,7 +296,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The call restores the
     /// session's bits of the global control register to their values from before the session. The call closes all
-    /// opened events, and no event can start afterwards.
+    /// opened events, and no event can start afterwards. Samples that wait in memory are dropped, as by
+    /// [`close_event`](Self::close_event).
     ///
     /// After the call, an interrupt without an overflow may still arrive. [`service`](crate::service) claims the first
     /// of these interrupts, so that the kernel does not report an unknown NMI.

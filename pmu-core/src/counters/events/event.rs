@@ -203,7 +203,7 @@ impl Event {
     ///
     /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
     /// the counter several times per period. Opening the event fails if the period is below the table's
-    /// [minimum](crate::EventTable::set_min_period).
+    /// [minimum](crate::EventTable::set_min_period), which is 4,096 unless the kernel changes it.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};

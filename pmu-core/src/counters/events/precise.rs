@@ -18,6 +18,14 @@ impl Event {
     /// A processor may count another event in the event's place, of which it can write records. The event's
     /// [`select`](crate::SavedEvent::select) stays as it was opened.
     ///
+    /// There are two ways to the last branches before a precise sample:
+    /// - [`with_branches`](Self::with_branches): the session records the branches, and
+    ///   [`Sample::branches`](crate::Sample::branches) returns them. The handler reads them from registers, so the
+    ///   processor interrupts for each record.
+    /// - [`recording`](Self::recording) with [`SampleParts::branches`]: the processor copies the branches into the
+    ///   record, so many records can wait for one interrupt. `Pebs::record` of `pmu-intel` returns the record with its
+    ///   branches. This request does not start the recording of branches.
+    ///
     /// ```
     /// use pmu_core::{Event, GenericEvent, Precision, SampleParts};
     /// // Every 10,007th branch of user mode, with the general registers.
@@ -42,17 +50,27 @@ impl Event {
     /// [precise](Self::precise), and must be the processor's load-latency event: `MEM_TRANS_RETIRED.LOAD_LATENCY`, or
     /// `MEM_UOPS_RETIRED.LOAD_LATENCY` on E-cores. Each sample then has the part [`ACCESS`](SampleParts::ACCESS).
     ///
-    /// Golden Cove counts the event only beside the event 0x8203, which comes before it in the same group.
-    ///
     /// A processor has one threshold of latency. Events with another threshold do not run at the same time:
     /// [rotating](Self::rotating) events take turns.
     ///
+    /// Golden Cove counts the event only beside the event 0x8203, which comes before it in the same group. Alone, the
+    /// event is refused with [`NeedsBeside`](crate::NotPrecise::NeedsBeside).
+    ///
     /// ```
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, GroupError, GroupId, MsrBackend, Platform};
     /// use pmu_core::{Event, EventSelect, Precision, SampleParts};
-    /// // MEM_TRANS_RETIRED.LOAD_LATENCY of Skylake: loads that take 64 cycles or more.
+    /// // MEM_TRANS_RETIRED.LOAD_LATENCY: loads that take 64 cycles or more.
     /// let loads = Event::raw(EventSelect::from_bits(0x01CD)).every(10_007);
     /// let loads = loads.precise(Precision::ZeroSkidRequested).latency_at_least(64);
     /// assert!(loads.parts().contains(SampleParts::ACCESS));
+    /// /// Opens the event on Golden Cove. Other P-cores open `loads` alone.
+    /// fn open_on_golden_cove<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     unit: &CounterUnit,
+    ///     loads: Event,
+    /// ) -> Result<GroupId, GroupError> {
+    ///     counters.open_group(unit, &[Event::raw(EventSelect::from_bits(0x8203)), loads])
+    /// }
     /// ```
     #[must_use]
     pub const fn latency_at_least(mut self, cycles: u16) -> Self {

@@ -201,7 +201,6 @@ impl SavedEvent {
         select.without_user_rdpmc(denied)
     }
 
-    /// Returns the generic name by which the event was opened.
     /// Returns the event as it was asked for, without what the facilities of a processor
     /// [made](crate::EventEntry) of it.
     pub(crate) fn as_asked(mut self) -> Self {

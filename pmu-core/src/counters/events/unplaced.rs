@@ -9,11 +9,18 @@ use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::counter_id::MAX_COUNTERS;
 use crate::counters::names::group_id::GroupId;
 use crate::counters::registers::unit::CounterUnit;
+use crate::precise::error::NotPrecise;
 
 impl SavedEvent {
     /// Creates a stopped event that is on no processor. The call needs no counter, table or session. `unit` describes a
     /// processor that can count the event. By default, a [raw](Event::raw) event is counted only on the
     /// [type of core](CounterUnit::core_type) of `unit`.
+    ///
+    /// The call does not know the facilities of a session. It accepts an event that is [precise](Event::precise), has
+    /// [branches](Event::with_branches) or is to be [reloaded](Event::reloaded_by), and the event is not counted on a
+    /// processor that cannot do this. To learn the reason, open the event on the processor by
+    /// [`open_event`](crate::CounterSession::open_event) or [`open_group`](crate::CounterSession::open_group), and make
+    /// it a saved event by [`switch_out`](crate::CounterSession::switch_out).
     ///
     /// # Context
     /// Any context. No register is accessed.
@@ -26,6 +33,9 @@ impl SavedEvent {
     /// - [`Period`](CounterError::Period): the period is below
     ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table with a
     ///   lower minimum, set a shorter period by [`set_period`](Self::set_period).
+    /// - [`NotPrecise`](CounterError::NotPrecise): the event is precise and has no period, or it has
+    ///   [parts](Event::recording) or a [latency](Event::latency_at_least) and is not precise.
+    /// - [`NotReloadable`](CounterError::NotReloadable): the event is precise and is to be reloaded.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
         if counters.is_empty() {
@@ -36,6 +46,7 @@ impl SavedEvent {
         {
             return Err(CounterError::Period(period));
         }
+        check_precise(event)?;
         Ok(Self::resolved(event, unit, select, counters))
     }
 
@@ -122,6 +133,18 @@ impl SavedEvent {
         self.count.value = 0;
         self
     }
+}
+
+/// Checks what no facility can do.
+const fn check_precise(event: &Event) -> Result<(), CounterError> {
+    let reason = match (event.precision(), event.period()) {
+        (Some(_), _) if event.reload != 0 => return Err(CounterError::NotReloadable),
+        (Some(_), None) => NotPrecise::NoPeriod,
+        (None, _) if event.latency().is_some() => NotPrecise::NotLatencyEvent,
+        (None, _) if !event.parts().is_empty() => NotPrecise::Parts(event.parts()),
+        _ => return Ok(()),
+    };
+    Err(CounterError::NotPrecise(reason))
 }
 
 /// Returns whether one of the events of a group reloads others; `None` if the event cannot be reloaded as it asks.

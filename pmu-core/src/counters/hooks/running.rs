@@ -104,8 +104,8 @@ impl<'r> Running<'r> {
         RunningEvent::of(self.table, coming.or(slot.running())?)
     }
 
-    /// Returns whether the event on a counter is about to be started. Whether it was started is known when the facility
-    /// is next settled.
+    /// Returns whether the event on a counter is about to be started. Until the facility is settled again, it is not
+    /// known whether it was.
     pub fn is_coming(&self, counter: CounterId) -> bool {
         self.coming.is_some_and(|(on, _)| on == counter)
     }

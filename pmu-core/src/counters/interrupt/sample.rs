@@ -55,7 +55,8 @@ impl<'s, F> Sample<'s, F> {
 
 impl<F: EventFacility> Sample<'_, F> {
     /// Returns the last branches before the sample, the newest first, if the event [asked](crate::Event::with_branches)
-    /// for branches.
+    /// for branches. The branches that the processor copies into a precise record
+    /// ([`SampleParts::branches`](crate::SampleParts::branches)) are in the record, and not here.
     ///
     /// ```
     /// use pmu_core::{EventFacility, Sample};

@@ -72,7 +72,7 @@ impl<const N: usize> Deref for EventTable<[EventEntry; N]> {
 }
 
 impl EventTable {
-    /// Shortest period that a new table accepts, in occurrences of the event.
+    /// Shortest period that a new table accepts, in occurrences of the event: 4,096.
     pub const DEFAULT_MIN_PERIOD: u64 = Period::DEFAULT_MIN;
 
     /// Returns the empty table, in which no event can be opened.
@@ -92,7 +92,8 @@ impl EventTable {
         self.entries.is_empty()
     }
 
-    /// Sets the shortest period that the table accepts. Events that are already open keep their periods.
+    /// Sets the shortest period that the table accepts, instead of
+    /// [`DEFAULT_MIN_PERIOD`](Self::DEFAULT_MIN_PERIOD). Events that are already open keep their periods.
     ///
     /// Servicing an interrupt can itself cause occurrences of the event that interrupted. If servicing one interrupt
     /// causes a whole period of occurrences, the next interrupt comes immediately. The processor then does nothing but
@@ -102,6 +103,7 @@ impl EventTable {
     /// ```
     /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
     /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+    /// assert_eq!(EventTable::DEFAULT_MIN_PERIOD, 4_096);
     /// EVENTS.set_min_period(500);
     /// // Accepted now. Only user mode is counted, so an interrupt of 1,000 instructions does not cause the next one.
     /// let event = Event::generic(GenericEvent::Instructions).user_only().every(500);

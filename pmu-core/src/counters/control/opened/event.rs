@@ -47,6 +47,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   opened in a group.
     /// - [`BranchesUnsupported`](CounterError::BranchesUnsupported): the samples of the event cannot have the
     ///   [branches](Event::with_branches) that it asks for.
+    /// - [`NotPrecise`](CounterError::NotPrecise): the event cannot be sampled as [precisely](Event::precise) as it
+    ///   asks.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -97,7 +99,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`].
+    /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`]. Samples of a
+    /// [precise](Event::precise) event whose records wait in memory are dropped: call
+    /// [`report_samples`](Self::report_samples) before.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};

@@ -204,6 +204,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the
     /// events that are on this processor. Later events may get the [`EventId`](crate::EventId)s of the closed events.
+    /// Samples that wait in memory are dropped, as by [`close_event`](Self::close_event).
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};

@@ -62,8 +62,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
     /// let the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
-    /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`]. If the
-    /// overflow's interrupt still comes, `service` claims the interrupt, and does not report the overflow again.
+    /// The call suspends the [facilities](crate::EventSource::Facility) of the session's event source with the
+    /// counters: the branch records that events asked for, and precise records. The window's end resumes them. A
+    /// facility that the source does not have needs [`lend_with`](Self::lend_with).
+    ///
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`] with its
+    /// branches and its precise record. The call also reports the samples of all precise records that wait in memory.
+    /// If an overflow's interrupt still comes, `service` claims the interrupt, and does not report the overflow again.
     ///
     /// Opening and ending a window costs these register accesses:
     /// - With a global control register: two writes and one read. Each event on a counter adds one RDPMC and two
@@ -115,13 +120,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.lend_reporting(now, (), move |sample, ()| overflowed(sample))
     }
 
-    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl), such as
-    /// branch records, until the window ends. If a facility records on this processor, open each window by this method,
-    /// with the facility. With `lend` instead, the facility would record the borrower's execution, and the borrower
-    /// could read the facility's earlier records.
+    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl) that is not
+    /// the event source's until the window ends, such as a [`BranchRecorder`](crate::BranchRecorder) or AMD's
+    /// instruction-based sampling. If such a facility records on this processor, open each window by this method, with
+    /// the facility. With `lend` instead, the facility would record the borrower's execution, and the borrower could
+    /// read the facility's earlier records.
     ///
-    /// If an overflow is pending, `overflowed` receives the overflow together with the facility's records from before
-    /// the overflow.
+    /// If an overflow is pending, `overflowed` receives the overflow together with the given facility's records from
+    /// before the overflow. It receives no records of the source's facilities: for an overflow of a precise event, it
+    /// has the [`EventOverflow`] alone.
     ///
     /// ```
     /// # use pmu_core::{

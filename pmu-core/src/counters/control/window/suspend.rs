@@ -17,7 +17,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// may lose their contents. Before `resume`, call no other method of the session than
     /// [`shut_down`](Self::shut_down).
     ///
-    /// If an overflow is pending, this call reports the overflow to `overflowed`.
+    /// The call also suspends the [facilities](crate::EventSource::Facility) of the session's event source, and
+    /// `resume` programs them again. A facility that the source does not have is programmed again by its own method,
+    /// for example [`BranchRecorder::reprogram`](crate::BranchRecorder::reprogram).
+    ///
+    /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
