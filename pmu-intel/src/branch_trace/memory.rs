@@ -8,23 +8,31 @@ use pmu_core::Branch;
 
 use crate::branch_trace::record::{RECORD, TracedBranches};
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
-use crate::precise::memory::RESETS;
+use crate::precise::memory::{PAGE, RESETS};
 
 /// Memory for the branch trace of one processor. The first page has the DS save area and the driver's state. The
 /// following pages are the buffer of branch records, which have 24 bytes each.
 ///
 /// The embedder provides the memory, commonly one static per processor. The processor itself writes to the memory. The
 /// requirements for the memory's pages are in the Safety section of
-/// [`BranchTracer::take`](crate::branch_trace::BranchTracer::take).
+/// [`BranchTrace::new`](crate::branch_trace::BranchTrace::new).
 #[derive(Debug)]
 #[repr(C, align(4096))]
 pub struct BranchTraceMemory<B: ?Sized = [AtomicU64]> {
     area: ControlAreaMemory<RESETS>,
     lost: AtomicU32,
     hidden: AtomicU32,
-    is_taken: AtomicBool,
     draining: AtomicBool,
+    /// Privilege levels that the processor traces, or may trace.
     mode: AtomicU8,
+    /// Privilege levels that are asked for.
+    wanted: AtomicU8,
+    /// Set by a request since the facility was last settled.
+    requested: AtomicBool,
+    /// The session took the memory for the trace.
+    taken: AtomicBool,
+    /// The registers have the values of the mode.
+    known: AtomicBool,
     buffer: Pages<B>,
 }
 
@@ -40,16 +48,20 @@ pub(crate) const KERNEL: u8 = 1 << 1;
 pub(crate) const STOP: u8 = 1 << 2;
 
 impl<const N: usize> BranchTraceMemory<[AtomicU64; N]> {
-    /// Creates memory for the branch trace of one processor, with a buffer of `N` 64-bit words. `N` must be a multiple
-    /// of 512.
+    /// Creates memory for the branch trace of one processor, with a buffer of `N` 64-bit words. `N` is a multiple of
+    /// 512, for whole pages; any other does not compile.
     pub const fn new() -> Self {
+        const { assert!(N != 0 && N.is_multiple_of(PAGE / 8), "a buffer of whole pages") };
         Self {
             area: ControlAreaMemory::new(),
             lost: AtomicU32::new(0),
             hidden: AtomicU32::new(0),
-            is_taken: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             mode: AtomicU8::new(0),
+            wanted: AtomicU8::new(0),
+            requested: AtomicBool::new(false),
+            taken: AtomicBool::new(false),
+            known: AtomicBool::new(false),
             buffer: Pages([const { AtomicU64::new(0) }; N]),
         }
     }
@@ -77,15 +89,14 @@ impl BranchTraceMemory {
 
     /// Returns how often the driver dropped the contents of the trace buffer. The driver drops all branches in the
     /// buffer if `bts_index` in the DS save area does not point to the start of a record in the buffer. The count
-    /// begins when a [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number wraps around at
-    /// 2³².
+    /// begins with the first trace of a session. The number wraps around at 2³².
     pub fn lost(&self) -> u32 {
         self.lost.load(Relaxed)
     }
 
     /// Returns the number of branches that the driver left out because of their privilege levels. A trace reports only
-    /// branches at the privilege levels with which the trace was started. The count begins when a
-    /// [tracer](crate::branch_trace::BranchTracer::take) takes this memory. The number wraps around at 2³².
+    /// branches at the privilege levels with which the trace was started. The count begins with the first trace of a
+    /// session. The number wraps around at 2³².
     pub fn hidden(&self) -> u32 {
         self.hidden.load(Relaxed)
     }
@@ -99,26 +110,52 @@ impl BranchTraceMemory {
         core::ptr::from_ref(self.area.area()).expose_provenance() as u64
     }
 
-    pub(crate) const fn words(&self) -> usize {
-        self.buffer.0.len()
-    }
-
     fn buffer_address(&self) -> u64 {
         self.buffer.0.as_ptr().expose_provenance() as u64
     }
 
+    /// Takes the memory for a session's trace; `false` if it is taken.
     pub(crate) fn take(&self) -> bool {
-        let taken = self.is_taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
-        if taken {
+        let is_first = !self.taken.swap(true, AcqRel);
+        if is_first {
             self.lost.store(0, Relaxed);
             self.hidden.store(0, Relaxed);
         }
-        taken
+        is_first
+    }
+
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Acquire)
     }
 
     pub(crate) fn give_back(&self) {
-        self.mode.store(0, Relaxed);
-        self.is_taken.store(false, Release);
+        self.withdraw();
+        self.taken.store(false, Release);
+    }
+
+    pub(crate) fn request(&self, mode: u8) {
+        self.wanted.store(mode, Relaxed);
+        self.requested.store(true, Release);
+    }
+
+    pub(crate) fn take_request(&self) -> bool {
+        self.requested.swap(false, AcqRel)
+    }
+
+    pub(crate) fn wanted(&self) -> u8 {
+        self.wanted.load(Relaxed)
+    }
+
+    pub(crate) fn withdraw(&self) {
+        self.wanted.store(0, Relaxed);
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Relaxed)
+    }
+
+    pub(crate) fn set_known(&self, known: bool) {
+        self.known.store(known, Relaxed);
     }
 
     pub(crate) fn mode(&self) -> u8 {
@@ -153,7 +190,7 @@ impl BranchTraceMemory {
     }
 
     /// Empties the buffer, and reports its branches, the oldest first. An interrupted task that does so is left alone.
-    pub(crate) fn drain(&self, area: &PebsDsSaveArea<RESETS>, report: &mut impl FnMut(Branch)) {
+    pub(crate) fn drain(&self, area: &PebsDsSaveArea<RESETS>, report: impl Fn(Branch)) {
         if self.draining.swap(true, AcqRel) {
             return;
         }

@@ -1,7 +1,7 @@
 //! The memory to which a processor writes its records, and which a task and the interrupt share.
 
 use core::ops::Deref;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
 use crate::debug_store::area::{ControlAreaMemory, PebsDsSaveArea};
@@ -38,7 +38,7 @@ pub struct PreciseMemory<B: ?Sized = [AtomicU64]> {
     malformed: AtomicU32,
     hidden: AtomicU32,
     unattributed: AtomicU32,
-    /// A branch tracer uses the area.
+    /// A branch trace uses the area.
     traced: AtomicBool,
     buffer: Pages<B>,
 }
@@ -197,13 +197,9 @@ impl PreciseMemory {
         }
     }
 
-    /// Lets a branch tracer use the area; `false` if one does.
-    pub(crate) fn begin_trace(&self) -> bool {
-        !self.traced.swap(true, AcqRel)
-    }
-
-    pub(crate) fn end_trace(&self) {
-        self.traced.store(false, Release);
+    /// Notes that a branch trace uses the area, or no more.
+    pub(crate) fn set_traced(&self, traced: bool) {
+        self.traced.store(traced, Release);
     }
 
     pub(crate) fn is_traced(&self) -> bool {

@@ -463,7 +463,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         }
         match is_architectural {
             true => self.write(IA32_PEBS_BASE, 0)?,
-            // A tracer of branches clears the address at its own end.
+            // A branch trace clears the address at its own end.
             false if memory.is_traced() => {}
             false => self.write(IA32_DS_AREA, 0)?,
         }

@@ -169,9 +169,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The call does not program what runs beside the counters. The kernel calls, afterwards:
     /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
     /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram);
-    /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram);
-    /// - [`BranchTracer::start`](pmu_intel::branch_trace::BranchTracer::start), of a trace that the kernel stopped
-    ///   before the suspend.
+    /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
     ///
     /// # Context
     /// Task, on the processor that resumed.

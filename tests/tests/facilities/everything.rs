@@ -10,9 +10,9 @@ use pmu_core::{
     Sample, Snapshot, WindowError, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+use pmu_tests::StateRegisters;
 use pmu_tests::opened::{fed_events, happened, raw};
-use pmu_tests::{ProcessMemory, StateRegisters};
-use pmu_virt::mock::{Deviations, MockMsr};
+use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedRecord,
     GuestMemory, IntelConfiguration, PreciseConfiguration, Privilege, ReloadConfiguration,
@@ -111,15 +111,8 @@ impl Machine {
         let records: &'static PreciseMemory<[AtomicU64; WORDS]> =
             Box::leak(Box::new(PreciseMemory::new()));
         let records: &'static PreciseMemory = records;
-        let first = core::ptr::from_ref(records).cast::<AtomicU64>();
-        // SAFETY: the area has 56 atomic words, and one page behind it begins the buffer of atomic words.
-        let [area, buffer] = unsafe {
-            [
-                core::slice::from_raw_parts(first, 56),
-                core::slice::from_raw_parts(first.add(512), records.capacity() / 8),
-            ]
-        };
-        let ram = ProcessMemory::default().with(area, 0).with(buffer, PHYSICAL);
+        // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+        let ram = unsafe { ProcessMemory::default().with(records, PHYSICAL - 0x1000) };
         let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
         let configuration = match version {
             0 => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),

@@ -1,14 +1,16 @@
 //! The branch trace store: on, off, drained in each interrupt, and filtered by privilege.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::{CounterSession, CounterSet};
-use pmu_intel::branch_trace::{
-    BranchTrace, BranchTraceError, BranchTraceMemory, BranchTracer, TracedBranches,
+use pmu_core::{
+    Branch, CounterError, CounterSession, CounterSet, CounterUnit, EventFacility, EventTable,
+    OpenedEvents, Sample, service,
 };
-use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit, TracedBranches};
+use pmu_intel::precise::Pebs;
+use pmu_tests::opened::{Memory, Table, fed_events, happened, raw};
 use pmu_virt::mock::{Deviations, Fault, ProcessMemory};
 use pmu_virt::{
     Configuration, FedBranch, FedBranchKind, GuestMemory, IntelConfiguration, PreciseConfiguration,
@@ -16,18 +18,23 @@ use pmu_virt::{
 };
 
 use crate::scene as precise;
-use crate::scene::PERIOD;
+use crate::scene::{PERIOD, Records};
 use crate::support::*;
 
-pub(crate) type Tracer = BranchTracer<Msr>;
+pub(crate) type Trace = BranchTrace<&'static dyn Fn(Branch)>;
+pub(crate) type Traced = CounterSession<'static, OpenedEvents<'static, Trace>, Msr, Msr>;
 
 pub(crate) const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
 
-/// A kernel's memory of one processor, and the branches that its handler has seen.
+/// A kernel's memory of one processor that only traces, and the branches that were reported.
 pub(crate) struct Scene {
     pub(crate) mock: Msr,
     pub(crate) memory: &'static BranchTraceMemory,
     pub(crate) seen: &'static RefCell<Vec<[u64; 2]>>,
+    pub(crate) trace: Trace,
+    pub(crate) counters: CounterUnit,
+    lent: Memory,
+    table: Table,
 }
 
 pub(crate) fn branch(number: u64, from: u64, to: u64) -> FedBranch {
@@ -41,11 +48,12 @@ fn reset_trace() -> VirtualPrecise {
     VirtualPrecise::new(&CONFIGURATION, PreciseConfiguration::BRANCH_TRACE).unwrap()
 }
 
-fn scene() -> Scene {
+fn scene() -> &'static Scene {
     scene_on(Deviations::NONE)
 }
 
-pub(crate) fn scene_on(deviations: Deviations) -> Scene {
+/// Makes a processor whose handler serves each interrupt, and notes the branches.
+pub(crate) fn scene_on(deviations: Deviations) -> &'static Scene {
     let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
         Box::leak(Box::new(BranchTraceMemory::new()));
     // SAFETY: the area and the buffer, one page behind it, consist of atomics.
@@ -53,33 +61,52 @@ pub(crate) fn scene_on(deviations: Deviations) -> Scene {
     let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
     let pmu = VirtualPmu::new(CONFIGURATION, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_precise(reset_trace(), ram, &instruction);
-    let mock = mock.deviating(deviations);
+    let mock: Msr = Box::leak(Box::new(mock.deviating(deviations)));
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
-    let seen = Box::leak(Box::new(RefCell::default()));
-    Scene { mock: Box::leak(Box::new(mock)), memory, seen }
+    let seen: &'static RefCell<Vec<_>> = Box::leak(Box::default());
+    let report: &'static dyn Fn(Branch) =
+        Box::leak(Box::new(|branch: Branch| seen.borrow_mut().push([branch.from, branch.to])));
+    let unit = BranchTraceUnit::detect(&mock.snapshot(), mock).unwrap().unwrap();
+    Box::leak(Box::new(Scene {
+        mock,
+        memory,
+        seen,
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        trace: unsafe { BranchTrace::new(unit, memory, None, report) },
+        counters: pmu_intel::counters(&mock.snapshot()).unwrap(),
+        lent: Memory::new(),
+        table: Table::new(),
+    }))
 }
 
 impl Scene {
-    pub(crate) fn take(&self) -> Tracer {
-        // SAFETY: the mock writes to the lent memory alone, which lasts.
-        unsafe { BranchTracer::take(&self.mock.snapshot(), self.mock, self.memory, None) }.unwrap()
+    fn source(&'static self) -> OpenedEvents<'static, Trace> {
+        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(self.trace)
     }
 
-    pub(crate) fn report(&self) -> impl FnMut(pmu_core::Branch) + use<> {
-        let seen = self.seen;
-        move |branch| seen.borrow_mut().push([branch.from, branch.to])
+    pub(crate) fn take(&'static self) -> Traced {
+        let (unit, mock) = (&self.counters, self.mock);
+        CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.lent).unwrap()
     }
 
-    /// Traces these branches, and returns those that were seen after a stop.
-    fn trace(&self, user: bool, kernel: bool, branches: &[FedBranch]) -> Vec<[u64; 2]> {
-        let mut tracer = self.take();
-        tracer.start(user, kernel).unwrap();
+    /// Serves an interrupt.
+    pub(crate) fn serve(
+        &'static self,
+        report: impl FnMut(Sample<'_, Trace>),
+    ) -> Result<pmu_core::Serviced, pmu_core::ServiceError> {
+        service(&self.source(), self.mock, self.mock, &self.lent, report)
+    }
+
+    /// Traces these branches, and returns those that were seen after the trace's end.
+    fn traced(&'static self, user: bool, kernel: bool, branches: &[FedBranch]) -> Vec<[u64; 2]> {
+        let mut session = self.take();
+        self.trace.trace(&mut session, user, kernel).unwrap();
         for branch in branches {
             self.mock.trace_branch(branch);
         }
-        tracer.stop(self.report()).unwrap();
+        self.trace.trace(&mut session, false, false).unwrap();
         assert!(!self.mock.trace_branch(&branches[0]), "stopped");
-        tracer.shut_down(|_| ()).unwrap();
+        session.shut_down().unwrap();
         self.seen.take()
     }
 }
@@ -89,26 +116,76 @@ fn branches_are_traced_in_order_between_a_start_and_a_stop() {
     let scene = scene();
     let branches: Vec<FedBranch> = (0..100).map(|n| branch(16 * n, 0x40_0000, 0x41_0000)).collect();
     let expected: Vec<[u64; 2]> = branches.iter().map(|branch| [branch.from, branch.to]).collect();
-    assert_eq!(scene.trace(true, false, &branches), expected);
-    assert_eq!(scene.trace(true, true, &branches), expected);
+    assert_eq!(scene.traced(true, false, &branches), expected);
+    assert_eq!(scene.traced(true, true, &branches), expected);
     assert_eq!((scene.memory.lost(), scene.mock.breach()), (0, None));
-    // Nothing is left in the registers.
-    assert_eq!(scene.mock.with_pmu(|pmu| pmu.read(0x38E)), pmu_virt::Read::Value(0));
+    nothing_is_enabled(scene.mock, "shut down");
+}
+
+/// Events come and go, and the processor traces as it was asked to. A second request begins a trace of its own.
+#[test]
+fn a_trace_goes_on_whatever_the_events_do_until_it_is_asked_otherwise() {
+    let scene = scene();
+    let mut session = scene.take();
+    let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+    let [user, kernel] = [0x40_0000, KERNEL].map(|of| branch(0, of, of));
+    scene.trace.trace(&mut session, true, false).unwrap();
+    for _ in 0..2 {
+        assert!(scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
+        session.start_event(event, 0).unwrap();
+        assert!(scene.mock.trace_branch(&user));
+        session.stop_event(event, 0).unwrap();
+    }
+    assert!(scene.seen.borrow().is_empty());
+    scene.trace.trace(&mut session, false, true).unwrap();
+    assert_eq!(scene.seen.take().len(), 4);
+    assert!(!scene.mock.trace_branch(&user) && scene.mock.trace_branch(&kernel));
+    scene.trace.drain(&scene.mock).unwrap();
+    assert_eq!(scene.seen.take().len(), 1);
+    assert!(scene.trace.is_tracing() && scene.mock.trace_branch(&kernel));
+    session.shut_down().unwrap();
+    assert_eq!((scene.seen.take().len(), scene.trace.is_tracing()), (1, false));
+    // The request ends with the session.
+    let mut session = scene.take();
+    session.start_event(event, 0).unwrap_err();
+    let event = session.open_event(&scene.counters, &raw(3)).unwrap();
+    session.start_event(event, 0).unwrap();
+    assert!(!scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
+    session.shut_down().unwrap();
+    nothing_is_enabled(scene.mock, "shut down");
 }
 
 /// The area's address is in a register, which a suspend clears.
 #[test]
-fn a_trace_that_starts_after_the_registers_lost_their_contents_is_in_the_memory() {
-    let scene = scene();
-    let mut tracer = scene.take();
-    scene.mock.with_precise_records(|trace| *trace = reset_trace());
-    tracer.start(true, false).unwrap();
-    assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
-    scene.mock.with_precise_records(|trace| *trace = reset_trace());
-    tracer.drain(scene.report()).unwrap();
-    assert!(scene.mock.trace_branch(&branch(1, 0x40_0000, 0x41_0000)));
-    tracer.shut_down(scene.report()).unwrap();
-    assert_eq!(scene.seen.take().len(), 2);
+fn a_trace_goes_on_after_the_registers_lost_their_contents() {
+    for is_told in [false, true] {
+        let scene = scene();
+        let mut session = scene.take();
+        let call = branch(0, 0x40_0000, 0x41_0000);
+        scene.mock.with_precise_records(|trace| *trace = reset_trace());
+        scene.trace.trace(&mut session, true, false).unwrap();
+        assert!(scene.mock.trace_branch(&call));
+        if is_told {
+            session.suspend(0, |_| ()).unwrap();
+            assert!(!scene.mock.trace_branch(&call));
+            assert_eq!(scene.seen.borrow().len(), 1);
+        }
+        scene.mock.lose_registers();
+        scene.mock.set_performance_entry(0x400);
+        scene.mock.with_precise_records(|trace| *trace = reset_trace());
+        if is_told {
+            session.resume(0, |_| ()).unwrap();
+        } else {
+            session.reprogram(|_| ()).unwrap();
+        }
+        assert!(scene.mock.trace_branch(&call), "{is_told}");
+        scene.mock.with_precise_records(|trace| *trace = reset_trace());
+        scene.trace.drain(&scene.mock).unwrap();
+        assert!(scene.mock.trace_branch(&call));
+        session.shut_down().unwrap();
+        assert_eq!(scene.seen.take().len(), 3, "{is_told}");
+        nothing_is_enabled(scene.mock, "shut down");
+    }
 }
 
 #[test]
@@ -122,9 +199,9 @@ fn branches_from_or_to_another_privilege_level_are_not_shown() {
     ];
     let numbers =
         |seen: Vec<[u64; 2]>| -> Vec<u64> { seen.iter().map(|[from, _]| from & 0xF).collect() };
-    assert_eq!(numbers(scene.trace(true, false, &all)), [0]);
-    assert_eq!(numbers(scene.trace(false, true, &all)), [2]);
-    assert_eq!(numbers(scene.trace(true, true, &all)), [0, 1, 2, 3]);
+    assert_eq!(numbers(scene.traced(true, false, &all)), [0]);
+    assert_eq!(numbers(scene.traced(false, true, &all)), [2]);
+    assert_eq!(numbers(scene.traced(true, true, &all)), [0, 1, 2, 3]);
     // A copy of a buffer.
     let bytes: Vec<u8> = all
         .iter()
@@ -144,25 +221,17 @@ fn branches_from_or_to_another_privilege_level_are_not_shown() {
 fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_own() {
     for (user, kernel) in [(true, false), (true, true)] {
         let scene = scene();
-        let (mock, memory) = (scene.mock, scene.memory);
-        let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
-        let claimed = core::cell::Cell::new(0);
-        let lent = pmu_tests::opened::Memory::new();
-        let table = pmu_tests::opened::Table::new();
-        let source = pmu_core::OpenedEvents::new(&counters, &table as &pmu_core::EventTable);
-        let mut session =
-            CounterSession::take(source, &counters, CounterSet::ALL, mock, mock, &lent).unwrap();
+        let mock = scene.mock;
+        let claimed = Cell::new(0);
+        let mut session = scene.take();
         session.freeze_on_interrupt().unwrap();
-        let event = session.open_event(&counters, &raw(3).every(10_000)).unwrap();
+        let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
         session.start_event(event, 0).unwrap();
         let serve = || {
-            let trace = BranchTrace::new(memory, None, scene.report());
-            let serviced =
-                pmu_core::service_with(&source, &mock, &mock, &lent, trace, |_, _| ()).unwrap();
+            let serviced = scene.serve(|_| ()).unwrap();
             claimed.set(claimed.get() + serviced.claim.interrupts());
         };
-        let mut tracer = scene.take();
-        tracer.start(user, kernel).unwrap();
+        scene.trace.trace(&mut session, user, kernel).unwrap();
         for number in 0..5 {
             mock.trace_branch(&branch(number, 0x40_0000, 0x41_0000));
         }
@@ -187,132 +256,186 @@ fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_
         assert_eq!((mock.interrupts(), claimed.get() >= 2, mock.breach()), (2, true, None));
         // Lent counters: nothing is traced.
         mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000));
-        let window = session.lend_with(0, tracer.lent(scene.report()), |_, _| ()).unwrap();
+        let window = session.lend(0, |_| ()).unwrap();
         assert_eq!(scene.seen.take().len(), 1);
         assert!(!mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
         window.end(0).unwrap();
         assert!(mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
-        tracer.shut_down(scene.report()).unwrap();
-        assert_eq!(scene.seen.take().len(), 1);
         session.shut_down().unwrap();
+        assert_eq!(scene.seen.take().len(), 1);
     }
 }
 
+/// A fault that lasts from each access of each operation on: nothing is lost, and the repeat does what was to be done.
 #[test]
-fn with_a_fault_at_each_access_a_tracer_fails_or_succeeds_and_a_repeated_shut_down_ends_the_trace()
-{
-    for access in 1..30 {
-        let scene = scene();
-        let mut tracer = scene.take();
-        let call = branch(0, 0x40_0000, 0x41_0000);
-        scene.mock.inject(Fault::From(access));
-        let started = tracer.start(true, true);
-        let traced = u64::from(scene.mock.trace_branch(&call));
-        let drained = tracer.drain(scene.report());
-        let ended = tracer.shut_down(scene.report());
-        scene.mock.inject(Fault::None);
-        for outcome in [started, drained, ended] {
-            let allowed = matches!(
-                outcome,
-                Ok(()) | Err(BranchTraceError::Access(_) | BranchTraceError::Faulted(_))
-            );
-            assert!(allowed, "{access}: {outcome:?}");
+fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
+    let operations: [fn(&'static Scene, &mut Traced) -> Result<(), CounterError>; 6] = [
+        |scene, session| scene.trace.trace(session, true, true),
+        |scene, session| scene.trace.trace(session, false, false),
+        |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Access),
+        |_, session| Ok(session.lend(0, |_| ())?.end(0)?),
+        |_, session| session.reprogram(|_| ()).map(|_| ()),
+        |_, session| session.shut_down(),
+    ];
+    let call = branch(0, 0x40_0000, 0x41_0000);
+    for (number, operation) in operations.into_iter().enumerate() {
+        let (begins, ends) = (number == 0, number == 1 || number == 5);
+        for access in 1.. {
+            let what = format!("{number}, {access}");
+            let scene = scene();
+            let mut session = scene.take();
+            let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+            session.start_event(event, 0).unwrap();
+            let mut traced = 0;
+            if !begins {
+                scene.trace.trace(&mut session, true, false).unwrap();
+                traced += usize::from(scene.mock.trace_branch(&call));
+            }
+            let before = scene.mock.accesses().total();
+            scene.mock.inject(Fault::From(access));
+            let outcome = operation(scene, &mut session);
+            let is_over = scene.mock.accesses().total() - before < access;
+            assert_eq!(outcome.is_ok(), is_over, "{what}: {outcome:?}");
+            scene.mock.inject(Fault::None);
+            // The processor may trace as long as it cannot be stopped.
+            let is_traced = scene.mock.trace_branch(&call);
+            assert!(!is_traced || scene.trace.is_tracing(), "{what}: {outcome:?}");
+            traced += usize::from(is_traced);
+            if outcome.is_err() {
+                let repeated = operation(scene, &mut session);
+                assert!(repeated.is_ok(), "{what}: {outcome:?}, {repeated:?}");
+            }
+            assert_eq!(scene.trace.is_tracing(), !ends, "{what}: {outcome:?}");
+            assert_eq!(scene.mock.trace_branch(&call), !ends, "{what}: {outcome:?}");
+            traced += usize::from(!ends);
+            if number != 5 {
+                session.shut_down().expect(&what);
+            }
+            assert_eq!(scene.seen.take().len(), traced, "{what}: {outcome:?}");
+            nothing_is_enabled(scene.mock, &what);
+            if is_over {
+                assert!(access > 2, "{what}");
+                break;
+            }
         }
-        if ended.is_err() {
-            tracer.shut_down(scene.report()).unwrap();
-        }
-        assert!(!scene.mock.trace_branch(&call), "{access}");
-        assert_eq!(scene.seen.borrow().len() as u64, traced, "{access}");
     }
 }
 
-/// Makes a processor that writes precise records and a branch trace, with the trace's memory.
-pub(crate) fn both(
-    mut processor: Processor,
-) -> (&'static precise::Scene, &'static BranchTraceMemory) {
-    processor.records.branch_trace = true;
-    let trace: &'static BranchTraceMemory<[AtomicU64; 1024]> =
-        Box::leak(Box::new(BranchTraceMemory::new()));
-    let first = ptr::from_ref(trace).cast::<AtomicU64>();
-    // SAFETY: one page behind the area begins the buffer of atomic words.
-    let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
-    (precise::Scene::beside(processor, buffer), trace)
+/// Precise records and a trace of one processor, which share the area.
+pub(crate) struct Beside {
+    pub(crate) scene: &'static precise::Scene,
+    pub(crate) trace: Trace,
+    pub(crate) branches: &'static Cell<u64>,
+    pub(crate) memory: &'static BranchTraceMemory,
 }
 
-/// Takes the trace beside the precise records of a processor.
-pub(crate) fn take_beside(
-    scene: &'static precise::Scene,
-    trace: &'static BranchTraceMemory,
-) -> Tracer {
-    let (snapshot, beside) = (scene.mock.snapshot(), Some(scene.memory));
-    // SAFETY: the mock writes to the lent memory alone, which lasts.
-    unsafe { BranchTracer::take(&snapshot, scene.mock, trace, beside) }.unwrap()
+pub(crate) type Both = (Option<Pebs<'static>>, Trace);
+
+impl Records for Both {
+    fn record(&self) -> Option<pmu_intel::precise::PreciseRecord<'static>> {
+        self.0.record()
+    }
 }
 
-/// The trace begins before the first precise event or after it, and ends before the session or after it.
-#[test]
-fn a_trace_beside_precise_records_shares_their_area_whatever_begins_and_ends_first() {
+impl Records for (Trace, Option<Pebs<'static>>) {
+    fn record(&self) -> Option<pmu_intel::precise::PreciseRecord<'static>> {
+        self.1.record()
+    }
+}
+
+impl Beside {
+    pub(crate) fn new(mut processor: Processor) -> &'static Self {
+        processor.records.branch_trace = true;
+        let memory: &'static BranchTraceMemory<[AtomicU64; 1024]> =
+            Box::leak(Box::new(BranchTraceMemory::new()));
+        let first = ptr::from_ref(memory).cast::<AtomicU64>();
+        // SAFETY: one page behind the area begins the buffer of atomic words.
+        let buffer = unsafe { core::slice::from_raw_parts(first.add(512), 1024) };
+        let scene = precise::Scene::beside(processor, buffer);
+        let unit = BranchTraceUnit::detect(&scene.mock.snapshot(), scene.mock).unwrap().unwrap();
+        let branches: &'static Cell<u64> = Box::leak(Box::default());
+        let report: &'static dyn Fn(Branch) =
+            Box::leak(Box::new(|_| branches.set(branches.get() + 1)));
+        // SAFETY: the mock writes to the lent memory alone, which lasts.
+        let trace = unsafe { BranchTrace::new(unit, memory, Some(scene.memory), report) };
+        Box::leak(Box::new(Self { scene, trace, branches, memory }))
+    }
+
+    /// Takes the counters with these facilities, which the handler has, too.
+    pub(crate) fn take<F: EventFacility + Records + 'static>(
+        &'static self,
+        facility: F,
+    ) -> CounterSession<'static, OpenedEvents<'static, F>, Msr, Msr> {
+        let (scene, mock) = (self.scene, self.scene.mock);
+        let source = OpenedEvents::new(&scene.counters, &scene.table as &EventTable).with(facility);
+        let memory = &scene.counter_memory;
+        mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
+            let serviced = service(&source, mock, mock, memory, |sample| scene.note(&sample));
+            scene.served(serviced.ok().map(|serviced| serviced.claim));
+        })));
+        let all = CounterSet::ALL;
+        let taken = CounterSession::take(source, &scene.counters, all, mock, mock, memory);
+        let mut session = taken.unwrap();
+        if scene.processor.freezes {
+            session.freeze_on_interrupt().unwrap();
+        }
+        session
+    }
+
+    pub(crate) fn both(&self) -> Both {
+        (self.scene.pebs(), self.trace)
+    }
+}
+
+/// The trace begins before the first precise event or after it, and ends before it or after it.
+fn share<F: EventFacility + Records + 'static>(pair: fn(Option<Pebs<'static>>, Trace) -> F) {
     let formats = processors().into_iter().filter(|p| ["format 3", "format 4"].contains(&p.name));
     let orders = [(false, false), (false, true), (true, false), (true, true)];
     for (processor, (trace_begins, trace_ends)) in
         formats.flat_map(|of| orders.map(|order| (of, order)))
     {
         let what = format!("{}, {trace_begins}, {trace_ends}", precise::name(&processor));
-        let (scene, trace) = both(processor);
-        let mut session = scene.take();
-        let mut tracer = take_beside(scene, trace);
-        let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
-        if trace_begins {
-            tracer.start(true, false).unwrap();
-            session.start_event(event, 0).unwrap();
-        } else {
-            session.start_event(event, 0).unwrap();
-            tracer.start(true, false).unwrap();
-        }
-        let area = words(scene.memory)[0].as_ptr() as u64;
-        assert_eq!(scene.read(0x600), area, "{what}");
-        assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)), "{what}");
-        scene.happen(0, PERIOD);
-        assert_eq!(scene.reported(), 1, "{what}");
-        let mut seen = 0;
-        if trace_ends {
-            tracer.shut_down(|_| seen += 1).unwrap();
-            assert_eq!(scene.read(0x600), area, "{what}");
-            scene.happen(0, PERIOD);
-            assert_eq!(scene.reported(), 2, "{what}");
-            session.shut_down().unwrap();
-        } else {
-            session.shut_down().unwrap();
-            assert_eq!((scene.read(0x600), scene.enabled()), (area, 0), "{what}");
-            assert!(scene.mock.trace_branch(&branch(1, 0x40_0000, 0x41_0000)), "{what}");
-            tracer.shut_down(|_| seen += 1).unwrap();
-        }
-        assert_eq!(seen, if trace_ends { 1 } else { 2 }, "{what}");
-        nothing_is_enabled(scene.mock, &what);
-        assert_eq!((scene.memory.dropped(), trace.lost()), (Default::default(), 0), "{what}");
+        let beside = Beside::new(processor);
+        let (scene, trace) = (beside.scene, beside.trace);
         // Both can begin again.
-        let mut session = scene.take();
-        let mut tracer = take_beside(scene, trace);
-        tracer.start(true, false).unwrap();
-        scene.start(&mut session, &precise::precise(0));
-        assert!(scene.mock.trace_branch(&branch(2, 0x40_0000, 0x41_0000)), "{what}");
-        tracer.shut_down(|_| ()).unwrap();
-        scene.ends(session, &what);
+        for round in 1..=2 {
+            let call = branch(0, 0x40_0000, 0x41_0000);
+            let mut session = beside.take(pair(scene.pebs(), trace));
+            let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
+            if trace_begins {
+                trace.trace(&mut session, true, false).unwrap();
+                session.start_event(event, 0).unwrap();
+            } else {
+                session.start_event(event, 0).unwrap();
+                trace.trace(&mut session, true, false).unwrap();
+            }
+            let area = words(scene.memory)[0].as_ptr() as u64;
+            assert_eq!(scene.read(0x600), area, "{what}");
+            assert!(scene.mock.trace_branch(&call), "{what}");
+            scene.happen(0, PERIOD);
+            if trace_ends {
+                trace.trace(&mut session, false, false).unwrap();
+                assert_eq!(scene.read(0x600), area, "{what}");
+                scene.happen(0, PERIOD);
+            } else {
+                session.close_event(event, 0).unwrap();
+                assert_eq!((scene.read(0x600), scene.enabled()), (area, 0), "{what}");
+                assert!(scene.mock.trace_branch(&call), "{what}");
+            }
+            session.shut_down().unwrap();
+            let (records, branches) = if trace_ends { (2, 1) } else { (1, 2) };
+            let found = (scene.reported(), beside.branches.get());
+            assert_eq!(found, (round * records, round as u64 * branches), "{what}");
+            nothing_is_enabled(scene.mock, &what);
+            assert_eq!((scene.memory.dropped(), beside.memory.lost()), (Default::default(), 0));
+        }
     }
 }
 
 #[test]
-fn a_second_tracer_does_not_share_the_area() {
-    let (scene, trace) = both(precise::named("format 3").next().unwrap());
-    let mut first = take_beside(scene, trace);
-    let other: &'static BranchTraceMemory<[AtomicU64; 1024]> =
-        Box::leak(Box::new(BranchTraceMemory::new()));
-    let snapshot = scene.mock.snapshot();
-    // SAFETY: the mock writes to the lent memory alone, which lasts.
-    let take = || unsafe { BranchTracer::take(&snapshot, scene.mock, other, Some(scene.memory)) };
-    assert_eq!(take().err(), Some(BranchTraceError::MemoryInUse));
-    first.shut_down(|_| ()).unwrap();
-    take().unwrap().shut_down(|_| ()).unwrap();
+fn a_trace_beside_precise_records_shares_their_area_whatever_begins_and_ends_first() {
+    share(|pebs, trace| (pebs, trace));
+    share(|pebs, trace| (trace, pebs));
 }
 
 /// Bit 62 of the status is of both: one interrupt, which both read.
@@ -322,20 +445,17 @@ fn a_trace_beside_precise_records_claims_their_interrupt_once() {
     let is_meant = |processor: &Processor| !processor.freezes;
     let processor = precise::named("format 4").find(is_meant).unwrap();
     for has_trace in [false, true] {
-        let (scene, trace) = both(processor);
-        scene.mock.on_interrupt(&|_: &Mock<'static>| ());
-        let mut session = scene.take();
-        let mut tracer = take_beside(scene, trace);
-        scene.start(&mut session, &precise::precise(0));
-        tracer.start(true, false).unwrap();
-        assert!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)));
+        let beside = Beside::new(processor);
+        let scene = beside.scene;
+        let mut session = beside.take(beside.both());
+        let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
+        session.start_event(event, 0).unwrap();
+        beside.trace.trace(&mut session, has_trace, false).unwrap();
+        assert_eq!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)), has_trace);
         scene.happen(0, PERIOD);
-        let mut branches = 0;
-        let traced = BranchTrace::new(trace, Some(scene.memory), |_| branches += 1);
-        scene.handle_with(scene.mock, has_trace.then_some(traced));
-        let found = (scene.samples(0), branches, scene.claimed.get());
-        assert_eq!(found, (1, u32::from(has_trace), 1), "a trace: {has_trace}");
-        tracer.shut_down(|_| ()).unwrap();
-        scene.ends(session, processor.name);
+        let found = (scene.samples(0), beside.branches.get(), scene.claimed.get());
+        assert_eq!(found, (1, u64::from(has_trace), 1), "a trace: {has_trace}");
+        session.shut_down().unwrap();
+        nothing_is_enabled(scene.mock, processor.name);
     }
 }

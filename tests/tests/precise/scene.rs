@@ -5,9 +5,8 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventFacility, EventId, EventOverflow, EventTable, Facility, GroupId, MAX_COUNTERS, MsrAddress,
-    OpenedEvents, PreciseSample, Precision, Sample, SavedEvent, Snapshot, ThreadEvent, service,
-    service_with,
+    EventFacility, EventId, EventTable, GroupId, MAX_COUNTERS, MsrAddress, OpenedEvents,
+    PreciseSample, Precision, Sample, SavedEvent, Snapshot, ThreadEvent, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
@@ -117,9 +116,13 @@ impl Scene {
     }
 
     pub(crate) fn source(&'static self) -> Source {
+        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(self.pebs())
+    }
+
+    pub(crate) fn pebs(&'static self) -> Option<Pebs<'static>> {
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         let pebs = unsafe { Pebs::new(&self.unit, self.memory, Some(PHYSICAL)) };
-        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(Some(pebs.unwrap()))
+        Some(pebs.unwrap())
     }
 
     pub(crate) fn take(&'static self) -> Session {
@@ -193,20 +196,7 @@ impl Scene {
         self.served(serviced.ok().map(|serviced| serviced.claim));
     }
 
-    /// Serves an interrupt of the counters and of another facility. Samples are seen without their records.
-    pub(crate) fn handle_with(&'static self, mock: &Mock<'_>, facility: impl Facility) {
-        let (source, memory) = (self.source(), &self.counter_memory);
-        let report = |overflow, _: &_| self.note_overflow(&overflow);
-        let serviced = service_with(&source, mock, mock, memory, facility, report);
-        self.served(serviced.ok().map(|serviced| serviced.claim));
-    }
-
-    pub(crate) fn note_overflow(&self, overflow: &EventOverflow) {
-        let EventOverflow { event, tag, period, .. } = *overflow;
-        self.seen.borrow_mut().push(Seen { event, tag, period, address: None });
-    }
-
-    fn served(&self, claim: Option<Claim>) {
+    pub(crate) fn served(&self, claim: Option<Claim>) {
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
         claim.iter().for_each(|claim| self.unknown.note(*claim));
         match claim {

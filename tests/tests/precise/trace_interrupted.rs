@@ -2,9 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterSession, CounterSet, EventTable, OpenedEvents, service_with};
-use pmu_intel::branch_trace::BranchTrace;
-use pmu_tests::opened::{Memory, Table, happened, raw};
+use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::{Deviation, Deviations};
 
 use crate::branch_trace::{KERNEL, branch, scene_on};
@@ -47,28 +45,19 @@ impl Interrupted {
         let nests: &[Deviation] = if self.nests { &[Deviation::NestsInterrupts] } else { &[] };
         let scene = scene_on(Deviations::of(nests));
         let (mock, memory, seen) = (scene.mock, scene.memory, scene.seen);
-        let counters: &_ = Box::leak(Box::new(pmu_intel::counters(&mock.snapshot()).unwrap()));
         let control = mock.with_pmu(|pmu| pmu.read(0x38F));
-        let lent: &'static Memory = Box::leak(Box::new(Memory::new()));
-        let table: &'static Table = Box::leak(Box::new(Table::new()));
-        let source = OpenedEvents::new(counters, table as &EventTable);
-        let session = CounterSession::take(source, counters, CounterSet::ALL, mock, mock, lent);
-        let mut session = session.unwrap();
+        let mut session = scene.take();
         if self.freezes {
             session.freeze_on_interrupt().unwrap();
         }
-        let event = session.open_event(counters, &raw(3).every(10_000)).unwrap();
+        let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
         session.start_event(event, 0).unwrap();
 
         let unknown: &Unknown = Box::leak(Box::default());
         let overflows: &Cell<u32> = Box::leak(Box::default());
-        mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
-            let report = move |branch: pmu_core::Branch| {
-                seen.borrow_mut().push([branch.from, branch.to]);
-            };
-            let trace = BranchTrace::new(memory, None, report);
-            let count = |_, _: &_| overflows.set(overflows.get() + 1);
-            unknown.note(service_with(&source, mock, mock, lent, trace, count).unwrap().claim);
+        mock.on_interrupt(Box::leak(Box::new(move |_: &Mock<'static>| {
+            let count = |_: pmu_core::Sample<'_, _>| overflows.set(overflows.get() + 1);
+            unknown.note(scene.serve(count).unwrap().claim);
         })));
         let (left, further): (&Cell<u32>, &Cell<u64>) =
             (Box::leak(Box::default()), Box::leak(Box::default()));
@@ -80,8 +69,7 @@ impl Interrupted {
             }
         })));
 
-        let mut tracer = scene.take();
-        tracer.start(self.user, self.kernel).unwrap();
+        scene.trace.trace(&mut session, self.user, self.kernel).unwrap();
         let first = if self.user { 0x40_0000 } else { KERNEL };
         let mut expected = Vec::new();
         let before = mock.accesses().total();
@@ -119,7 +107,6 @@ impl Interrupted {
         assert_eq!((memory.lost(), memory.hidden(), mock.lost_records()), (0, 0, 0), "{what}");
         assert!(unknown.get() <= foreign, "{what}");
 
-        tracer.shut_down(scene.report()).unwrap();
         session.shut_down().unwrap();
         assert!(
             *seen.borrow() == expected,

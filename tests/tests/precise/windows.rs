@@ -1,14 +1,13 @@
 //! Windows, reprogramming and switches of threads with faults and interrupts at each access, beside a branch trace.
 
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 
-use pmu_core::{Branch, SampleParts};
-use pmu_intel::branch_trace::BranchTrace;
+use pmu_core::SampleParts;
 use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
-use crate::branch_trace::{both, take_beside};
+use crate::branch_trace::Beside;
 use crate::scene::*;
 use crate::support::*;
 
@@ -45,18 +44,13 @@ fn a_disturbed_window_of_records_and_a_trace_loses_neither() {
 /// Returns the number of accesses of a window of records and a trace.
 fn window(processor: Processor, by: Disturbance) -> u32 {
     let what = format!("{}, {by:?}", name(&processor));
-    let (scene, trace) = both(processor);
-    let mock = scene.mock;
-    let branches: &'static RefCell<u32> = Box::leak(Box::default());
-    let count = |_: Branch| *branches.borrow_mut() += 1;
+    let beside = Beside::new(processor);
+    let (scene, mock) = (beside.scene, beside.scene.mock);
     scene.memory.set_threshold(PreciseThreshold::NearlyFull);
-    let mut session = scene.take();
-    let mut tracer = take_beside(scene, trace);
-    mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
-        scene.handle_with(mock, BranchTrace::new(trace, Some(scene.memory), count));
-    })));
-    let event = scene.start(&mut session, &precise(0));
-    tracer.start(true, false).unwrap();
+    let mut session = beside.take(beside.both());
+    let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+    session.start_event(event, 0).unwrap();
+    beside.trace.trace(&mut session, true, false).unwrap();
     scene.happen(0, 2 * PERIOD);
     assert!(mock.trace_branch(&call()));
     let before = mock.accesses().total();
@@ -64,37 +58,30 @@ fn window(processor: Processor, by: Disturbance) -> u32 {
         Disturbance::Interrupt(access) => mock.interrupt_at(access),
         Disturbance::Fault(fault) => mock.inject(fault),
     }
-    let mut run = |session: &mut Session| {
-        let note = |overflow: pmu_core::EventOverflow, _: &_| scene.note_overflow(&overflow);
-        let window = session.lend_with(0, tracer.lent(count), note)?;
+    let mut run = || {
+        let window = session.lend(0, |sample| scene.note(&sample))?;
         window.end(0).map_err(pmu_core::CounterError::from)
     };
-    let ended = run(&mut session);
+    let ended = run();
     let accesses = mock.accesses().total() - before;
     mock.inject(Fault::None);
     mock.interrupt_at(0);
-    let mut traced_after = 1;
     if ended.is_err() {
-        let _ = session.reprogram(|sample| scene.note_overflow(&sample));
-        let _ = run(&mut session);
-        session.reprogram(|sample| scene.note_overflow(&sample)).expect(&what);
-        tracer.drain(count).unwrap();
-        traced_after = u64::from(mock.trace_branch(&call()));
+        let _ = run();
+        session.reprogram(|sample| scene.note(&sample)).expect(&what);
         if session.counter_of(event).is_none() {
             session.start_event(event, 0).expect(&what);
         }
-    } else {
-        assert!(mock.trace_branch(&call()), "{what}");
     }
+    assert!(mock.trace_branch(&call()), "{what}");
     scene.happen(0, 2 * PERIOD);
-    tracer.shut_down(count).unwrap();
-    session.report_samples(|sample| scene.note_overflow(&sample)).unwrap();
-    let (reported, traced) = (scene.samples(0) as u64, u64::from(*branches.borrow()));
-    assert_eq!(reported + traced, mock.written_records(), "{what}");
-    assert_eq!(traced, 1 + traced_after, "{what}");
+    session.report_samples(|sample| scene.note(&sample)).unwrap();
+    session.shut_down().unwrap();
+    let (reported, traced) = (scene.reported() as u64, beside.branches.get());
+    assert_eq!((reported + traced, traced), (mock.written_records(), 2), "{what}");
     assert!(reported >= 4, "{what}: {reported}");
     assert_eq!(scene.memory.dropped(), Default::default(), "{what}");
-    scene.ends(session, &what);
+    nothing_is_enabled(mock, &what);
     accesses
 }
 
@@ -221,16 +208,16 @@ fn a_switch_that_fails_at_any_access_shows_no_thread_another_ones_record() {
 #[test]
 fn after_a_trace_beside_architectural_records_no_area_is_left() {
     for processor in named("architectural") {
-        let (scene, trace) = both(processor);
-        let mut session = scene.take();
-        scene.start(&mut session, &precise(0));
-        let mut tracer = take_beside(scene, trace);
-        tracer.start(true, false).unwrap();
+        let beside = Beside::new(processor);
+        let scene = beside.scene;
+        let mut session = beside.take(beside.both());
+        let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+        session.start_event(event, 0).unwrap();
+        beside.trace.trace(&mut session, true, false).unwrap();
         assert!(scene.mock.trace_branch(&call()));
-        let mut seen = 0;
-        tracer.shut_down(|_| seen += 1).unwrap();
-        assert_eq!(seen, 1);
-        scene.ends(session, "beside architectural records");
+        session.shut_down().unwrap();
+        assert_eq!(beside.branches.get(), 1);
+        nothing_is_enabled(scene.mock, "beside architectural records");
     }
 }
 

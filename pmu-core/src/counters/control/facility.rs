@@ -188,6 +188,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.settle_at(self.own(), Moment::Changed)
     }
 
+    /// Programs the registers of the source's facilities for what no event asked of them, such as a branch trace. While
+    /// the counters are [lent](Self::lend), the facilities are programmed when they return.
+    ///
+    /// # Context
+    /// Task, on the session's processor. Facilities call this method.
+    ///
+    /// # Errors
+    /// - [`Access`](CounterError::Access): a register access failed, and no event was stopped.
+    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the events that depend on it were stopped.
+    pub fn settle_requests(&mut self) -> Result<(), CounterError> {
+        if self.has_own() { self.settle_facilities() } else { Ok(()) }
+    }
+
     /// Settles the facilities once more if these counters, to which events are to come, may still write records of
     /// events that left.
     #[inline(always)]
@@ -236,7 +249,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 break;
             };
             self.stop_unsettled(counters, own);
-            outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            let error =
+                if counters.is_empty() { CounterError::Access } else { CounterError::Faulted };
+            outcome = outcome.and(Err(error(fault)));
         }
         outcome
     }

@@ -74,8 +74,8 @@ impl<'r> Running<'r> {
         self.moment == Moment::Switched
     }
 
-    /// Returns whether the events go on after the counters were another owner's.
-    pub(crate) fn are_returned(&self) -> bool {
+    /// Returns whether the events go on after the counters were another owner's, or after their registers were lost.
+    pub fn are_returned(&self) -> bool {
         self.moment == Moment::Returned
     }
 
