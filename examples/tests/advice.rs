@@ -130,11 +130,17 @@ fn as_ordinary_user(program: &str, arguments: &[&str]) -> Option<Output> {
     }
 }
 
+/// Copies the program that is profiled. A copy that this process wrote could be busy: a child that another test forks
+/// has the file open until the child executes its own program.
+fn copy_of_program(to: &Path) {
+    assert!(Command::new("cp").arg(SHORT_LIVED).arg(to).status().unwrap().success());
+}
+
 /// Creates a program of this name that others can execute, and not read.
 fn unreadable(name: &str) -> PathBuf {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     _ = fs::remove_file(&program);
-    fs::copy(SHORT_LIVED, &program).unwrap();
+    copy_of_program(&program);
     fs::set_permissions(&program, Permissions::from_mode(0o111)).unwrap();
     program
 }

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use std::fs;
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::thread;
 
@@ -15,6 +15,12 @@ use pprof::protos::Message;
 use serde_json::Value;
 
 const SHORT_LIVED: &str = env!("CARGO_BIN_EXE_short-lived");
+
+/// Copies the program that is profiled. A copy that this process wrote could be busy: a child that another test forks
+/// has the file open until the child executes its own program.
+fn copy_of_program(to: &Path) {
+    assert!(Command::new("cp").arg(SHORT_LIVED).arg(to).status().unwrap().success());
+}
 
 fn scratch(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -274,7 +280,7 @@ fn of_two_processes_the_selected_one_is_in_the_profile() {
 #[test]
 fn a_file_that_is_deleted_while_it_runs_has_its_names() {
     let copy = scratch("deleted");
-    fs::copy(SHORT_LIVED, &copy).unwrap();
+    copy_of_program(&copy);
     let copy = copy.to_str().unwrap();
     let script = format!("{copy} threads 20 20000 & sleep 0.2; rm {copy}; wait");
     let Some(output) = profile(&["--json", "--", "sh", "-c", &script]) else { return };

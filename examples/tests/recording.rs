@@ -16,6 +16,12 @@ use serde_json::Value;
 
 const SHORT_LIVED: &str = env!("CARGO_BIN_EXE_short-lived");
 
+/// Copies the program that is profiled. A copy that this process wrote could be busy: a child that another test forks
+/// has the file open until the child executes its own program.
+fn copy_of_program(to: &Path) {
+    assert!(Command::new("cp").arg(SHORT_LIVED).arg(to).status().unwrap().success());
+}
+
 fn scratch(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
@@ -106,7 +112,7 @@ fn perf_reads_a_recording_and_finds_as_many_samples() {
 #[test]
 fn a_file_that_changed_since_the_recording_has_no_names_of_the_other_and_a_note_tells_it() {
     let (file, program) = (scratch("recording-changed.data"), scratch("changed-program"));
-    fs::copy(SHORT_LIVED, &program).unwrap();
+    copy_of_program(&program);
     let words = ["threads", "3", "50000"];
     let output = profile(
         &[&["record", "-o", file.to_str().unwrap(), "--", program.to_str().unwrap()][..], &words]

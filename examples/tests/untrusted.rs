@@ -22,6 +22,12 @@ const SHORT_LIVED: &str = env!("CARGO_BIN_EXE_short-lived");
 /// Time in which a busy machine does what takes a second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Copies the program that is profiled. A copy that this process wrote could be busy: a child that another test forks
+/// has the file open until the child executes its own program.
+fn copy_of_program(to: &Path) {
+    assert!(Command::new("cp").arg(SHORT_LIVED).arg(to).status().unwrap().success());
+}
+
 fn scratch(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     _ = fs::remove_file(&path);
@@ -192,7 +198,7 @@ fn a_separate_file_of_symbols_that_blocks_is_not_read_and_the_profile_is_made() 
 #[test]
 fn a_program_whose_place_a_fifo_takes_while_it_runs_is_profiled() {
     let program = scratch("untrusted-program");
-    fs::copy(SHORT_LIVED, &program).unwrap();
+    copy_of_program(&program);
     let mut command = Command::new(&program);
     let child = command.args(["threads", "100", "100000"]).stdout(Stdio::null()).spawn().unwrap();
     let running = Running(child, vec![program.clone()]);
@@ -211,7 +217,7 @@ fn a_program_whose_place_a_fifo_takes_while_it_runs_is_profiled() {
 fn a_recording_whose_programs_place_a_fifo_has_taken_since_is_reported() {
     let [program, recording] = ["untrusted-recorded", "untrusted-recorded.data"].map(scratch);
     let [program_path, recording_path] = [&program, &recording].map(|path| path.to_str().unwrap());
-    fs::copy(SHORT_LIVED, &program).unwrap();
+    copy_of_program(&program);
     let command = ["record", "-o", recording_path, "--", program_path, "threads", "5", "20000"];
     if profile(&command).is_none() {
         return;

@@ -266,10 +266,12 @@ fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_
     }
 }
 
+type Operation = fn(&'static Scene, &mut Traced) -> Result<(), CounterError>;
+
 /// A fault that lasts from each access of each operation on: nothing is lost, and the repeat does what was to be done.
 #[test]
 fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
-    let operations: [fn(&'static Scene, &mut Traced) -> Result<(), CounterError>; 6] = [
+    let operations: [Operation; 6] = [
         |scene, session| scene.trace.trace(session, true, true),
         |scene, session| scene.trace.trace(session, false, false),
         |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Access),
