@@ -315,13 +315,12 @@ fn a_failed_restart_does_not_outlast_reprogram() {
         let (mut counters, events) = world.start(&mock);
         let among = CounterSet::GENERAL.without(events_on(&counters, &events));
         let beside = counters.open_event(&processor.unit, &raw(4).on(among)).unwrap();
-        counters.start_event(beside, 0).unwrap();
         fail_the_restart(&world, &mock);
         counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
-        // Before anything is started: an event that did not fault counts at once.
-        let before = total(&counters, beside);
+        // Before anything else is started.
+        counters.start_event_if_free(beside, 0).unwrap();
         happen(&mock, 4, 7);
-        assert_eq!(total(&counters, beside), before + 7, "{context}");
+        assert_eq!(total(&counters, beside), 7, "{context}");
         counters.shut_down().unwrap();
         tried += 1;
     }

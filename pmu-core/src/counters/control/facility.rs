@@ -195,8 +195,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Task, on the session's processor. Facilities call this method.
     ///
     /// # Errors
-    /// - [`Access`](CounterError::Access): a register access failed, and no event was stopped.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the events that depend on it were stopped.
+    /// [`Faulted`](CounterError::Faulted): a register access failed. The events that depend on it were stopped.
     pub fn settle_requests(&mut self) -> Result<(), CounterError> {
         if self.has_own() { self.settle_facilities() } else { Ok(()) }
     }
@@ -249,9 +248,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 break;
             };
             self.stop_unsettled(counters, own);
-            let error =
-                if counters.is_empty() { CounterError::Access } else { CounterError::Faulted };
-            outcome = outcome.and(Err(error(fault)));
+            outcome = outcome.and(Err(CounterError::Faulted(fault)));
         }
         outcome
     }
