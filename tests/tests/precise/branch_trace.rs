@@ -268,20 +268,64 @@ fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_
 
 type Operation = fn(&'static Scene, &mut Traced) -> Result<(), CounterError>;
 
+/// The operations of a task on a trace: another one, its end, reading out, a window, programming again, a suspend and
+/// resume, and shut-down.
+const OPERATIONS: [Operation; 7] = [
+    |scene, session| scene.trace.trace(session, true, true),
+    |scene, session| scene.trace.trace(session, false, false),
+    |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Access),
+    |_, session| Ok(session.lend(0, |_| ())?.end(0)?),
+    |_, session| session.reprogram(|_| ()).map(|_| ()),
+    |_, session| {
+        session.suspend(0, |_| ())?;
+        session.resume(0, |_| ()).map(|_| ())
+    },
+    |_, session| session.shut_down(),
+];
+
+/// An overflow, or another owner's interrupt, before each access of each operation.
+#[test]
+fn with_an_interrupt_at_each_access_of_an_operation_each_branch_is_reported_once() {
+    let call = branch(0, 0x40_0000, 0x41_0000);
+    for (number, operation) in OPERATIONS.into_iter().enumerate() {
+        let ends = number == 1 || number == 6;
+        for access in 1.. {
+            let what = format!("{number}, {access}");
+            let scene = scene();
+            let mut session = scene.take();
+            scene.mock.on_interrupt(Box::leak(Box::new(move |_: &Mock<'static>| {
+                scene.serve(|_| ()).unwrap();
+            })));
+            let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+            session.start_event(event, 0).unwrap();
+            scene.trace.trace(&mut session, true, false).unwrap();
+            assert!(scene.mock.trace_branch(&call));
+            let before = scene.mock.accesses().total();
+            scene.mock.interrupt_at(access);
+            operation(scene, &mut session).expect(&what);
+            let is_over = scene.mock.accesses().total() - before < access;
+            scene.mock.interrupt_at(0);
+            assert_eq!(scene.mock.trace_branch(&call), !ends, "{what}");
+            if !ends {
+                scene.trace.trace(&mut session, false, false).expect(&what);
+                session.shut_down().expect(&what);
+            }
+            assert_eq!(scene.seen.take().len(), 1 + usize::from(!ends), "{what}");
+            assert_eq!((scene.memory.lost(), scene.mock.breach()), (0, None), "{what}");
+            if is_over {
+                assert!(access > 2, "{what}");
+                break;
+            }
+        }
+    }
+}
+
 /// A fault that lasts from each access of each operation on: nothing is lost, and the repeat does what was to be done.
 #[test]
 fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
-    let operations: [Operation; 6] = [
-        |scene, session| scene.trace.trace(session, true, true),
-        |scene, session| scene.trace.trace(session, false, false),
-        |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Access),
-        |_, session| Ok(session.lend(0, |_| ())?.end(0)?),
-        |_, session| session.reprogram(|_| ()).map(|_| ()),
-        |_, session| session.shut_down(),
-    ];
     let call = branch(0, 0x40_0000, 0x41_0000);
-    for (number, operation) in operations.into_iter().enumerate() {
-        let (begins, ends) = (number == 0, number == 1 || number == 5);
+    for (number, operation) in OPERATIONS.into_iter().enumerate() {
+        let (begins, ends) = (number == 0, number == 1 || number == 6);
         for access in 1.. {
             let what = format!("{number}, {access}");
             let scene = scene();
@@ -310,7 +354,7 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
             assert_eq!(scene.trace.is_tracing(), !ends, "{what}: {outcome:?}");
             assert_eq!(scene.mock.trace_branch(&call), !ends, "{what}: {outcome:?}");
             traced += usize::from(!ends);
-            if number != 5 {
+            if number != 6 {
                 session.shut_down().expect(&what);
             }
             assert_eq!(scene.seen.take().len(), traced, "{what}: {outcome:?}");
