@@ -78,9 +78,8 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
                 self.beside.inspect(|beside| beside.set_traced(true));
             }
             memory.set_mode(wanted);
-            self.enable(msr).inspect_err(|fault| {
-                // The area comes before the bits, which are clear.
-                if fault.register == IA32_DS_AREA || self.disable(msr).is_ok() {
+            self.enable(msr).inspect_err(|_| {
+                if self.disable(msr).is_ok() {
                     memory.set_mode(0);
                 }
             })?;
@@ -96,9 +95,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
             return Ok(());
         }
         if memory.mode() != 0 || !memory.is_known() {
-            memory.set_known(false);
             self.stop(msr)?;
-            memory.set_known(true);
         }
         if is_for_good {
             // The area only after the trace: the processor would trace to address 0.

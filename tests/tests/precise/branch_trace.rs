@@ -367,6 +367,34 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
     }
 }
 
+/// `IA32_DEBUGCTL` does not answer: the request is refused for good, and the end of a window tells it.
+#[test]
+fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does() {
+    let scene = scene();
+    let mut session = scene.take();
+    let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+    let change = |session: &mut Traced| {
+        session.start_event(event, 0).unwrap();
+        session.stop_event(event, 0).unwrap();
+    };
+    let call = branch(0, 0x40_0000, 0x41_0000);
+    scene.mock.inject(Fault::Register(0x1D9));
+    scene.trace.trace(&mut session, true, false).unwrap_err();
+    scene.mock.inject(Fault::None);
+    change(&mut session);
+    assert!(!scene.mock.trace_branch(&call) && !scene.trace.is_tracing());
+    scene.trace.trace(&mut session, true, false).unwrap();
+    let window = session.lend(0, |_| ()).unwrap();
+    scene.mock.inject(Fault::Register(0x1D9));
+    window.end(0).unwrap_err();
+    scene.mock.inject(Fault::None);
+    assert!(!scene.mock.trace_branch(&call));
+    change(&mut session);
+    assert!(scene.mock.trace_branch(&call));
+    session.shut_down().unwrap();
+    nothing_is_enabled(scene.mock, "shut down");
+}
+
 /// Precise records and a trace of one processor, which share the area.
 pub(crate) struct Beside {
     pub(crate) scene: &'static precise::Scene,
