@@ -367,7 +367,7 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
     }
 }
 
-/// `IA32_DEBUGCTL` does not answer: the request is refused for good, and the end of a window tells it.
+/// `IA32_DEBUGCTL` or `IA32_DS_AREA` does not answer: the request is refused for good, and the end of a window tells it.
 #[test]
 fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does() {
     let scene = scene();
@@ -378,11 +378,13 @@ fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does
         session.stop_event(event, 0).unwrap();
     };
     let call = branch(0, 0x40_0000, 0x41_0000);
-    scene.mock.inject(Fault::Register(0x1D9));
-    scene.trace.trace(&mut session, true, false).unwrap_err();
-    scene.mock.inject(Fault::None);
-    change(&mut session);
-    assert!(!scene.mock.trace_branch(&call) && !scene.trace.is_tracing());
+    for register in [0x1D9, 0x600] {
+        scene.mock.inject(Fault::Register(register));
+        scene.trace.trace(&mut session, true, false).unwrap_err();
+        scene.mock.inject(Fault::None);
+        change(&mut session);
+        assert!(!scene.mock.trace_branch(&call) && !scene.trace.is_tracing(), "{register:#x}");
+    }
     scene.trace.trace(&mut session, true, false).unwrap();
     let window = session.lend(0, |_| ()).unwrap();
     scene.mock.inject(Fault::Register(0x1D9));
