@@ -30,7 +30,7 @@ impl PreciseUnit {
         }
         // SAFETY: the value selects loads, and changes no memory.
         let register = unsafe { MsrAddress::new(MSR_PEBS_LD_LAT_THRESHOLD) };
-        asked.register = asked.latency.take().map(|_| register);
+        asked.latency_register = asked.latency.take().map(|_| register);
         (asked.precision, asked.parts) = (None, SampleParts::NONE);
         Ok(counters)
     }

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::MsrFault;
 
-/// Reason why a processor has no precise records that this crate supports.
+/// Reason why a processor has no precise records that this crate supports, or cannot use a memory for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -29,6 +29,8 @@ pub enum NoPrecise {
     /// Architectural PEBS needs the physical address of the buffer. The kernel does not provide the address, or the
     /// buffer does not consist of 2ⁿ pages that are physically contiguous.
     NoPhysicalAddress,
+    /// The size of the buffer is not a multiple of 4 KiB, or is 0.
+    BufferSize,
     /// A register access failed.
     Access(MsrFault),
 }
@@ -44,6 +46,7 @@ impl fmt::Display for NoPrecise {
             Self::UnknownFormat(number) => write!(f, "PEBS format {number} is not known"),
             Self::Erratum => f.write_str("precise records are unusable because of an erratum"),
             Self::NoPhysicalAddress => f.write_str("the buffer's physical address is not known"),
+            Self::BufferSize => f.write_str("the buffer does not consist of whole pages"),
             Self::Access(fault) => fault.fmt(f),
         }
     }

@@ -8,7 +8,8 @@ use pmu_core::{
 };
 
 use crate::precise::decode::record::PreciseRecord;
-use crate::precise::memory::PreciseMemory;
+use crate::precise::error::NoPrecise;
+use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::reading::Reading;
 use crate::precise::settle::Registers;
 use crate::precise::state::{KNOWN, TAKEN};
@@ -38,9 +39,12 @@ pub struct Pebs<'a> {
 
 impl<'a> Pebs<'a> {
     /// Makes the facility of one processor. `physical` is the physical address of the memory's buffer; [architectural
-    /// PEBS](PreciseUnit::needs_physical_address) needs it. Returns `None` if the processor cannot use the memory: the
-    /// size of the buffer is not a multiple of 4 KiB, or, with architectural PEBS, it is not 2ⁿ pages, or `physical` is
-    /// no address of a page.
+    /// PEBS](PreciseUnit::needs_physical_address) needs it.
+    ///
+    /// # Errors
+    /// - [`BufferSize`](NoPrecise::BufferSize).
+    /// - [`NoPhysicalAddress`](NoPrecise::NoPhysicalAddress): with architectural PEBS, the buffer is not 2ⁿ pages, or
+    ///   `physical` is no address of a page.
     ///
     /// # Safety
     /// As long as a session has the facility:
@@ -68,7 +72,7 @@ impl<'a> Pebs<'a> {
     ///     // SAFETY: RECORDS is this processor's alone. The kernel's statics are mapped, writable, in each address
     ///     // space. The kernel has no other driver of the Debug Store. Its backend keeps no address.
     ///     let pebs = unsafe { Pebs::new(unit, &RECORDS, None) };
-    ///     OpenedEvents::new(counters, &EVENTS).with(pebs)
+    ///     OpenedEvents::new(counters, &EVENTS).with(pebs.ok())
     /// }
     /// ```
     ///
@@ -99,10 +103,10 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// # use core::sync::atomic::AtomicU64;
-    /// # use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+    /// # use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
     /// /// Each processor calls this.
-    /// fn pebs(unit: &PreciseUnit) -> Option<Pebs<'_>> {
+    /// fn pebs(unit: &PreciseUnit) -> Result<Pebs<'_>, NoPrecise> {
     ///     // SAFETY: not given. Both processors write records to the same places.
     ///     unsafe { Pebs::new(unit, &RECORDS, None) }
     /// }
@@ -111,14 +115,17 @@ impl<'a> Pebs<'a> {
         unit: &'a PreciseUnit,
         memory: &'static PreciseMemory,
         physical: Option<u64>,
-    ) -> Option<Self> {
-        use crate::precise::memory::PAGE;
+    ) -> Result<Self, NoPrecise> {
         let pages = memory.capacity() / PAGE;
-        let of_pages = pages != 0 && memory.capacity().is_multiple_of(PAGE);
+        if pages == 0 || !memory.capacity().is_multiple_of(PAGE) {
+            return Err(NoPrecise::BufferSize);
+        }
         let physical = physical.filter(|address| address.is_multiple_of(PAGE as u64));
-        let fits = !unit.needs_physical_address() || pages.is_power_of_two() && physical.is_some();
+        if unit.needs_physical_address() && (!pages.is_power_of_two() || physical.is_none()) {
+            return Err(NoPrecise::NoPhysicalAddress);
+        }
         let physical = physical.unwrap_or(0);
-        (of_pages && fits).then_some(Self { unit, memory, physical, reading: None, all: false })
+        Ok(Self { unit, memory, physical, reading: None, all: false })
     }
 
     /// Returns the record of the sample that is being reported, limited to the privilege levels that the

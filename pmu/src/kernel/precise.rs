@@ -71,8 +71,7 @@ use crate::per_processor::Busy;
 #[derive(Debug)]
 pub struct PreciseRecords<const WORDS: usize> {
     unit: WriteOnce<Result<PreciseUnit, NoPrecise>>,
-    /// `None`: the processor cannot use the memory.
-    pebs: WriteOnce<Option<Pebs<'static>>>,
+    pebs: WriteOnce<Result<Pebs<'static>, NoPrecise>>,
     memory: PreciseMemory<[AtomicU64; WORDS]>,
 }
 
@@ -102,12 +101,12 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
     }
 
     fn facility(&'static self) -> Option<Pebs<'static>> {
-        *self.pebs.get()?
+        (*self.pebs.get()?).ok()
     }
 
     fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
         let unit = self.unit.get().ok_or(NoPrecise::NotDeclared)?.as_ref().map_err(|why| *why)?;
-        self.facility().ok_or(NoPrecise::NoPhysicalAddress)?;
+        (*self.pebs.get().ok_or(NoPrecise::NotDeclared)?)?;
         Ok((unit, &self.memory))
     }
 }

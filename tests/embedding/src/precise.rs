@@ -24,7 +24,7 @@ static RECORDS: PreciseMemory<[AtomicU64; 512]> = PreciseMemory::new();
 /// Starts, serves and stops a precise event.
 fn sample(unit: &CounterUnit, precise: &PreciseUnit) -> Result<(), CounterError> {
     // SAFETY: the registers are memory, and no processor writes records.
-    let pebs = unsafe { Pebs::new(precise, &RECORDS, None) };
+    let pebs = unsafe { Pebs::new(precise, &RECORDS, None) }.ok();
     let source = OpenedEvents::new(unit, &EVENTS).with(pebs);
     let taken = CounterSession::take(source, unit, CounterSet::GENERAL, Msr, Apic, &MEMORY);
     let mut counters = taken?;

@@ -367,7 +367,7 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
     }
 }
 
-/// `IA32_DEBUGCTL` or `IA32_DS_AREA` does not answer: the request is refused for good, and the end of a window tells it.
+/// `IA32_DEBUGCTL` or `IA32_DS_AREA` does not answer: the request is refused for good, and a window's end fails.
 #[test]
 fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does() {
     let scene = scene();

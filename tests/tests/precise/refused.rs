@@ -1,12 +1,13 @@
 //! Operations that are refused, or fail, and leave everything else as it was.
 
+use core::sync::atomic::AtomicU64;
+
 use pmu_core::{CounterError, CounterSet, Event, EventSelect, Precision, SampleParts, ThreadEvent};
+use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory};
 use pmu_tests::opened::raw;
-use pmu_virt::mock::PmiFault;
+use pmu_virt::mock::{Fault, PmiFault};
 
 use crate::latency::loads;
-use pmu_virt::mock::Fault;
-
 use crate::scene::*;
 use crate::support::*;
 
@@ -152,6 +153,30 @@ fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
                 scene.happen(0, PERIOD);
                 scene.ends_after(session, 1, &what);
             }
+        }
+    }
+}
+
+/// A Debug Store needs whole pages; architectural PEBS 2ⁿ of them, and the buffer's physical address.
+#[test]
+fn memory_that_a_processor_cannot_use_is_refused_with_the_reason() {
+    let half: &'static PreciseMemory<[AtomicU64; 256]> = Box::leak(Box::default());
+    let one: &'static PreciseMemory<[AtomicU64; 512]> = Box::leak(Box::default());
+    let three: &'static PreciseMemory<[AtomicU64; 1536]> = Box::leak(Box::default());
+    for processor in processors() {
+        let scene = Scene::new(processor);
+        let is_architectural = scene.unit.needs_physical_address();
+        // SAFETY: no session has the facility.
+        let refused = |memory: &'static PreciseMemory, physical| unsafe {
+            Pebs::new(&scene.unit, memory, physical).err()
+        };
+        let no_address = is_architectural.then_some(NoPrecise::NoPhysicalAddress);
+        let what = name(&processor);
+        for physical in [None, Some(PHYSICAL), Some(PHYSICAL + 16)] {
+            assert_eq!(refused(half, physical), Some(NoPrecise::BufferSize), "{what}");
+            assert_eq!(refused(three, physical), no_address, "{what}");
+            let is_right = physical == Some(PHYSICAL);
+            assert_eq!(refused(one, physical), no_address.filter(|_| !is_right), "{what}");
         }
     }
 }

@@ -64,7 +64,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {
             return Err(CounterError::NotPrecise(NotPrecise::NeedsBeside(other)));
         }
-        Ok(OnProcessor { select: asked.select, counters, latency: asked.register })
+        Ok(OnProcessor { select: asked.select, counters, latency: asked.latency_register })
     }
 
     /// Checks that no event that runs records branches by another filter than an event that is to run.

@@ -43,7 +43,7 @@ pub struct Asked {
     /// Only loads of at least this [latency](crate::Event::latency_at_least), in cycles, are to be sampled.
     pub latency: Option<u16>,
     /// A facility names the register of the latency here.
-    pub register: Option<MsrAddress>,
+    pub latency_register: Option<MsrAddress>,
     /// A facility names an event here that has to be counted beside this one: bits 15:0 of its select.
     pub beside: Option<u16>,
     /// Other events of the group [reload](crate::Event::reloaded_by) the event's counter.
@@ -88,7 +88,7 @@ impl Asked {
             precision: precise.precision(),
             parts: precise.parts(),
             latency: precise.has_latency().then_some(extra.value as u16),
-            register: None,
+            latency_register: None,
             beside: None,
             reloaded: false,
             reloads: false,

@@ -65,7 +65,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Context
 /// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
-/// wait-free. The call's time is limited by the number of counters and the capacity of the event table. If
+/// wait-free. The call's time is limited by the number of counters and the capacity of the event table. For each
+/// [precise](crate::Event::precise) event it also walks the records that wait in the buffer, at most all of it. If
 /// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
 ///
 /// If the interrupt interrupted a task's operation on these events, the enabled and running times may end at the task's
