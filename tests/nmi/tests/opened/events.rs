@@ -308,14 +308,14 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
         Switch => {
             session
                 .counters_mut()
-                .switch_out(&mut thread, 1, |overflow| report(Report::Event(overflow)))
+                .switch_out(&mut thread, 1, |sample| report(Report::Event(*sample)))
                 .unwrap();
             session.counters_mut().switch_in(&unit, &mut thread, 2).unwrap();
         }
         StartGroup => session.counters_mut().start_group(group.unwrap(), 1).unwrap(),
         StopGroup => session.counters_mut().stop_group(group.unwrap(), 1).unwrap(),
         Reprogram => {
-            let anew = session.reprogram_all(report).unwrap();
+            let anew = session.reprogram_all(|overflow, _| report(overflow)).unwrap();
             assert!(anew.is_empty(), "{context}: registers that were not lost");
         }
         TakeMore => {
