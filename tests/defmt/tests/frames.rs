@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use defmt_decoder::Table;
 use pmu_core::{
     CounterError, CounterId, InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind,
-    MsrFault, MsrOperation, NtStatus, Overflow, ProcessorNumber, ProfileSource,
+    MsrFault, MsrOperation, NtStatus, Overflow, ProcessorNumber,
 };
 use pmu_intel::registers::PerfEvtSel;
 
@@ -14,8 +14,10 @@ struct Logger;
 
 static FRAMES: Mutex<(Vec<u8>, defmt::Encoder)> = Mutex::new((Vec::new(), defmt::Encoder::new()));
 
+type Held = MutexGuard<'static, (Vec<u8>, defmt::Encoder)>;
+
 thread_local! {
-    static HELD: std::cell::RefCell<Option<MutexGuard<'static, (Vec<u8>, defmt::Encoder)>>> =
+    static HELD: std::cell::RefCell<Option<Held>> =
         const { std::cell::RefCell::new(None) };
 }
 
