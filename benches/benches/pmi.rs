@@ -153,7 +153,7 @@ fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = processor;
     let mut last = 0;
     let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
-    let serviced = interface.service(*registers, *registers, *memory, count);
+    let serviced = interface.service(*registers, *registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 

@@ -277,7 +277,7 @@ fn compile_300(entries: Vec<FilterEntry>) -> (Box<EventFilter<300>>, Vec<FilterE
 
 /// Entries in no order, of as many events as the bits of `mask` allow.
 fn entries(count: u16, mask: u16) -> Vec<FilterEntry> {
-    (0..count).map(|n| FilterEntry::new(n * 0x5A5 & mask, n as u8)).collect()
+    (0..count).map(|n| FilterEntry::new((n * 0x5A5) & mask, n as u8)).collect()
 }
 
 #[library_benchmark]
