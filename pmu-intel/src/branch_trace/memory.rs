@@ -23,7 +23,7 @@ pub struct BranchTraceMemory<B: ?Sized = [AtomicU64]> {
     lost: AtomicU32,
     hidden: AtomicU32,
     draining: AtomicBool,
-    /// Privilege levels that the processor traces, or may trace.
+    /// Privilege levels whose branches the processor traces, or may trace after a failed access.
     mode: AtomicU8,
     /// Privilege levels that are asked for.
     wanted: AtomicU8,

@@ -53,7 +53,7 @@ impl From<WindowError> for Failure {
 }
 
 pub(crate) const PERIOD: u64 = 10_000;
-/// Kinds of the events: with records and branches, with branches alone, and a group whose second one reloads both.
+/// Kinds of the events: with records and branches, with branches alone, and a group whose second event reloads both.
 pub(crate) const RECORDED: usize = 0;
 pub(crate) const SAMPLED: usize = 2;
 const RELOADED: usize = 3;

@@ -463,7 +463,7 @@ impl Beside {
     }
 }
 
-/// The trace begins before the first precise event or after it, and ends before it or after it.
+/// The trace begins before a precise event starts or after that, and ends before the event is closed or after that.
 fn share<F: EventFacility + Records + 'static>(pair: fn(Option<Pebs<'static>>, Trace) -> F) {
     let formats = processors().into_iter().filter(|p| ["format 3", "format 4"].contains(&p.name));
     let orders = [(false, false), (false, true), (true, false), (true, true)];

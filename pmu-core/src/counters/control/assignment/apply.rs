@@ -44,7 +44,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Begins a change. If events of groups or of guests change counters, stops and returns all counters that change.
-    /// The same if events with a facility do, unless one event comes and none leaves.
+    /// Events that ask for a facility are stopped in the same way, unless a single event comes and none leaves.
     #[inline(never)]
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
