@@ -5,28 +5,23 @@
 
 pub(crate) mod capabilities;
 pub(crate) mod control;
+pub(crate) mod counter;
 pub(crate) mod erratum;
-pub(crate) mod error;
+pub(crate) mod facility;
 pub(crate) mod fetch;
-pub(crate) mod interrupt;
-pub(crate) mod lend;
 pub(crate) mod memory;
 pub(crate) mod op;
 pub(crate) mod record;
 pub mod registers;
-pub(crate) mod sampler;
 pub(crate) mod sampling;
 pub(crate) mod unit;
 
 pub use capabilities::IbsCapabilities;
 pub use erratum::{IbsErrata, IbsErratum};
-pub use error::IbsError;
+pub use facility::Ibs;
 pub use fetch::IbsFetchRecord;
-pub use interrupt::Ibs;
-pub use lend::LentIbs;
 pub use memory::IbsMemory;
 pub use op::IbsOpRecord;
 pub use record::IbsRecord;
-pub use sampler::IbsSampler;
 pub use sampling::{IbsSampling, IbsSamplingError};
-pub use unit::{IbsKind, IbsUnit};
+pub use unit::{IbsKind, IbsUnit, IbsUnits};

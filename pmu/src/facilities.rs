@@ -1,6 +1,5 @@
 //! Hardware beside the counters of a machine.
 
-use pmu_amd::ibs::{IbsKind, IbsUnit};
 use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};
 use pmu_intel::precise::{NoPrecise, PreciseUnit};
 use pmu_intel::topdown::{NoTopDown, TopDownUnit};
@@ -35,44 +34,6 @@ impl Machine {
         msr: &M,
     ) -> Result<BranchUnit, NoBranches> {
         branches(processor, msr)
-    }
-
-    /// Returns a unit of AMD's instruction-based sampling (IBS). `kind` selects either the unit that samples ops or the
-    /// unit that samples fetches. Returns `None` if `processor` describes a processor without this unit.
-    ///
-    /// The kernel stores the result, for the interrupt handler. The handler passes the unit to
-    /// [`service_with`](Self::service_with), which reports the unit's samples. Samples are reported even if no counter
-    /// is in use:
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling};
-    /// use pmu::core::{Claim, CounterMemory, CounterSlot, MAX_COUNTERS};
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
-    /// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
-    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-    /// # let processor = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// static OPS: IbsMemory = IbsMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let unit = machine.ibs_of(this, IbsKind::Op).ok_or("no op sampling")?;
-    /// let mut ops = IbsSampler::take(unit, msr, &apic, &OPS)?;
-    /// ops.start(&IbsSampling::ops(160))?;
-    /// # assert!((1..=160).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
-    /// // In the interrupt's handler:
-    /// let mut address = None;
-    /// let samples = Ibs::new(&unit, &OPS, |record: &IbsRecord| address = record.address(&unit));
-    /// let serviced = machine.service_with(&msr, &apic, &COUNTERS, samples, |_, _| ())?;
-    /// assert_eq!((serviced.claim, address), (Claim::Ours, Some(0x40_10A0))); // the 160th op's
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Context
-    /// Task.
-    pub fn ibs_of(&self, processor: &Snapshot, kind: IbsKind) -> Option<IbsUnit> {
-        IbsUnit::of(processor, kind)
     }
 
     /// Detects the top-down counters of the processor that executes the call. `processor` is the snapshot of that

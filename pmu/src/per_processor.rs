@@ -6,7 +6,6 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pmu_amd::ibs::IbsSampler;
 use pmu_core::{CounterSession, Session};
 use pmu_intel::topdown::TopDownCounter;
 
@@ -82,10 +81,6 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
-
-// SAFETY: as for a session: (1) a sampler is not `Send` so that it stays on its processor, whose registers it means;
-// (2) what it holds is sent (`M`), or shared (its memory, which is atomics).
-unsafe impl<M: Send> OnProcessor for IbsSampler<'_, M> {}
 
 // SAFETY: as for a session: (1) the counters are not `Send` so that they stay on their processor, whose registers they
 // mean; (2) what they hold is sent (`M`), or shared (their memory, which is atomics).

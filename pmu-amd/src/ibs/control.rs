@@ -3,12 +3,8 @@
 use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 use crate::ibs::erratum::IbsErratum;
-use crate::ibs::registers::IbsOpCtl;
-use crate::ibs::sampling::ControlValues;
+use crate::ibs::sampling::{ControlValues, Programmed};
 use crate::ibs::unit::{IbsKind, IbsUnit};
-
-/// The random bits of `IBS_OP_CTL`'s count.
-const RANDOM_COUNT: u64 = IbsOpCtl::new().with_count(0x7F).into_bits();
 
 impl IbsUnit {
     /// Reads the unit's control register.
@@ -26,37 +22,34 @@ impl IbsUnit {
         control & self.registers().valid != 0
     }
 
-    /// Enables the unit for its next sample. `found` is the control register's value before.
+    /// Returns whether the control register is as the unit was started for a period of `target`.
+    pub(crate) fn holds(&self, control: u64, target: u32) -> bool {
+        let period = self.period_bits(Programmed { target, count: 0 });
+        let registers = self.registers();
+        control & registers.enable != 0 && control & registers.period == period
+    }
+
+    /// Enables the unit for its next sample.
     ///
     /// On a fault the unit is left as it was, or stopped.
     pub(crate) fn enable<M: MsrBackend>(
         &self,
         msr: &M,
         values: ControlValues,
-        found: u64,
+        programmed: Programmed,
     ) -> Result<(), MsrFault> {
-        let enable = self.registers().enable;
+        let registers = self.registers();
+        let control = values.control | self.period_bits(programmed);
         if self.capabilities().control2() {
-            msr.wrmsr_retrying(
-                self.control2(),
-                u64::from(values.control2) | self.registers().disable,
-            )?;
+            msr.wrmsr_retrying(self.control2(), u64::from(values.control2) | registers.disable)?;
         } else if self.has(IbsErratum::FetchCountKept) && self.kind() == IbsKind::Fetch {
-            msr.wrmsr_retrying(self.control(), values.control & !enable)?;
+            msr.wrmsr_retrying(self.control(), control & !registers.enable)?;
         }
-        msr.wrmsr_retrying(self.control(), values.control | self.kept_count(values, found))?;
+        msr.wrmsr_retrying(self.control(), control)?;
         if self.capabilities().control2() {
             msr.wrmsr_retrying(self.control2(), u64::from(values.control2))?;
         }
         Ok(())
-    }
-
-    /// Returns the random bits of the count, with which the next period begins.
-    fn kept_count(&self, values: ControlValues, found: u64) -> u64 {
-        let counts_ops = IbsOpCtl::from_bits(values.control).count_ops();
-        let keeps =
-            self.kind() == IbsKind::Op && self.capabilities().count_writable() && counts_ops;
-        if keeps { found & RANDOM_COUNT } else { 0 }
     }
 
     /// Stops the unit. Returns the control register's value before. A sample that is already in the unit's registers
@@ -100,7 +93,7 @@ impl IbsUnit {
         control & registers.enable != 0 && control & registers.period != 0
     }
 
-    fn control(&self) -> MsrAddress {
+    pub(crate) fn control(&self) -> MsrAddress {
         // SAFETY: the register says what is sampled, and how often; no value of it makes the processor write to memory.
         unsafe { MsrAddress::new(self.registers().control) }
     }

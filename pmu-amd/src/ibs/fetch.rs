@@ -11,9 +11,8 @@ use crate::ibs::unit::IbsUnit;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IbsFetchRecord {
-    /// Value of `IBS_FETCH_CTL` when the driver found the sample. `None` if the driver had already overwritten the
-    /// register to stop the sampling.
-    pub control: Option<IbsFetchCtl>,
+    /// `IBS_FETCH_CTL`.
+    pub control: IbsFetchCtl,
     /// `IBS_FETCH_LINADDR`.
     pub linear_address: u64,
     /// `IBS_FETCH_PHYSADDR`, if the address is valid and was
@@ -29,7 +28,7 @@ impl IbsFetchRecord {
     pub fn sample(&self, unit: &IbsUnit) -> PreciseSample {
         PreciseSample {
             address: self.address(unit),
-            fetch: self.control.map(|control| self.fetch(unit, control)),
+            fetch: Some(self.fetch(unit)),
             ..PreciseSample::default()
         }
     }
@@ -41,7 +40,8 @@ impl IbsFetchRecord {
         (!lacks).then_some(self.linear_address)
     }
 
-    fn fetch(&self, unit: &IbsUnit, control: IbsFetchCtl) -> InstructionFetch {
+    fn fetch(&self, unit: &IbsUnit) -> InstructionFetch {
+        let control = self.control;
         let recent = unit.capabilities().l3_miss_only();
         let translation = match (control.l1_tlb_miss(), control.l2_tlb_miss()) {
             (false, _) => Translation::L1Tlb,

@@ -1,244 +1,104 @@
-//! The memory that the task side and the interrupt path of one unit share.
+//! The memory that the task side and the interrupt path of a processor's sampling units share.
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::ibs::sampling::{ControlValues, IbsSampling};
+use pmu_core::EventId;
 
-/// Memory for one sampling unit of one processor: 56 bytes.
-///
-/// The embedder provides the memory. An [`IbsSampler`](crate::ibs::IbsSampler) takes the memory, and owns it until the
-/// sampler is shut down. In the interrupt handler, [`Ibs`](crate::ibs::Ibs) uses the same memory. The interrupt may
-/// come at any time, even while no sampler owns the memory.
+use crate::ibs::record::{IbsRecord, WORDS};
+use crate::ibs::sampling::IbsSampling;
+use crate::ibs::unit::IbsKind;
+
+/// Memory for the sampling units of one processor. The processor's [`Ibs`](crate::ibs::Ibs) has a reference to it, in
+/// the session's event source and in the interrupt handler's.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsMemory;
-/// const PROCESSORS: usize = 4;
-/// static OPS: [IbsMemory; PROCESSORS] = [const { IbsMemory::new() }; PROCESSORS];
-/// assert_eq!(OPS[0].dropped(), 0);
+/// static SAMPLING: IbsMemory = IbsMemory::new(); // one per processor
+/// assert_eq!((SAMPLING.dropped(), SAMPLING.lost()), (0, 0));
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct IbsMemory {
-    /// Registers of the newest sample, by which a sample whose valid bit was overwritten is told from none.
-    newest: [AtomicU64; 3],
-    /// Values of the control registers while the unit samples.
-    control: AtomicU64,
-    control2: AtomicU32,
-    latency: AtomicU32,
+    fetch: UnitMemory,
+    op: UnitMemory,
     dropped: AtomicU32,
     lost: AtomicU32,
-    state: AtomicU8,
-    wanted: AtomicU8,
 }
 
-/// Bits of `state`. `SAMPLING` and `STOPPING` exclude each other.
-const TAKEN: u8 = 1 << 0;
-const SAMPLING: u8 = 1 << 1;
+/// State of one unit.
+#[derive(Debug, Default)]
+pub(crate) struct UnitMemory {
+    /// The words of the newest sample.
+    record: [AtomicU64; WORDS],
+    /// The counter's value when the unit was last started or stopped.
+    pub(crate) value: AtomicU32,
+    /// The select for which the unit runs.
+    pub(crate) select: AtomicU32,
+    /// The hardware's count when the unit was started.
+    pub(crate) started: AtomicU32,
+    /// The hardware's period.
+    pub(crate) target: AtomicU32,
+    /// Number of events after a sample until the next one.
+    pub(crate) reload: AtomicU32,
+    /// Number of samples that were taken.
+    pub(crate) samples: AtomicU32,
+    /// The sample of an event that left the unit.
+    pub(crate) left: LeftSample,
+    state: AtomicU16,
+}
 
-/// A task stops the unit. An interrupt of the last sample clears the bit.
-const STOPPING: u8 = 1 << 2;
+/// The sample of an event that left its unit before the sample's interrupt came.
+#[derive(Debug, Default)]
+pub(crate) struct LeftSample {
+    record: [AtomicU64; WORDS],
+    period: AtomicU64,
+    /// Place of the event in its table; `FORGOTTEN` if it was closed.
+    event: AtomicU32,
+    select: AtomicU32,
+}
 
-/// The unit is stopped, and the interrupt of its last sample may still come.
-const LATE: u8 = 1 << 3;
+const FORGOTTEN: u32 = u32::MAX;
 
-/// The last sample was reported, but its valid bit could not be cleared: the unit waits.
-const WAITING: u8 = 1 << 4;
-
-/// An interrupt could not read the unit's control register, or a task could not enable the unit again. If the unit has
-/// a sample, the sample's interrupt may be over.
-const UNREAD: u8 = 1 << 5;
-
-/// Bits of `wanted`.
-const USER: u8 = 1 << 0;
-const KERNEL: u8 = 1 << 1;
-const PHYSICAL: u8 = 1 << 2;
+/// The unit has an interrupt.
+pub(crate) const USABLE: u16 = 1 << 0;
+/// The unit is started. Set before the hardware is, and cleared after the hardware has stopped.
+pub(crate) const RUNNING: u16 = 1 << 1;
+/// The unit is being stopped.
+pub(crate) const STOPPING: u16 = 1 << 2;
+/// The interrupt took a sample from a unit that was being stopped.
+pub(crate) const TOOK: u16 = 1 << 3;
+/// An interrupt came that may be the one of a sample without a trace.
+pub(crate) const CAME: u16 = 1 << 4;
+/// The unit stopped with a sample, which is in its registers.
+pub(crate) const HELD: u16 = 1 << 5;
+/// The event of a sample left the unit. The sample is in the unit's registers if it is held, else in memory.
+pub(crate) const LEFT: u16 = 1 << 6;
+/// The interrupt of a sample is yet to come although the unit has stopped.
+pub(crate) const LATE: u16 = 1 << 7;
+/// The registers are another owner's, or were.
+pub(crate) const UNKNOWN: u16 = 1 << 8;
 
 impl IbsMemory {
-    /// Creates memory that no [`IbsSampler`](crate::ibs::IbsSampler) owns.
+    /// Creates the memory of a processor whose units do not sample.
     pub const fn new() -> Self {
         Self {
-            newest: [const { AtomicU64::new(0) }; 3],
-            control: AtomicU64::new(0),
-            control2: AtomicU32::new(0),
-            latency: AtomicU32::new(0),
+            fetch: UnitMemory::new(),
+            op: UnitMemory::new(),
             dropped: AtomicU32::new(0),
             lost: AtomicU32::new(0),
-            state: AtomicU8::new(0),
-            wanted: AtomicU8::new(0),
         }
     }
 
-    /// Returns the number of samples that the driver has read but not reported. The number starts at 0 when a sampler
-    /// [takes](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1. The driver drops:
-    /// - samples of a privilege level that was not requested;
-    /// - samples without a valid address, if only one privilege level was requested;
-    /// - ops and fetches that passed the processor's latency filter, but whose latency is below the requested latency;
-    /// - ops that passed the latency filter, but are not loads;
-    /// - samples whose data is wrong because of an erratum.
+    /// Returns the number of samples that were not reported, because the event did not ask for them: the fetch or op is
+    /// of another privilege level, its latency is too short, or an erratum made the sample void. The number wraps
+    /// around after 2³² − 1.
     pub fn dropped(&self) -> u32 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were lost because the driver could not read a register. The number starts at
-    /// 0 when a sampler [takes](crate::ibs::IbsSampler::take) this memory. The number wraps around after 2³² − 1.
+    /// Returns the number of samples that were not reported, because their registers could not be read. The number
+    /// wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
-    }
-
-    /// Takes the memory for a sampler; `false` if a sampler has it.
-    pub(crate) fn take(&self) -> bool {
-        let free = self.state.fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| {
-            (state & TAKEN == 0).then_some(state | TAKEN)
-        });
-        if free.is_ok() {
-            self.dropped.store(0, Ordering::Relaxed);
-            self.lost.store(0, Ordering::Relaxed);
-        }
-        free.is_ok()
-    }
-
-    /// Gives the memory back. A late interrupt stays expected.
-    pub(crate) fn give_back(&self) {
-        self.state.fetch_and(LATE, Ordering::Release);
-    }
-
-    /// Lets interrupts find the unit sampling with these values. Returns the state before.
-    pub(crate) fn publish(&self, sampling: &IbsSampling, values: ControlValues) -> IbsState {
-        let of = |bit: u8, set: bool| if set { bit } else { 0 };
-        let wanted = of(USER, sampling.user())
-            | of(KERNEL, sampling.kernel())
-            | of(PHYSICAL, sampling.physical_addresses());
-        self.wanted.store(wanted, Ordering::Relaxed);
-        self.latency.store(u32::from(sampling.latency()), Ordering::Relaxed);
-        self.control.store(values.control, Ordering::Relaxed);
-        self.control2.store(values.control2, Ordering::Relaxed);
-        self.publish_again()
-    }
-
-    /// Lets interrupts find the unit sampling with the values of before. Returns the state before.
-    pub(crate) fn publish_again(&self) -> IbsState {
-        self.change(|state| Some(state & !(STOPPING | WAITING | UNREAD) | SAMPLING))
-    }
-
-    /// Forgets the state of a unit whose registers lost their contents. Returns the state before.
-    pub(crate) fn forget(&self) -> IbsState {
-        self.change(|state| Some(state & TAKEN))
-    }
-
-    /// Ends sampling before the unit was enabled. `before` is the state before the sampling was published.
-    pub(crate) fn withdraw(&self, before: IbsState) {
-        let waiting = before.0 & WAITING;
-        self.change(|state| Some(state & !(SAMPLING | WAITING | UNREAD) | waiting));
-    }
-
-    /// Begins to stop the unit. An interrupt from here on leaves the unit stopped.
-    pub(crate) fn begin_stop(&self) {
-        self.change(|state| (state & SAMPLING != 0).then_some(state & !SAMPLING | STOPPING));
-    }
-
-    /// Ends the stop. Returns whether an interrupt has served the unit since the stop began; otherwise, expects a late
-    /// interrupt.
-    pub(crate) fn end_stop(&self) -> bool {
-        let change = |state: u8| {
-            let late = if state & (STOPPING | WAITING) == STOPPING { LATE } else { 0 };
-            Some(state & !(STOPPING | WAITING) | late)
-        };
-        let state = self.change(change);
-        state.0 & WAITING != 0 || state.0 & STOPPING == 0
-    }
-
-    /// Notes that a sample was served: no late interrupt is expected any more. `cleared`: its valid bit was cleared.
-    pub(crate) fn served(&self, cleared: bool) {
-        let waiting = if cleared { 0 } else { WAITING };
-        self.change(|state| Some(state & !(LATE | STOPPING | WAITING | UNREAD) | waiting));
-    }
-
-    /// Notes that a stop failed. If an interrupt has served the unit meanwhile, the failed stop may have written the
-    /// valid bit back.
-    pub(crate) fn fail_stop(&self) {
-        self.change(|state| (state & STOPPING == 0).then_some(state | WAITING));
-    }
-
-    /// Notes that the valid bit of a reported sample could not be cleared.
-    pub(crate) fn note_waiting(&self) {
-        self.state.fetch_or(WAITING, Ordering::Relaxed);
-    }
-
-    /// Lets a task report the sample whose interrupt is late; `false` if its interrupt has come.
-    pub(crate) fn begin_report(&self) -> bool {
-        self.change(|state| (state & LATE != 0).then_some(state | WAITING)).is_late()
-    }
-
-    /// Ends the report of a task, whose sample was cleared. The interrupt may still come.
-    pub(crate) fn end_report(&self) {
-        self.state.fetch_and(!WAITING, Ordering::Relaxed);
-    }
-
-    /// Expects a late interrupt.
-    pub(crate) fn expect_late(&self) {
-        self.state.fetch_or(LATE, Ordering::Relaxed);
-    }
-
-    /// Returns whether a late interrupt was expected, and expects none any more. An interrupt while the unit is being
-    /// stopped is a late one.
-    pub(crate) fn take_late(&self) -> bool {
-        self.change(|state| Some(state & !(LATE | STOPPING | UNREAD))).0 & (LATE | STOPPING) != 0
-    }
-
-    /// Returns whether a late interrupt was expected, and expects none any more, although the unit was not served. So a
-    /// task that stops the unit still finds the sample unserved.
-    pub(crate) fn take_late_unserved(&self) -> bool {
-        self.state.fetch_and(!LATE, Ordering::AcqRel) & (LATE | STOPPING) != 0
-    }
-
-    /// Lets interrupts serve a unit that could neither be stopped nor enabled again. `before` is the state before the
-    /// sampling was published.
-    pub(crate) fn presume_running(&self, before: IbsState) {
-        self.state.fetch_or(SAMPLING | UNREAD | before.0 & WAITING, Ordering::Relaxed);
-    }
-
-    /// Notes that an interrupt could not read the unit's control register.
-    pub(crate) fn note_unread(&self) {
-        self.state.fetch_or(UNREAD, Ordering::Relaxed);
-    }
-
-    /// Returns the state of the unit.
-    pub(crate) fn state(&self) -> IbsState {
-        IbsState(self.state.load(Ordering::Acquire))
-    }
-
-    /// Changes the state, unless `change` returns `None`. Returns the state before.
-    fn change(&self, change: impl FnMut(u8) -> Option<u8>) -> IbsState {
-        // The other side interrupts this one, so the loop ends after as many turns as there are interrupts.
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-        IbsState(before.unwrap_or_else(|state| state))
-    }
-
-    pub(crate) fn values(&self) -> ControlValues {
-        ControlValues {
-            control: self.control.load(Ordering::Relaxed),
-            control2: self.control2.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Returns whether samples have physical addresses.
-    pub(crate) fn wants_physical(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed) & PHYSICAL != 0
-    }
-
-    /// Returns whether a sample at this address is asked for. Without an address, nothing tells the privilege level.
-    pub(crate) fn wants(&self, address: Option<u64>) -> bool {
-        let wanted = self.wanted.load(Ordering::Relaxed);
-        let needed = match address {
-            None => USER | KERNEL,
-            Some(address) if address >> 63 != 0 => KERNEL,
-            Some(_) => USER,
-        };
-        wanted & needed == needed
-    }
-
-    /// Returns the latency that a sampled load or fetch exceeds, or 0.
-    pub(crate) fn latency(&self) -> u32 {
-        self.latency.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_dropped(&self) {
@@ -249,56 +109,117 @@ impl IbsMemory {
         self.lost.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Remembers the registers of the newest sample, and returns whether they differ from those of the sample before.
-    pub(crate) fn remember(&self, registers: [u64; 3]) -> bool {
-        let mut differs = false;
-        for (kept, value) in self.newest.iter().zip(registers) {
-            differs |= kept.swap(value, Ordering::Relaxed) != value;
+    pub(crate) fn of(&self, kind: IbsKind) -> &UnitMemory {
+        match kind {
+            IbsKind::Fetch => &self.fetch,
+            IbsKind::Op => &self.op,
         }
-        differs
     }
 }
 
-/// State of a unit, as its task and its interrupt know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IbsState(u8);
-
-impl IbsState {
-    /// The unit samples, or waits to be enabled again.
-    pub(crate) const fn is_sampling(self) -> bool {
-        self.0 & SAMPLING != 0
+impl UnitMemory {
+    const fn new() -> Self {
+        Self {
+            record: [const { AtomicU64::new(0) }; WORDS],
+            value: AtomicU32::new(0),
+            select: AtomicU32::new(0),
+            started: AtomicU32::new(0),
+            target: AtomicU32::new(0),
+            reload: AtomicU32::new(0),
+            samples: AtomicU32::new(0),
+            left: LeftSample {
+                record: [const { AtomicU64::new(0) }; WORDS],
+                period: AtomicU64::new(0),
+                event: AtomicU32::new(0),
+                select: AtomicU32::new(0),
+            },
+            state: AtomicU16::new(0),
+        }
     }
 
-    /// A task stops the unit, and no interrupt has served it since.
-    pub(crate) const fn is_stopping(self) -> bool {
-        self.0 & STOPPING != 0
+    pub(crate) fn state(&self) -> u16 {
+        self.state.load(Ordering::Acquire)
     }
 
-    /// A late interrupt is expected.
-    pub(crate) const fn is_late(self) -> bool {
-        self.0 & LATE != 0
+    /// Returns whether one of these bits is set.
+    pub(crate) fn is(&self, state: u16) -> bool {
+        self.state() & state != 0
     }
 
-    /// The sample in the unit's registers was reported already.
-    pub(crate) const fn is_waiting(self) -> bool {
-        self.0 & WAITING != 0
+    /// Clears and sets bits of the state. Returns the state before.
+    pub(crate) fn change(&self, clear: u16, set: u16) -> u16 {
+        self.update(|state| state & !clear | set)
     }
 
-    /// The unit may not run, and the interrupt of its sample may be over: registers did not answer.
-    pub(crate) const fn is_unread(self) -> bool {
-        self.0 & UNREAD != 0
+    /// Changes the state. Returns the state before.
+    pub(crate) fn update(&self, change: impl Fn(u16) -> u16) -> u16 {
+        let change = |state: u16| Some(change(state));
+        // The other side interrupts this one, so the loop ends after as many turns as there are interrupts.
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        before.unwrap_or_else(|state| state)
     }
 
-    /// An interrupt has to look at the unit.
-    pub(crate) const fn is_watched(self) -> bool {
-        self.0 & (SAMPLING | STOPPING | LATE) != 0
+    /// Keeps a sample, with the value that the control register had.
+    pub(crate) fn keep(&self, record: &IbsRecord, control: u64) {
+        store(&self.record, record, control);
+    }
+
+    /// Returns the control register's value of the newest sample.
+    pub(crate) fn sampled_control(&self) -> u64 {
+        let [control, ..] = &self.record;
+        control.load(Ordering::Relaxed)
+    }
+
+    /// Returns the newest sample.
+    pub(crate) fn record(&self, kind: IbsKind) -> IbsRecord {
+        load(&self.record, kind, self.select.load(Ordering::Relaxed))
     }
 }
 
-impl Default for IbsMemory {
-    fn default() -> Self {
-        Self::new()
+impl LeftSample {
+    /// Notes whose sample it is. `period`: the period that it ends.
+    pub(crate) fn describe(&self, event: EventId, period: u64, select: u32) {
+        let place = event.place().map_or(FORGOTTEN, |place| place as u32);
+        self.event.store(place, Ordering::Relaxed);
+        self.period.store(period, Ordering::Relaxed);
+        self.select.store(select, Ordering::Relaxed);
+    }
+
+    pub(crate) fn keep(&self, record: &IbsRecord, control: u64) {
+        store(&self.record, record, control);
+    }
+
+    /// Returns the event, unless it was closed, and the period.
+    pub(crate) fn event(&self) -> Option<(EventId, u64)> {
+        let place = self.event.load(Ordering::Relaxed);
+        let event = (place != FORGOTTEN).then(|| EventId::of_place(place as usize));
+        event.map(|event| (event, self.period.load(Ordering::Relaxed)))
+    }
+
+    pub(crate) fn select(&self) -> u32 {
+        self.select.load(Ordering::Relaxed)
+    }
+
+    /// Notes that an event was closed.
+    pub(crate) fn forget(&self, event: EventId) {
+        let place = event.place().map(|place| place as u32);
+        if place == Some(self.event.load(Ordering::Relaxed)) {
+            self.event.store(FORGOTTEN, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn record(&self, kind: IbsKind) -> IbsRecord {
+        load(&self.record, kind, self.select())
     }
 }
 
-const _: () = assert!(size_of::<IbsMemory>() == 56);
+fn store(words: &[AtomicU64; WORDS], record: &IbsRecord, control: u64) {
+    for (kept, word) in words.iter().zip(record.words(control)) {
+        kept.store(word, Ordering::Relaxed);
+    }
+}
+
+fn load(words: &[AtomicU64; WORDS], kind: IbsKind, select: u32) -> IbsRecord {
+    let words = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+    IbsRecord::from_words(kind, words, IbsSampling::of_select(select).physical_addresses())
+}

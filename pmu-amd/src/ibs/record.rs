@@ -11,6 +11,9 @@ use crate::ibs::registers::{
 };
 use crate::ibs::unit::{IbsKind, IbsUnit};
 
+/// Number of words that hold the registers of a sample.
+pub(crate) const WORDS: usize = 8;
+
 /// The registers of one sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -39,11 +42,61 @@ impl IbsRecord {
         }
     }
 
-    /// Returns registers that hardly two samples have in common.
-    pub(crate) fn identity(&self) -> [u64; 3] {
+    /// Returns the registers as words, of which the first is the control register.
+    pub(crate) fn words(&self, control: u64) -> [u64; WORDS] {
+        let physical = |address: Option<u64>| address.unwrap_or(0);
         match self {
-            Self::Fetch(fetch) => [fetch.linear_address, 0, 0],
-            Self::Op(op) => [op.rip, op.data.into_bits(), op.data3.into_bits()],
+            Self::Fetch(fetch) => [
+                control,
+                fetch.linear_address,
+                physical(fetch.physical_address),
+                fetch.tlb_latency.into(),
+                0,
+                0,
+                0,
+                0,
+            ],
+            Self::Op(op) => [
+                control,
+                op.linear_address,
+                physical(op.physical_address),
+                op.rip,
+                op.data.into_bits(),
+                op.data2.into_bits(),
+                op.data3.into_bits(),
+                op.target,
+            ],
+        }
+    }
+
+    /// Returns the record with these [words](Self::words). `physical`: the sample has its physical address if the
+    /// processor knows it.
+    pub(crate) fn from_words(kind: IbsKind, words: [u64; WORDS], physical: bool) -> Self {
+        let [control, linear_address, address, fourth, data, data2, data3, target] = words;
+        match kind {
+            IbsKind::Fetch => {
+                let control = IbsFetchCtl::from_bits(control);
+                let has_address = physical && control.physical_address_valid();
+                Self::Fetch(IbsFetchRecord {
+                    control,
+                    linear_address,
+                    physical_address: has_address.then_some(address),
+                    tlb_latency: fourth as u16,
+                })
+            }
+            IbsKind::Op => {
+                let data3 = IbsOpData3::from_bits(data3);
+                let has_address = physical && data3.physical_address_valid();
+                Self::Op(IbsOpRecord {
+                    rip: fourth,
+                    data: IbsOpData::from_bits(data),
+                    data2: IbsOpData2::from_bits(data2),
+                    data3,
+                    linear_address,
+                    physical_address: has_address.then_some(address),
+                    target,
+                })
+            }
         }
     }
 
@@ -62,23 +115,21 @@ impl IbsRecord {
                 let data3 = op.data3;
                 data3.load() && data3.cache_miss() && u32::from(data3.miss_latency()) > latency
             }
-            Self::Fetch(fetch) => {
-                fetch.control.is_none_or(|control| u32::from(control.latency()) > latency)
-            }
+            Self::Fetch(fetch) => u32::from(fetch.control.latency()) > latency,
         }
     }
 
-    /// Reads the registers of a unit's sample. `control` is the control register's value, if it is still that of the
-    /// sample. Registers that have no meaning in this sample are not read.
+    /// Reads the registers of a unit's sample. `control` is the control register's value. Registers that have no meaning
+    /// in this sample are not read.
     pub(crate) fn read<M: MsrBackend>(
         unit: &IbsUnit,
         msr: &M,
-        control: Option<u64>,
+        control: u64,
         physical: bool,
     ) -> Result<Self, MsrFault> {
         match unit.kind() {
             IbsKind::Fetch => {
-                let control = control.map(IbsFetchCtl::from_bits);
+                let control = IbsFetchCtl::from_bits(control);
                 read_fetch(unit, msr, control, physical).map(Self::Fetch)
             }
             IbsKind::Op => read_op(unit, msr, physical).map(Self::Op),
@@ -98,12 +149,11 @@ fn read<M: MsrBackend>(msr: &M, register: u32, needed: bool) -> Result<u64, MsrF
 fn read_fetch<M: MsrBackend>(
     unit: &IbsUnit,
     msr: &M,
-    control: Option<IbsFetchCtl>,
+    control: IbsFetchCtl,
     physical: bool,
 ) -> Result<IbsFetchRecord, MsrFault> {
-    let physical = physical && control.is_some_and(|control| control.physical_address_valid());
-    let refilled = unit.capabilities().fetch_tlb_latency()
-        && control.is_some_and(|control| control.l1_tlb_miss());
+    let physical = physical && control.physical_address_valid();
+    let refilled = unit.capabilities().fetch_tlb_latency() && control.l1_tlb_miss();
     Ok(IbsFetchRecord {
         control,
         linear_address: read(msr, IBS_FETCH_LINADDR, true)?,

@@ -62,23 +62,7 @@ pub struct IbsUnit {
 
 impl IbsUnit {
     /// Returns the processor's sampling unit of the given kind; `None` if the processor has no such unit.
-    ///
-    /// ```
-    /// use pmu_amd::ibs::{IbsKind, IbsUnit};
-    /// # use pmu_core::{CpuidDump, Snapshot};
-    /// # let dump = CpuidDump::parse(
-    /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
-    /// #         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
-    /// #         0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
-    /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000400 edx=0x00000000
-    /// #         0x8000001b 0x00: eax=0x000003ff ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
-    /// # )?;
-    /// # let this_processor = Snapshot::capture(&dump);
-    /// let ops = IbsUnit::of(&this_processor, IbsKind::Op).ok_or("no op sampling")?;
-    /// assert!(ops.capabilities().counts_ops());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn of(processor: &Snapshot, kind: IbsKind) -> Option<Self> {
+    pub(crate) fn of(processor: &Snapshot, kind: IbsKind) -> Option<Self> {
         let capabilities = IbsCapabilities::of(processor)?;
         let exists = match kind {
             IbsKind::Fetch => capabilities.fetch(),
@@ -123,6 +107,48 @@ impl IbsUnit {
         match self.kind {
             IbsKind::Fetch => &FETCH,
             IbsKind::Op => &OP,
+        }
+    }
+}
+
+/// The sampling units of a processor.
+///
+/// A kernel stores one value per processor, for the [facility](crate::ibs::Ibs) of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IbsUnits {
+    fetch: Option<IbsUnit>,
+    op: Option<IbsUnit>,
+}
+
+impl IbsUnits {
+    /// Returns the processor's sampling units; `None` if the processor has none.
+    ///
+    /// ```
+    /// use pmu_amd::ibs::{IbsKind, IbsUnits};
+    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # let dump = CpuidDump::parse(
+    /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+    /// #         0x80000000 0x00: eax=0x8000001b ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+    /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00000400 edx=0x00000000
+    /// #         0x8000001b 0x00: eax=0x000003ff ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
+    /// # )?;
+    /// # let this_processor = Snapshot::capture(&dump);
+    /// let units = IbsUnits::of(&this_processor).ok_or("no sampling units")?;
+    /// assert!(units.get(IbsKind::Op).is_some_and(|ops| ops.capabilities().counts_ops()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of(processor: &Snapshot) -> Option<Self> {
+        let of = |kind| IbsUnit::of(processor, kind);
+        let units = Self { fetch: of(IbsKind::Fetch), op: of(IbsKind::Op) };
+        (units.fetch.is_some() || units.op.is_some()).then_some(units)
+    }
+
+    /// Returns the unit that samples fetches, or ops.
+    pub const fn get(&self, kind: IbsKind) -> Option<&IbsUnit> {
+        match kind {
+            IbsKind::Fetch => self.fetch.as_ref(),
+            IbsKind::Op => self.op.as_ref(),
         }
     }
 }

@@ -32,6 +32,12 @@ pub enum NotPrecise {
     /// The processor counts the event only beside the event with this number and unit mask (bits 15:0 of a select),
     /// which comes before it in the same group.
     NeedsBeside(u16),
+    /// The processor lacks a filter of the sampled fetches or ops, or its latency is none that the processor has. The
+    /// check of the vendor's crate tells which.
+    Filter,
+    /// Firmware assigned no interrupt to the sampling units, or the platform could not unmask its entry of the local
+    /// vector table.
+    NoInterrupt,
     /// The event counts in guests only, or the processor cannot write records of an event with this [extra
     /// register](crate::Event::with_extra) and value.
     Unsupported,
@@ -59,6 +65,8 @@ impl fmt::Display for NotPrecise {
             Self::NeedsBeside(event) => {
                 write!(f, "the event {event:#x} is to come before it in its group")
             }
+            Self::Filter => f.write_str("the processor lacks a filter of the samples"),
+            Self::NoInterrupt => f.write_str("the sampling units have no interrupt"),
             Self::Unsupported => f.write_str(
                 "an event of guests only, or with this extra register, cannot be sampled precisely",
             ),

@@ -1,7 +1,8 @@
-//! The precise records of a kernel's processors.
+//! The precise samples of a kernel's processors.
 
 use core::sync::atomic::AtomicU64;
 
+use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
 use pmu_core::{MsrBackend, Snapshot, WriteOnce};
 use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
 
@@ -11,8 +12,12 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// Intel's precise records (PEBS) of one processor, with a buffer of `WORDS` 64-bit words. `WORDS` is a multiple of
-/// 512; architectural PEBS also needs a power of two. A kernel whose [`Facilities`] have this type can open
+/// Precise samples of one processor: Intel's precise records (PEBS), with a buffer of `WORDS` 64-bit words, and AMD's
+/// instruction-based sampling (IBS). `WORDS` is a multiple of 512; architectural PEBS also needs a power of two. IBS
+/// interrupts through an extended LVT entry: a kernel for AMD's processors implements
+/// [`read_extended_entry`](Kernel::read_extended_entry) and [`write_extended_entry`](Kernel::write_extended_entry).
+///
+/// A kernel whose [`Facilities`] have this type can open
 /// [precise](pmu_core::Event::precise) events. For both precise events and branches, the kernel chooses a pair:
 /// `(PreciseRecords<8192>, BranchRecords)`.
 ///
@@ -42,7 +47,8 @@ use crate::per_processor::Busy;
 ///
 /// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
 ///     PMU.interrupt_with(frame, |sample| {
-///         let Some(record) = sample.facility().as_ref().and_then(|pebs| pebs.record()) else { return };
+///         let (pebs, _) = sample.facility();
+///         let Some(record) = pebs.as_ref().and_then(|pebs| pebs.record()) else { return };
 ///         println!("{:x?} with {:?}", record.address(), record.registers());
 ///     })
 /// }
@@ -73,14 +79,22 @@ pub struct PreciseRecords<const WORDS: usize> {
     unit: WriteOnce<Result<PreciseUnit, NoPrecise>>,
     pebs: WriteOnce<Result<Pebs<'static>, NoPrecise>>,
     memory: PreciseMemory<[AtomicU64; WORDS]>,
+    sampling: WriteOnce<Option<IbsUnits>>,
+    sampled: IbsMemory,
 }
 
 impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
-    type Facility = Option<Pebs<'static>>;
+    type Facility = (Option<Pebs<'static>>, Option<Ibs<'static>>);
 
     const NEW: Self = {
         assert!(WORDS != 0 && WORDS.is_multiple_of(512), "the buffer consists of pages");
-        Self { unit: WriteOnce::new(), pebs: WriteOnce::new(), memory: PreciseMemory::new() }
+        Self {
+            unit: WriteOnce::new(),
+            pebs: WriteOnce::new(),
+            memory: PreciseMemory::new(),
+            sampling: WriteOnce::new(),
+            sampled: IbsMemory::new(),
+        }
     };
 
     unsafe fn detect<M: MsrBackend>(
@@ -90,6 +104,7 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         physical_address: PhysicalAddress,
     ) {
         // The same each time that the processor comes up.
+        let _ = self.sampling.set(IbsUnits::of(this_processor));
         let Ok(Ok(unit)) = self.unit.set(PreciseUnit::detect(this_processor, msr)) else { return };
         let needs = unit.needs_physical_address();
         let physical = needs
@@ -100,8 +115,10 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         let _ = self.pebs.set(pebs);
     }
 
-    fn facility(&'static self) -> Option<Pebs<'static>> {
-        (*self.pebs.get()?).ok()
+    fn facility(&'static self) -> Self::Facility {
+        let pebs = self.pebs.get().and_then(|pebs| (*pebs).ok());
+        let sampling = self.sampling.get().and_then(Option::as_ref);
+        (pebs, sampling.map(|units| Ibs::new(units, &self.sampled)))
     }
 
     fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {

@@ -1,7 +1,6 @@
 //! `perf_event_attr` with all its fields, and the event that it stands for.
 
-use pmu_amd::ibs::IbsSampling;
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, Precision};
+use pmu_core::{CounterSet, Event, EventSelect, Precision};
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::PerfAttributes;
@@ -110,7 +109,7 @@ impl PerfEventAttr {
     /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. Golden
     /// Cove counts this event only in a group, behind another event. If the processor cannot sample the event
     /// precisely, opening the event fails with [`NotPrecise`](pmu_core::CounterError::NotPrecise). On AMD's processors,
-    /// it always fails: there, use [`op_sampling`](Self::op_sampling).
+    /// the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
     ///
     /// [`errno`](crate::perf::errno) returns Linux' `errno` value of an error of opening the event.
     ///
@@ -163,48 +162,6 @@ impl PerfEventAttr {
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
         let event = if exclusive { event.exclusive() } else { event };
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
-    }
-
-    /// Converts attributes with a [`precise_ip`](Self::precise_ip) of 1 or 2 into a request for AMD's instruction-based
-    /// sampling of ops. Linux converts such attributes in the same way. For the event `cycles` and the raw event 0x76,
-    /// the period counts cycles. For the raw event 0xC1, the period counts ops.
-    ///
-    /// ```
-    /// use pmu::amd::ibs::IbsSampling;
-    /// use pmu::perf::PerfEvent;
-    /// let attr = PerfEvent::parse("cycles/period=400000/upp", |_| None)?.attr;
-    /// let ops = IbsSampling::cycles(400_000).at(true, false); // user mode only
-    /// assert_eq!(attr.op_sampling()?, Some(ops));
-    /// # Ok::<(), pmu::perf::PerfError>(())
-    /// ```
-    ///
-    /// Returns `None` if `precise_ip` is 0 or above 3: such an event does not sample ops. The function does not check
-    /// the period. [`IbsSampler::start`](crate::amd::ibs::IbsSampler::start) checks it.
-    ///
-    /// # Errors
-    /// - The errors of [`event`](Self::event).
-    /// - [`Facility`](PerfError::Facility) with [`PreciseSampling`](Facility::PreciseSampling): the event counts
-    ///   neither cycles nor ops, `precise_ip` is 3, or the event counts in guests only.
-    /// - [`Facility`](PerfError::Facility) with [`BranchRecords`](Facility::BranchRecords): the samples are to carry
-    ///   branches, which samples of ops do not have.
-    pub fn op_sampling(&self) -> Result<Option<IbsSampling>, PerfError> {
-        if !(1..=3).contains(&self.precise_ip) {
-            return Ok(None);
-        }
-        let event = Self { precise_ip: 0, ..*self }.event(|_| None)?;
-        if event.branches().is_some() {
-            return Err(PerfError::Facility(Facility::BranchRecords));
-        }
-        let period = u32::try_from(event.period().unwrap_or(0)).unwrap_or(u32::MAX);
-        let select = event.select().map(EventSelect::select_bits);
-        let sampling = match (event.name(), select) {
-            _ if self.precise_ip == 3 || !event.counts_outside_guests() => None,
-            (Some(GenericEvent::Cycles), _) | (_, Some(0x76)) => Some(IbsSampling::cycles(period)),
-            (_, Some(0xC1)) => Some(IbsSampling::ops(period)),
-            _ => None,
-        };
-        let sampling = sampling.ok_or(PerfError::Facility(Facility::PreciseSampling))?;
-        Ok(Some(sampling.at(event.counts_user(), event.counts_kernel())))
     }
 
     /// Returns the facility that the event needs beside a counter.

@@ -1,7 +1,7 @@
 //! Hand-made register values, and what a record says of them.
 
 use pmu_amd::ibs::registers::{IbsFetchCtl, IbsOpData, IbsOpData2, IbsOpData3};
-use pmu_amd::ibs::{IbsErratum, IbsFetchRecord, IbsKind, IbsOpRecord, IbsUnit};
+use pmu_amd::ibs::{IbsErratum, IbsFetchRecord, IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
 use pmu_core::{
     AccessType, BranchOutcome, DataSource, LineState, PageSize, PreciseSample, Translation,
 };
@@ -12,7 +12,8 @@ pub(crate) const ZEN_3: u32 = 0x3FF;
 pub(crate) const ZEN_4: u32 = 0xBFF;
 
 fn unit(family: u32, model: u32, capabilities: u32, kind: IbsKind) -> IbsUnit {
-    IbsUnit::of(&processor(family, model, capabilities), kind).expect("a unit")
+    let units = IbsUnits::of(&processor(family, model, capabilities)).expect("units");
+    *units.get(kind).expect("a unit")
 }
 
 fn op(unit: &IbsUnit, data: u64, data2: u64, data3: u64) -> PreciseSample {
@@ -208,7 +209,7 @@ fn an_invalid_address_is_none_where_the_processor_tells() {
 #[test]
 fn a_fetch_has_its_caches_and_tlbs() {
     let record = |control: u64| IbsFetchRecord {
-        control: Some(IbsFetchCtl::from_bits(control)),
+        control: IbsFetchCtl::from_bits(control),
         linear_address: 0x40_3000,
         physical_address: None,
         tlb_latency: 0x33,
@@ -240,7 +241,7 @@ fn a_fetch_has_its_caches_and_tlbs() {
 /// Erratum 1197.
 #[test]
 fn a_fetch_at_address_0_is_void_on_an_early_zen_3() {
-    let record = IbsFetchRecord { control: Some(IbsFetchCtl::new()), ..Default::default() };
+    let record = IbsFetchRecord { ..Default::default() };
     assert_eq!(record.address(&unit(0x19, 0x01, ZEN_3, IbsKind::Fetch)), None);
     assert_eq!(record.address(&unit(0x19, 0x21, ZEN_3, IbsKind::Fetch)), Some(0));
 }

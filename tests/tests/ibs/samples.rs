@@ -1,7 +1,7 @@
 //! Samples: exact, alone and beside the counters, filtered, and with errata.
 
-use pmu_amd::ibs::{IbsError, IbsKind, IbsSampler, IbsSampling};
-use pmu_core::{ExtendedEntryError, MsrAddress, MsrBackend};
+use pmu_amd::ibs::{IbsKind, IbsSampling};
+use pmu_core::{CounterError, CounterSet, MsrAddress, MsrBackend, MsrOperation, NotPrecise};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::PmiFault;
 use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, Writer};
@@ -9,12 +9,12 @@ use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, Writer};
 use crate::support::*;
 
 #[test]
-fn each_sample_is_reported_once_and_each_interrupt_is_claimed_without_a_counter() {
+fn each_sample_is_reported_once_and_each_interrupt_is_claimed() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
-        sampler!(processor, kind => mock, kernel, sampler);
+        sampler!(processor, kind => mock, kernel, session);
         assert_eq!(mock.extended_entry(1), 0x400, "{what}");
-        sampler.start(&processor.request(kind)).unwrap();
+        let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
         for number in 1..=20 {
             if kind == IbsKind::Fetch {
                 // Four random bits. On families 16h-18h, this counts only after a reset.
@@ -22,15 +22,20 @@ fn each_sample_is_reported_once_and_each_interrupt_is_claimed_without_a_counter(
             }
             assert!(kernel.run(&mock, PERIOD), "{what}: {number}");
             assert_eq!((kernel.claimed.get(), mock.interrupts()), (number, number), "{what}");
+            // Counted by its period.
+            let total = session.read_event(event, 0).unwrap().value;
+            let (whole, more) = (total / u64::from(PERIOD), total % u64::from(PERIOD));
+            assert!(whole == number.into() && more < 128, "{what}: {total} after {number}");
         }
         kernel.all_reported(&what);
         // Another one's interrupt.
         mock.interrupt_from_elsewhere();
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (20, 1), "{what}");
-        sampler.stop().unwrap();
+        session.stop_event(event, 0).unwrap();
         assert!(!kernel.run(&mock, 2 * PERIOD), "{what}: stopped");
-        sampler.shut_down().unwrap();
-        assert_eq!(sampler.start(&processor.request(kind)), Err(IbsError::ShutDown));
+        session.shut_down().unwrap();
+        assert!(kernel.start(&mut session, &processor.event(kind)).is_err(), "{what}");
+        assert_eq!(mock.breach(), None, "{what}");
     }
 }
 
@@ -38,15 +43,9 @@ fn each_sample_is_reported_once_and_each_interrupt_is_claimed_without_a_counter(
 fn samples_and_overflows_in_one_interrupt_are_both_served() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
-        let mock = processor.mock();
-        let kernel = Kernel::new(processor.unit(kind), &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut counters = kernel.take_counters(&mock);
-        let event = counters.open_event(&kernel.counters, &raw(3).every(10_000)).unwrap();
-        counters.start_event(event, 0).unwrap();
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
-        sampler.start(&processor.request(kind)).unwrap();
+        sampler!(processor, kind => mock, kernel, session);
+        kernel.start(&mut session, &raw(3).every(10_000)).unwrap();
+        kernel.start(&mut session, &processor.event(kind)).unwrap();
         // Each alone.
         mock.advance(&mut happened(3, 10_000));
         assert!(kernel.run(&mock, PERIOD));
@@ -59,8 +58,7 @@ fn samples_and_overflows_in_one_interrupt_are_both_served() {
         assert_eq!((kernel.overflows.get(), kernel.claimed.get()), (2, 4), "{what}");
         assert_eq!(mock.interrupts(), 3, "{what}");
         kernel.all_reported(&what);
-        sampler.shut_down().unwrap();
-        counters.shut_down().unwrap();
+        session.shut_down().unwrap();
     }
 }
 
@@ -72,8 +70,11 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
     for (processor, kind) in units() {
         for (user, kernel_too) in [(true, false), (false, true), (true, true)] {
             let what = format!("{}, {kind:?}, {user} {kernel_too}", processor.name);
-            sampler!(processor, kind => mock, kernel, sampler);
-            sampler.start(&processor.request(kind).at(user, kernel_too)).unwrap();
+            sampler!(processor, kind => mock, kernel, session);
+            let event = processor.event(kind);
+            let event = if !kernel_too { event.user_only() } else { event };
+            let event = if !user { event.kernel_only() } else { event };
+            kernel.start(&mut session, &event).unwrap();
             let mut sampled = [0_u32; 2];
             for number in 0..20 * u64::from(PERIOD) {
                 // Blocks of both halves, of which none is a multiple of the period.
@@ -81,7 +82,7 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
                 let address = [0x40_0000, KERNEL][half] + 16 * number;
                 sampled[half] += u32::from(step(&mock, kind, address));
             }
-            let reported = kernel.reported.borrow();
+            let reported = kernel.reported();
             let of_kernel = reported.iter().filter(|address| **address >= KERNEL).count() as u32;
             let of_user = reported.len() as u32 - of_kernel;
             let by_hardware = processor.ibs == named("Zen 6").ibs;
@@ -99,15 +100,15 @@ fn samples_of_the_other_privilege_level_are_left_out_and_counted() {
 #[test]
 fn a_latency_filter_reports_slow_loads_only() {
     let processor = named("Zen 6");
-    sampler!(processor, IbsKind::Op => mock, kernel, sampler);
-    sampler.start(&IbsSampling::ops(PERIOD).slower_than(256)).unwrap();
+    sampler!(processor, IbsKind::Op => mock, kernel, session);
+    kernel.start(&mut session, &every(IbsSampling::ops().slower_than(256))).unwrap();
     let load = |latency: u64| FedOp { data3: latency << 32 | 1 << 7 | 1, ..FedOp::new(0x1000) };
     let feed = |op: FedOp| (0..PERIOD).any(|_| mock.execute(&op));
     // The processor leaves out a fast load, and lets through what is no load.
     assert!(!feed(load(256)));
-    assert!(feed(FedOp::new(0x2000)) && kernel.reported.borrow().is_empty());
+    assert!(feed(FedOp::new(0x2000)) && kernel.reported().is_empty());
     assert_eq!(kernel.memory.dropped(), 1);
-    assert!(feed(load(257)) && kernel.reported.borrow().len() == 1);
+    assert!(feed(load(257)) && kernel.reported().len() == 1);
 }
 
 /// Any capabilities: what the driver touches is there, whatever is asked for. The mock is strict.
@@ -124,21 +125,23 @@ fn no_register_is_touched_without_its_capability_bit() {
                 continue;
             }
             let what = format!("{capabilities:#X}, {kind:?}");
-            sampler!(processor, kind => mock, kernel, sampler);
+            sampler!(processor, kind => mock, kernel, session);
             let plain = match kind {
-                IbsKind::Op => IbsSampling::cycles(PERIOD),
-                IbsKind::Fetch => IbsSampling::fetches(PERIOD),
+                IbsKind::Op => IbsSampling::cycles(),
+                IbsKind::Fetch => IbsSampling::fetches(),
             };
             let plain = plain.with_physical_addresses();
-            for request in [
-                plain,
-                IbsSampling::ops(PERIOD),
-                plain.at(true, false),
-                plain.l3_misses_only(),
-                plain.slower_than(128),
-                plain.streaming_stores_only(),
+            for event in [
+                every(plain),
+                every(IbsSampling::ops()),
+                every(plain).user_only(),
+                every(plain.l3_misses_only()),
+                every(plain.slower_than(128)),
+                every(plain.streaming_stores_only()),
             ] {
-                if sampler.start(&request).is_err() {
+                let Ok(id) = kernel.start(&mut session, &event) else { continue };
+                if session.counter_of(id).is_none_or(|unit| unit.number() != kind as u8) {
+                    session.close_event(id, 0).unwrap();
                     continue;
                 }
                 // A taken branch that loads from memory, with every register that has a meaning, and streams.
@@ -152,11 +155,11 @@ fn no_register_is_touched_without_its_capability_bit() {
                     IbsKind::Op => mock.execute(&op),
                     IbsKind::Fetch => mock.fetch(&fetch),
                 });
-                assert!(sampled, "{what}: {request:?}");
-                sampler.stop().unwrap();
+                assert!(sampled, "{what}: {event:?}");
+                session.close_event(id, 0).unwrap();
             }
-            sampler.shut_down().unwrap();
-            assert!(kernel.reported.borrow().len() as u32 + kernel.memory.dropped() > 0, "{what}");
+            session.shut_down().unwrap();
+            assert!(kernel.reported().len() as u32 + kernel.memory.dropped() > 0, "{what}");
             assert_eq!(mock.breach(), None, "{what}");
         }
     }
@@ -169,34 +172,34 @@ fn only_misses_of_the_third_level_cache_and_only_streaming_stores_are_sampled() 
     let hit = FedOp { data2: 1, ..miss };
     let streams = FedOp { data2: 1 << 8, data3: 1 << 1, ..FedOp::new(0x2000) };
     let stores = FedOp { data3: 1 << 1, ..FedOp::new(0x2000) };
-    let ops = IbsSampling::ops(PERIOD);
+    let ops = IbsSampling::ops();
     for (name, request, left_out, sampled) in [
         ("Zen 4", ops.l3_misses_only(), hit, miss),
         ("Zen 6", ops.l3_misses_only(), hit, miss),
         ("Zen 6", ops.streaming_stores_only(), stores, streams),
     ] {
         let processor = named(name);
-        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
-        sampler.start(&request).unwrap();
+        sampler!(processor, IbsKind::Op => mock, kernel, session);
+        kernel.start(&mut session, &every(request)).unwrap();
         assert!(!(0..4 * PERIOD).any(|_| mock.execute(&left_out)), "{name}, {request:?}");
         assert!((0..PERIOD).any(|_| mock.execute(&sampled)), "{name}, {request:?}");
-        assert_eq!(*kernel.reported.borrow(), [sampled.rip], "{name}, {request:?}");
+        assert_eq!(kernel.reported(), [sampled.rip], "{name}, {request:?}");
     }
     let processor = named("Zen 4");
-    sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
-    sampler.start(&IbsSampling::fetches(PERIOD).l3_misses_only()).unwrap();
+    sampler!(processor, IbsKind::Fetch => mock, kernel, session);
+    kernel.start(&mut session, &every(IbsSampling::fetches().l3_misses_only())).unwrap();
     let missed = FedFetch { control: 1 << 61, ..FedFetch::new(0x3000) };
     assert!(!(0..4 * PERIOD).any(|_| mock.fetch(&FedFetch::new(0x3000))));
     assert!((0..PERIOD).any(|_| mock.fetch(&missed)));
-    assert_eq!(*kernel.reported.borrow(), [0x3000]);
+    assert_eq!(kernel.reported(), [0x3000]);
 }
 
 /// The processor's filter is coarser here: the driver drops what it lets through.
 #[test]
 fn a_latency_filter_reports_slow_fetches_only() {
     let processor = named("Zen 6");
-    sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
-    sampler.start(&IbsSampling::fetches(PERIOD).slower_than(256)).unwrap();
+    sampler!(processor, IbsKind::Fetch => mock, kernel, session);
+    kernel.start(&mut session, &every(IbsSampling::fetches().slower_than(256))).unwrap();
     let control2 = mock.with_sampling_unit(|unit| unit.read(0xC001_103F));
     assert_eq!(control2, Some(Read::Value(2 << 1)), "in units of 128 cycles");
     let fetch = |latency: u64| FedFetch { control: latency << 32, ..FedFetch::new(0x1000) };
@@ -205,9 +208,9 @@ fn a_latency_filter_reports_slow_fetches_only() {
         (0..PERIOD).any(|_| mock.fetch(&fetch))
     };
     assert!(!feed(fetch(128)), "the processor leaves it out");
-    assert!(feed(fetch(256)) && kernel.reported.borrow().is_empty());
+    assert!(feed(fetch(256)) && kernel.reported().is_empty());
     assert_eq!(kernel.memory.dropped(), 1);
-    assert!(feed(fetch(257)) && kernel.reported.borrow().len() == 1);
+    assert!(feed(fetch(257)) && kernel.reported().len() == 1);
 }
 
 /// Erratum 1197.
@@ -215,25 +218,39 @@ fn a_latency_filter_reports_slow_fetches_only() {
 fn a_fetch_without_an_address_is_left_out_on_an_early_zen_3() {
     for (name, reported) in [("Zen 3, early", 0), ("Zen 3", 1)] {
         let processor = named(name);
-        sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
-        sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
+        sampler!(processor, IbsKind::Fetch => mock, kernel, session);
+        kernel.start(&mut session, &every(IbsSampling::fetches())).unwrap();
         assert!((0..PERIOD).any(|_| mock.fetch(&FedFetch::new(0))));
-        assert_eq!(kernel.reported.borrow().len(), reported, "{name}");
+        assert_eq!(kernel.reported().len(), reported, "{name}");
         assert_eq!(kernel.memory.dropped(), 1 - reported as u32, "{name}");
         assert_eq!(kernel.claimed.get(), 1, "{name}: claimed nevertheless");
     }
 }
 
-/// Families 16h–18h: a restart in the middle of a period begins a new one.
+/// What is left of a period goes on where it was.
 #[test]
-fn a_started_fetch_unit_counts_a_whole_period() {
-    for processor in processors() {
-        sampler!(processor, IbsKind::Fetch => mock, kernel, sampler);
+fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        sampler!(processor, kind => mock, kernel, session);
+        let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
         for _ in 0..3 {
-            sampler.start(&IbsSampling::fetches(PERIOD)).unwrap();
-            assert!(!kernel.run(&mock, PERIOD - 16), "{}", processor.name);
+            assert!(!kernel.run(&mock, 40), "{what}");
+            session.stop_event(event, 0).unwrap();
+            assert!(!kernel.run(&mock, 200), "{what}: stopped");
+            session.start_event(event, 0).unwrap();
         }
-        assert!(kernel.run(&mock, 16), "{}", processor.name);
+        let exact = kind == IbsKind::Op && processor.unit(kind).capabilities().count_writable();
+        // Without a count that can be written, the shortest period is longer than what is left.
+        let (least, most) = match (kind, exact) {
+            (_, true) => (40, 40),
+            (IbsKind::Op, false) => (0x90, 0x90),
+            // Of each 40 fetches, 32 or 48 are counted, and so in the last part.
+            (IbsKind::Fetch, _) => (1, 64),
+        };
+        assert!(!kernel.run(&mock, least - 1), "{what}");
+        assert!(kernel.run(&mock, most - least + 1), "{what}");
+        kernel.all_reported(&what);
     }
 }
 
@@ -241,12 +258,12 @@ fn a_started_fetch_unit_counts_a_whole_period() {
 fn the_random_bits_of_the_count_begin_the_next_period() {
     for name in ["Zen 3", "family 10h"] {
         let processor = named(name);
-        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
-        sampler.start(&processor.request(IbsKind::Op)).unwrap();
+        sampler!(processor, IbsKind::Op => mock, kernel, session);
+        kernel.start(&mut session, &processor.event(IbsKind::Op)).unwrap();
         for _ in 0..20 {
             assert!(kernel.run(&mock, PERIOD));
         }
-        let sampled = kernel.sampled.borrow();
+        let sampled = kernel.sampled();
         let periods: std::collections::BTreeSet<u64> =
             sampled.windows(2).map(|pair| (pair[1] - pair[0]) / 16).collect();
         let (shortest, longest) = (periods.first().unwrap(), periods.last().unwrap());
@@ -263,10 +280,10 @@ fn physical_addresses_are_read_only_where_they_are_asked_for() {
     const DC_PHYSADDR: u32 = 0xC001_1039;
     let processor = named("Zen 4");
     for asked in [false, true] {
-        sampler!(processor, IbsKind::Op => mock, kernel, sampler);
-        let request = IbsSampling::ops(PERIOD);
+        sampler!(processor, IbsKind::Op => mock, kernel, session);
+        let request = IbsSampling::ops();
         let request = if asked { request.with_physical_addresses() } else { request };
-        sampler.start(&request).unwrap();
+        kernel.start(&mut session, &every(request)).unwrap();
         let load = FedOp { data3: 0b11 << 17 | 1, physical_address: 7, ..FedOp::new(0x1000) };
         assert!((0..PERIOD).any(|_| mock.execute(&load)));
         let read = mock.trace().records().any(|record| record.register == DC_PHYSADDR);
@@ -279,23 +296,30 @@ fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
     let processor = named("Zen 4");
     let without =
         Processor { ibs: IbsConfiguration { lvt_entry: None, ..processor.ibs }, ..processor };
-    let mock = without.mock();
-    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
-    let take = |mock: &Mock<'_>| {
-        IbsSampler::take(kernel.unit, mock, mock, &kernel.memory).map(drop).unwrap_err()
+    let refused = Err(CounterError::NotPrecise(NotPrecise::NoInterrupt));
+    let of_unit = |mock: &Mock<'_>| {
+        let of_unit = |register: u32| (0xC001_1030..=0xC001_103F).contains(&register);
+        mock.trace().records().filter(|record| of_unit(record.register) && record.operation == MsrOperation::Write).count()
     };
-    assert_eq!(take(&mock), IbsError::NoInterrupt);
-    assert_eq!(mock.accesses().writes, 0);
+    {
+        sampler!(without, IbsKind::Op => mock, kernel, session);
+        assert_eq!(kernel.start(&mut session, &processor.event(IbsKind::Op)), refused);
+        assert_eq!(session.counters().unresponsive, CounterSet::fixed(0b11));
+        assert_eq!(of_unit(&mock), 0);
+    }
     // Another user's vector in the same entry.
     let mock = processor.mock();
     mock.set_extended_entry(1, 0xE1);
-    assert_eq!(take(&mock), IbsError::Entry(ExtendedEntryError::InUse(0xE1)));
-    assert_eq!((mock.accesses().writes, mock.extended_entry(1)), (0, 0xE1));
+    let kernel = Kernel::new(processor, IbsKind::Op, &mock);
+    let mut session = kernel.take(&mock);
+    assert_eq!(kernel.start(&mut session, &processor.event(IbsKind::Op)), refused);
+    assert_eq!((of_unit(&mock), mock.extended_entry(1)), (0, 0xE1));
+    session.shut_down().unwrap();
     // The memory is free again, and an entry that already delivers the same is shared.
     mock.set_extended_entry(1, 0x400);
-    let sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
-    assert_eq!(sampler.lvt_entry(), 1);
-    assert_eq!(take(&mock), IbsError::MemoryInUse);
+    let mut session = kernel.take(&mock);
+    assert!(kernel.start(&mut session, &processor.event(IbsKind::Op)).is_ok());
+    assert_eq!(kernel.try_take(&mock).map(drop), Err(CounterError::MemoryInUse));
 }
 
 #[test]
@@ -303,32 +327,32 @@ fn what_a_predecessor_left_is_stopped_and_its_sample_is_not_reported() {
     for (processor, kind) in units() {
         let what = format!("{}, {kind:?}", processor.name);
         let mock = processor.mock();
-        let old = Kernel::new(processor.unit(kind), &mock);
-        let mut left = IbsSampler::take(old.unit, &mock, &mock, &old.memory).unwrap();
-        left.start(&processor.request(kind)).unwrap();
+        let old = Kernel::new(processor, kind, &mock);
+        let mut left = old.take(&mock);
+        old.start(&mut left, &processor.event(kind)).unwrap();
         // A sample without a handler: its interrupt comes when the next kernel has the unit.
         mock.inject_pmi(PmiFault::Late(1_000));
         assert!(old.run(&mock, PERIOD));
         mock.inject_pmi(PmiFault::None);
-        let kernel = Kernel::new(processor.unit(kind), &mock);
+        let kernel = Kernel::new(processor, kind, &mock);
         let handler = |mock: &Mock<'_>| kernel.handle(mock);
         mock.on_interrupt(&handler);
-        let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
+        let mut session = kernel.take(&mock);
         assert_eq!(mock.with_sampling_unit(|unit| unit.is_enabled()), Some(false), "{what}");
         mock.deliver_sample();
-        assert_eq!((kernel.claimed.get(), kernel.reported.borrow().len()), (1, 0), "{what}");
-        sampler.start(&processor.request(kind)).unwrap();
+        assert_eq!((kernel.claimed.get(), kernel.reported().len()), (1, 0), "{what}");
+        kernel.start(&mut session, &processor.event(kind)).unwrap();
         assert!(kernel.run(&mock, PERIOD), "{what}");
         kernel.all_reported(&what);
     }
 }
 
-/// A handler that a kernel calls before its sampler is there.
+/// A handler that a kernel calls before its session is there.
 #[test]
-fn an_interrupt_accesses_nothing_before_the_sampler_starts() {
+fn an_interrupt_accesses_nothing_before_the_session_starts() {
     let processor = named("Zen 4");
     let mock = processor.mock();
-    let kernel = Kernel::new(processor.unit(IbsKind::Op), &mock);
+    let kernel = Kernel::new(processor, IbsKind::Op, &mock);
     kernel.handle(&mock);
     assert_eq!((mock.accesses().total(), kernel.unclaimed.get()), (0, 1));
     // SAFETY: the mock's registers are numbers.

@@ -2,10 +2,12 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit};
+use pmu_amd::ibs::{
+    Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits,
+};
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, Facility, MAX_COUNTERS, OpenedEvents, service_with,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::fed_events;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -63,9 +65,12 @@ pub(crate) fn units() -> impl Iterator<Item = (Processor, IbsKind)> {
 }
 
 impl Processor {
+    pub(crate) fn units(&self) -> IbsUnits {
+        IbsUnits::of(&processor(self.family, self.model, self.ibs.capabilities)).expect("units")
+    }
+
     pub(crate) fn unit(&self, kind: IbsKind) -> IbsUnit {
-        let snapshot = processor(self.family, self.model, self.ibs.capabilities);
-        IbsUnit::of(&snapshot, kind).expect("a unit")
+        *self.units().get(kind).expect("a unit")
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
@@ -83,11 +88,21 @@ impl Processor {
     /// Returns a request that the unit can do.
     pub(crate) fn request(&self, kind: IbsKind) -> IbsSampling {
         match kind {
-            IbsKind::Fetch => IbsSampling::fetches(PERIOD),
-            IbsKind::Op if self.unit(kind).capabilities().counts_ops() => IbsSampling::ops(PERIOD),
-            IbsKind::Op => IbsSampling::cycles(PERIOD),
+            IbsKind::Fetch => IbsSampling::fetches(),
+            IbsKind::Op if self.unit(kind).capabilities().counts_ops() => IbsSampling::ops(),
+            IbsKind::Op => IbsSampling::cycles(),
         }
     }
+
+    /// Returns the event of that request, with the period of the tests.
+    pub(crate) fn event(&self, kind: IbsKind) -> Event {
+        every(self.request(kind))
+    }
+}
+
+/// Returns the event of a request, with the period of the tests.
+pub(crate) fn every(request: IbsSampling) -> Event {
+    request.event().every(PERIOD.into()).with_total()
 }
 
 /// Executes, or fetches, the instruction at this address. Returns whether it was sampled.
@@ -98,31 +113,37 @@ pub(crate) fn step(mock: &Mock<'_>, kind: IbsKind, address: u64) -> bool {
     }
 }
 
-/// Declares the mock of a processor, a kernel that handles its interrupts, and a sampler of one of its units.
+/// Declares the mock of a processor, a kernel that handles its interrupts, and a session with its counters and units.
 macro_rules! sampler {
     ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident) => {
         let $mock = $processor.mock();
-        let $kernel = $crate::support::Kernel::new($processor.unit($kind), &$mock);
+        let $kernel = $crate::support::Kernel::new($processor, $kind, &$mock);
         let handler = |mock: &$crate::support::Mock<'_>| $kernel.handle(mock);
         $mock.on_interrupt(&handler);
-        let taken = IbsSampler::take($kernel.unit, &$mock, &$mock, &$kernel.memory);
-        #[allow(unused_mut, reason = "a test may only read the sampler")]
-        let mut $sampler = taken.unwrap();
+        #[allow(unused_mut, reason = "a test may only read the session")]
+        let mut $sampler = $kernel.take(&$mock);
     };
 }
 pub(crate) use sampler;
 
+/// The source of a session's events.
+pub(crate) type Source<'m> = OpenedEvents<'m, Ibs<'m>>;
+/// A session on a mock.
+pub(crate) type Session<'m> = CounterSession<'m, Source<'m>, &'m Mock<'m>, &'m Mock<'m>>;
+
 /// A kernel's memory of one processor, and what its handler has seen.
 pub(crate) struct Kernel {
-    pub(crate) unit: IbsUnit,
+    pub(crate) units: IbsUnits,
+    /// The unit that [`run`](Self::run) feeds.
+    pub(crate) kind: IbsKind,
     pub(crate) counters: CounterUnit,
     pub(crate) memory: IbsMemory,
     pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    pub(crate) table: EventTable<[EventEntry; 4]>,
-    /// Addresses that were sampled, by the processor.
-    pub(crate) sampled: RefCell<Vec<u64>>,
-    /// Addresses that were reported, by the driver.
-    pub(crate) reported: RefCell<Vec<u64>>,
+    pub(crate) table: EventTable<[EventEntry; 8]>,
+    /// Addresses that were sampled, by the processor: fetches and ops.
+    pub(crate) sampled: [RefCell<Vec<u64>>; 2],
+    /// Addresses that were reported, by the driver: of fetches and of ops.
+    pub(crate) reported: [RefCell<Vec<u64>>; 2],
     pub(crate) overflows: Cell<u32>,
     pub(crate) claimed: Cell<u32>,
     pub(crate) unclaimed: Cell<u32>,
@@ -134,15 +155,16 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    pub(crate) fn new(unit: IbsUnit, mock: &Mock<'_>) -> Self {
+    pub(crate) fn new(processor: Processor, kind: IbsKind, mock: &Mock<'_>) -> Self {
         Self {
-            unit,
+            units: processor.units(),
+            kind,
             counters: pmu_amd::counters(&mock.snapshot()).unwrap(),
             memory: IbsMemory::new(),
             counter_memory: CounterMemory::new(),
             table: EventTable::new(),
-            sampled: RefCell::default(),
-            reported: RefCell::default(),
+            sampled: Default::default(),
+            reported: Default::default(),
             overflows: Cell::new(0),
             claimed: Cell::new(0),
             unclaimed: Cell::new(0),
@@ -153,46 +175,41 @@ impl Kernel {
         }
     }
 
-    pub(crate) fn source(&self) -> OpenedEvents<'_> {
-        OpenedEvents::new(&self.counters, &self.table as &EventTable)
+    pub(crate) fn source(&self) -> Source<'_> {
+        let ibs = Ibs::new(&self.units, &self.memory);
+        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(ibs)
     }
 
-    /// Takes the processor's counters.
-    pub(crate) fn take_counters<'m>(
-        &'m self,
-        mock: &'m Mock<'m>,
-    ) -> CounterSession<'m, OpenedEvents<'m>, &'m Mock<'m>, &'m Mock<'m>> {
+    /// Takes the processor's counters and units.
+    pub(crate) fn try_take<'m>(&'m self, mock: &'m Mock<'m>) -> Result<Session<'m>, CounterError> {
         let unit = &self.counters;
-        CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.counter_memory)
-            .unwrap()
+        let session =
+            CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.counter_memory)?;
+        self.table.set_min_period(1);
+        Ok(session)
+    }
+
+    pub(crate) fn take<'m>(&'m self, mock: &'m Mock<'m>) -> Session<'m> {
+        self.try_take(mock).unwrap()
+    }
+
+    /// Opens and starts an event.
+    pub(crate) fn start(
+        &self,
+        session: &mut Session<'_>,
+        event: &Event,
+    ) -> Result<EventId, CounterError> {
+        let id = session.open_event(&self.counters, event)?;
+        let started = session.start_event(id, 0);
+        started.map(|()| id).inspect_err(|_| {
+            let _ = session.close_event(id, 0);
+        })
     }
 
     /// Services an interrupt.
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
-        self.handle_with(mock, self.ibs());
-    }
-
-    /// Services an interrupt of two units, with the counters and the claims of the first.
-    pub(crate) fn handle_both(first: &Self, second: &Self, mock: &Mock<'_>) {
-        first.handle_with(mock, (first.ibs(), second.ibs()));
-    }
-
-    /// The unit's side of an interrupt.
-    fn ibs(&self) -> Ibs<'_, impl FnMut(&IbsRecord)> {
-        Ibs::new(&self.unit, &self.memory, |record: &IbsRecord| self.push(record))
-    }
-
-    /// Notes a reported sample.
-    pub(crate) fn push(&self, record: &IbsRecord) {
-        let address = record.sample(&self.unit).address;
-        self.reported.borrow_mut().push(address.expect("an address"));
-    }
-
-    fn handle_with(&self, mock: &Mock<'_>, facility: impl Facility) {
-        let counters = &self.counter_memory;
-        let serviced = service_with(&self.source(), mock, mock, counters, facility, |_, _| {
-            self.overflows.set(self.overflows.get() + 1);
-        });
+        let serviced =
+            service(&self.source(), mock, mock, &self.counter_memory, |sample| self.note(&sample));
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
         match serviced.map(|serviced| serviced.claim) {
             Ok(Claim::NotOurs) => {
@@ -207,24 +224,50 @@ impl Kernel {
         }
     }
 
+    /// Notes a reported sample, or an overflow.
+    pub(crate) fn note(&self, sample: &Sample<'_, Ibs<'_>>) {
+        let Some(address) = sample.instruction().map(|found| found.address) else {
+            return self.overflows.set(self.overflows.get() + 1);
+        };
+        assert_eq!(sample.period, PERIOD.into());
+        let ops = matches!(sample.facility().record(), Some(IbsRecord::Op(_)));
+        self.reported[usize::from(ops)].borrow_mut().push(address.expect("an address"));
+    }
+
     /// Executes instructions, each at its own address, until one is sampled, or `most` were executed.
     pub(crate) fn run(&self, mock: &Mock<'_>, most: u32) -> bool {
+        self.run_of(mock, self.kind, most)
+    }
+
+    /// The same for one of the units.
+    pub(crate) fn run_of(&self, mock: &Mock<'_>, kind: IbsKind, most: u32) -> bool {
+        let sampled = &self.sampled[kind as usize];
         (0..most).any(|_| {
             let address = self.next.get();
             self.next.set(address + 16);
             // Before the interrupt, in which the report is compared.
-            self.sampled.borrow_mut().push(address);
-            let sampled = step(mock, self.unit.kind(), address);
-            if !sampled {
-                self.sampled.borrow_mut().retain(|other| *other != address);
+            sampled.borrow_mut().push(address);
+            let is_sampled = step(mock, kind, address);
+            if !is_sampled {
+                sampled.borrow_mut().retain(|other| *other != address);
             }
-            sampled
+            is_sampled
         })
+    }
+
+    /// Returns the addresses that were reported of the unit of the test.
+    pub(crate) fn reported(&self) -> Vec<u64> {
+        self.reported[self.kind as usize].borrow().clone()
+    }
+
+    /// Returns the addresses that the unit of the test sampled.
+    pub(crate) fn sampled(&self) -> Vec<u64> {
+        self.sampled[self.kind as usize].borrow().clone()
     }
 
     /// Checks that each sample was reported once, in order.
     #[track_caller]
     pub(crate) fn all_reported(&self, what: &str) {
-        assert_eq!(*self.reported.borrow(), *self.sampled.borrow(), "{what}");
+        assert_eq!(self.reported, self.sampled, "{what}");
     }
 }

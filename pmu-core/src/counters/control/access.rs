@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::hooks::event_source::{EventSource, read_counter};
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::counter::{Counter, CounterControl};
 use crate::counters::registers::global::GlobalRegisters;
@@ -28,12 +29,48 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Reads a counter, with one retry.
     pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
-        registers.read(&self.msr)
+        read_counter(&self.source, &self.msr, registers)
+    }
+
+    /// Loads a counter that is stopped, with one retry.
+    pub(crate) fn load(&self, registers: &Counter, value: u64) -> Result<(), MsrFault> {
+        if S::Facility::UNITS && registers.is_unit() {
+            return self.access_unit(registers, UnitAccess::WriteValue(value)).map(drop);
+        }
+        self.wrmsr_retrying(registers.register_for(value), value)
+    }
+
+    /// Accesses a sampling unit.
+    fn access_unit(&self, registers: &Counter, access: UnitAccess) -> Result<u64, MsrFault> {
+        self.source.facility().access_unit(&self.msr, registers, access)
+    }
+
+    /// Returns those of the counters that are sampling units: no register of the counters knows them.
+    #[inline]
+    pub(crate) fn units_of(&self, counters: CounterSet) -> CounterSet {
+        let units = self.unit().sampling_units();
+        if S::Facility::UNITS { counters & units } else { CounterSet::NONE }
+    }
+
+    /// Returns the bits of the global registers for these counters.
+    #[inline]
+    pub(crate) fn global_bits(&self, counters: CounterSet) -> u64 {
+        counters.without(self.units_of(counters)).bits()
+    }
+
+    /// Returns those of the counters that have bits in the fixed counters' control register.
+    #[inline]
+    pub(crate) fn fixed_of(&self, counters: CounterSet) -> CounterSet {
+        let fixed = counters & CounterSet::FIXED;
+        fixed.without(self.units_of(fixed))
     }
 
     /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
     #[inline(never)] // Linked once: each start and stop writes a control.
     pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
+        if S::Facility::UNITS && counter.is_unit() {
+            return self.access_unit(counter, UnitAccess::WriteControl(bits)).map(drop);
+        }
         match counter.control {
             CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),
             CounterControl::Shared { register, .. } => {
@@ -48,6 +85,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether the counter's control holds `bits`.
     pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
+        if S::Facility::UNITS && counter.is_unit() {
+            return Ok(self.access_unit(counter, UnitAccess::ReadControl)? == bits);
+        }
         let control = counter.control;
         let found = self.rdmsr_retrying(control.register())?;
         Ok(found & control.mask() == bits)
@@ -60,14 +100,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns the bits of the fixed counters' control register that belong to these counters.
     pub(crate) fn fixed_control_of(&self, counters: CounterSet) -> u64 {
-        let fixed = (counters & CounterSet::FIXED).iter();
+        let fixed = self.fixed_of(counters).iter();
         fixed.fold(0, |all, counter| all | self.registers(counter).control.mask())
     }
 
     /// Reads the other owners' bits of the fixed counters' control register if they are not known yet: while no fixed
     /// counter is the session's.
     pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
-        if (self.own() & CounterSet::FIXED).is_empty() {
+        if self.fixed_of(self.own()).is_empty() {
             let found = self.rdmsr_retrying(self.unit().fixed_control());
             self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
         }
@@ -116,6 +156,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     pub(crate) fn clear_status(&self, global: &GlobalRegisters, bits: u64) -> Result<(), MsrFault> {
         let own = bits & self.own().bits();
+        let bits = bits & !self.units_of(CounterSet::ALL).bits();
+        if S::Facility::UNITS && bits == 0 {
+            return Ok(());
+        }
         // Processors whose counters are stopped while serviced take an acknowledgement at any time.
         let takes = global.stop_while_serviced || self.memory.global_control.load(Relaxed) != 0;
         if takes || own == 0 {

@@ -15,8 +15,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops these counters by the global control register, if there is one.
     #[inline(never)]
     pub(crate) fn pause(&self, counters: CounterSet) -> Result<(), CounterError> {
-        match self.unit().global().filter(|_| !counters.is_empty()) {
-            Some(global) => self.change_global(global, (counters.bits(), 0)),
+        let bits = self.global_bits(counters);
+        match self.unit().global().filter(|_| bits != 0) {
+            Some(global) => self.change_global(global, (bits, 0)),
             None => Ok(()),
         }
     }
@@ -41,7 +42,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
             return Ok(false);
         };
-        let gated = self.not_faulted().without(self.of_opened_events()).bits();
+        let gated = self.global_bits(self.not_faulted().without(self.of_opened_events()));
         self.change_global(global, (gated, 0)).map(|()| true)
     }
 
@@ -60,7 +61,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or
     /// by an interrupt that could not restart them.
     pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
-        let own = counters.bits();
+        let own = self.global_bits(counters);
         let closed = self.memory.global_control.load(Relaxed);
         match self.unit().global().filter(|_| closed & own != own) {
             Some(global) => self.change_global(global, (0, own)),
@@ -71,7 +72,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns whether the global control register stops a counter that its own control enables.
     pub(crate) fn is_gated(&self, counter: CounterId) -> bool {
         let enabled = self.memory.global_control.load(Relaxed);
-        self.unit().global().is_some() && enabled & counter.only().bits() == 0
+        let has_bit = self.units_of(counter.only()).is_empty();
+        self.unit().global().is_some() && has_bit && enabled & counter.only().bits() == 0
     }
 
     /// Returns these counters except those that run for events of guests, by the guests' value of the global control

@@ -11,7 +11,7 @@ use core::sync::atomic::fence;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::event_source::{EventSource, opens_events, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -284,7 +284,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     #[inline(never)] // Linked once: each operation on a counter asks for its registers.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
-        if opens_events(&self.source) { unit.registers(counter) } else { unit.general(counter) }
+        if opens_events(&self.source) {
+            registers_of(&self.source, counter)
+        } else {
+            unit.general(counter)
+        }
     }
 
     /// Returns a counter's slot, if the memory has room for it.

@@ -114,8 +114,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the status bits of counters without an owner: neither the session's nor enabled, so that no owner
     /// acknowledges them. From Intel's version 3 on, each unmasking raises an interrupt while one of them is set.
     pub(crate) fn unowned(&self, verified: CounterSet, control: u64) -> u64 {
-        let disabled = self.declared.without(verified).retain(|counter| {
-            match self.registers(counter).control {
+        let declared = self.declared.without(self.units_of(self.declared));
+        let disabled =
+            declared.without(verified).retain(|counter| match self.registers(counter).control {
                 CounterControl::Select(select) => {
                     let bits = self.rdmsr_retrying(select);
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
@@ -123,8 +124,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 CounterControl::Shared { counter, .. } => {
                     self.memory.fixed_control.load(Relaxed) >> (4 * (counter & 7)) & 0b11 == 0
                 }
-            }
-        });
+            });
         let gated = CounterSet::from_bits(!control).without(verified);
         (disabled | gated).bits()
     }

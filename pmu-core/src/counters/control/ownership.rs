@@ -75,7 +75,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         memory: &'a CounterMemory,
     ) -> Result<Self, CounterError> {
         let only = if !opens_events(&source) { only & CounterSet::GENERAL } else { only };
-        let declared = source.unit().shared_with(processor) & only;
+        let mut declared = source.unit().shared_with(processor) & only;
+        if S::Facility::UNITS {
+            let units = source.unit().sampling_units() & processor.sampling_units();
+            declared = declared | units & only;
+        }
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();
         if declared.is_empty() {
@@ -117,12 +121,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
-        if opens_events(&self.source) && !(self.declared & CounterSet::FIXED).is_empty() {
+        if opens_events(&self.source) && !self.fixed_of(self.declared).is_empty() {
             self.find_fixed_control()?;
         }
         // A source with rows has the documents' rule: all selects are cleared, also those without a slot.
         let rows = if self.source.table_id() == 0 { CounterSet::NONE } else { CounterSet::GENERAL };
-        let verified = self.probe(processor, self.declared & rows | candidates, candidates)?;
+        let units = self.units_of(candidates);
+        let (stopped, probed) = (self.declared & rows | candidates, candidates.without(units));
+        let verified = self.probe(processor, stopped.without(units), probed)?;
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
@@ -143,9 +149,18 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // Without a status, the predecessor's overflows are unknown.
             memory.expect_spurious(1);
         }
-        memory.publish(verified);
+        memory.publish(verified | self.take_units(units));
         self.platform.unmask_performance_interrupt();
         Ok(())
+    }
+
+    /// Stops the sampling units, and lets them interrupt. Returns those that can be used.
+    fn take_units(&self, units: CounterSet) -> CounterSet {
+        if !S::Facility::UNITS {
+            return CounterSet::NONE;
+        }
+        let usable = units & self.source.facility().unmask_units(&self.msr, &self.platform);
+        usable.retain(|unit| self.set_control(&self.registers(unit), 0).is_ok())
     }
 
     /// Clears the controls of the counters in `stopped`, and returns those candidates that answer and interrupt.
@@ -287,7 +302,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         self.unpark_all(self.outside_guests(self.own()))?;
         if let Some(global) = self.unit().global() {
-            self.change_global(global, (counters.bits(), 0))?;
+            self.change_global(global, (self.global_bits(counters), 0))?;
         }
         self.memory.set_verified(rest);
         self.declared = self.declared.without(counters);

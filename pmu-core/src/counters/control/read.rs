@@ -27,7 +27,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         loop {
             let (mut accumulated, mut counted_to) = entry.accumulated();
             let waiting = self.waiting(counter, entry).map_err(CounterError::Access)?;
-            let value = registers.read(&self.msr).map_err(CounterError::Access)?;
+            let value = self.read(&registers).map_err(CounterError::Access)?;
             let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
             let still = self.waiting(counter, entry).map_err(CounterError::Access)?;
             if entry.accumulated() != (accumulated, counted_to) || still != waiting {
@@ -82,7 +82,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);
-        let read = || registers.read(&self.msr).map_err(CounterError::Access);
+        let read = || self.read(&registers).map_err(CounterError::Access);
         let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
         if now != period {
             // An interrupt came in between, and loaded the counter for another period.

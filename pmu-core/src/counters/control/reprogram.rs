@@ -78,6 +78,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.memory.withdraw();
         // Records are neither disabled nor read while their counters count.
         let precise = self.precise_of(own);
+        if S::Facility::UNITS {
+            // Where the entry of the local vector table did not answer, the unit does not hold its control.
+            let _ = self.source.facility().unmask_units(&self.msr, &self.platform);
+        }
         let mut outcome = self.pause(precise).map_err(CounterError::faulted);
         outcome = outcome.and(self.restore_fixed_control(own));
         let changed = self.count_waiting(own);
@@ -129,7 +133,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Restores the other owners' bits of the fixed counters' control register, and clears the session's bits that
     /// lost their value.
     fn restore_fixed_control(&self, own: CounterSet) -> Result<(), CounterError> {
-        if (own & CounterSet::FIXED).is_empty() {
+        if self.fixed_of(own).is_empty() {
             return Ok(());
         }
         let register = self.unit().fixed_control();
@@ -164,7 +168,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 if let SlotState::Parked { .. } = slot.load() {
                     parked = parked | counter.only();
                 }
-                if let Err(fault) = self.load_due(counter) {
+                // The sample of a unit that holds its control is yet to interrupt.
+                if !registers.is_unit()
+                    && let Err(fault) = self.load_due(counter)
+                {
                     self.mark_faulted(slot);
                     outcome = outcome.and(Err(CounterError::Faulted(fault)));
                 }
@@ -236,10 +243,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let Some(bits) = self.running_bits(&registers, event) else { continue };
             let Some((value, period)) = self.first_load(&registers, event) else { continue };
             slot.store(SlotState::Running { event, period });
-            let register = registers.register_for(value);
-            let programmed = self
-                .wrmsr_retrying(register, value)
-                .and_then(|()| self.set_control(&registers, bits));
+            let programmed =
+                self.load(&registers, value).and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
                 self.mark_faulted(slot);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));
@@ -256,7 +261,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
             outcome = self.msr.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
         }
-        let resumed = self.outside_guests(counters).bits();
+        let resumed = self.global_bits(self.outside_guests(counters));
         let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;
         let enabled = self.wrmsr_retrying(global.control, control);
         if enabled.is_err() {

@@ -7,7 +7,6 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
@@ -74,9 +73,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         is_paused: bool,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
-        self.msr
-            .wrmsr_retrying(registers.register_for(value), value)
-            .map_err(CounterError::Access)?;
+        self.load(registers, value).map_err(CounterError::Access)?;
         slot.store(SlotState::Running { event, period });
         let fault = match self.set_control(registers, bits) {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart

@@ -138,6 +138,16 @@ impl Event {
         Self { modes, ..Self::new(EventKind::Raw(plain)) }
     }
 
+    /// Returns the select of an event of a [sampling unit](EventSelect::OF_UNIT), with its mode bits.
+    pub(crate) const fn of_unit(&self) -> Option<EventSelect> {
+        match self.kind {
+            EventKind::Raw(select) if select.is_of_unit() => {
+                Some(EventSelect::from_bits(select.select_bits() | self.modes))
+            }
+            _ => None,
+        }
+    }
+
     /// Creates a generic event. Intel's and AMD's processors count the event by different event selects.
     ///
     /// ```

@@ -7,9 +7,11 @@ use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
+use crate::counters::registers::counter::Counter;
 use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
+use crate::platform::Platform;
 use crate::precise::sample::PreciseSample;
 
 /// Hardware beside the counters that a session places with its events. The session's
@@ -61,6 +63,32 @@ use crate::precise::sample::PreciseSample;
 pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
+
+    /// `true` if the facility drives [sampling units](crate::CounterUnit::sampling_units): each is one more counter of
+    /// the session, with a value and a control that [`access_unit`](Self::access_unit) reads and writes. The samples are
+    /// [records](Facility::next_record).
+    const UNITS: bool = false;
+
+    /// Lets the sampling units interrupt. Returns those that can be used: firmware assigned an interrupt to them, and
+    /// the platform unmasked its entry of the local vector table.
+    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+        let _ = (msr, platform);
+        CounterSet::NONE
+    }
+
+    /// Accesses a sampling unit, `registers`, as a counter. A write returns 0.
+    ///
+    /// # Errors
+    /// A register access failed.
+    fn access_unit<M: MsrBackend>(
+        &self,
+        msr: &M,
+        registers: &Counter,
+        access: UnitAccess,
+    ) -> Result<u64, MsrFault> {
+        let _ = (msr, registers, access);
+        Ok(0)
+    }
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened.
@@ -172,6 +200,21 @@ pub trait EventFacility: Facility + Copy {
     }
 }
 
+/// An access to a sampling unit, which is a counter to the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitAccess {
+    /// Reads the counter's value.
+    ReadValue,
+    /// Loads the counter with a value, from which it counts when it is next started, or goes on.
+    WriteValue(u64),
+    /// Reads the select that was written; 0 if the unit's registers lost it.
+    ReadControl,
+    /// Starts the unit for a select; 0 stops it.
+    WriteControl(u64),
+    /// Lets the unit go on after a sample, from the value that it has now.
+    GoOn,
+}
+
 /// Nothing beside the counters.
 impl EventFacility for () {
     const OFFERS: bool = false;
@@ -188,6 +231,20 @@ impl EventFacility for () {
 /// The facility, if this processor has it.
 impl<F: EventFacility> EventFacility for Option<F> {
     const OFFERS: bool = F::OFFERS;
+    const UNITS: bool = F::UNITS;
+
+    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+        self.as_ref().map_or(CounterSet::NONE, |facility| facility.unmask_units(msr, platform))
+    }
+
+    fn access_unit<M: MsrBackend>(
+        &self,
+        msr: &M,
+        registers: &Counter,
+        access: UnitAccess,
+    ) -> Result<u64, MsrFault> {
+        self.as_ref().map_or(Ok(0), |facility| facility.access_unit(msr, registers, access))
+    }
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
@@ -265,6 +322,28 @@ impl<F: EventFacility> EventFacility for Option<F> {
 /// Two facilities. Both are settled, even if the first one fails.
 impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     const OFFERS: bool = A::OFFERS || B::OFFERS;
+    const UNITS: bool = A::UNITS || B::UNITS;
+
+    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+        if A::UNITS {
+            self.0.unmask_units(msr, platform)
+        } else {
+            self.1.unmask_units(msr, platform)
+        }
+    }
+
+    fn access_unit<M: MsrBackend>(
+        &self,
+        msr: &M,
+        registers: &Counter,
+        access: UnitAccess,
+    ) -> Result<u64, MsrFault> {
+        if A::UNITS {
+            self.0.access_unit(msr, registers, access)
+        } else {
+            self.1.access_unit(msr, registers, access)
+        }
+    }
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let counters = self.0.resolve(asked, counters)?;

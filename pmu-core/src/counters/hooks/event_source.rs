@@ -1,10 +1,14 @@
 //! The source of a processor's events: the rows of a table, and opened events.
 
-use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::registers::counter::Counter;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
+use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 
 /// The events that a processor's counters count. Some events are rows of the source's table, which all processors
 /// share. The other events were opened on the processor.
@@ -112,6 +116,38 @@ pub unsafe trait EventSource {
 #[inline]
 pub(crate) fn opens_events(source: &impl EventSource) -> bool {
     !source.opened().is_empty()
+}
+
+/// Returns the registers of a counter of a source's session.
+#[inline]
+pub(crate) fn registers_of<S: EventSource>(source: &S, counter: CounterId) -> Counter {
+    let unit = source.unit();
+    if S::Facility::UNITS && unit.sampling_units().contains(counter) {
+        unit.sampling_unit(counter)
+    } else {
+        unit.registers(counter)
+    }
+}
+
+/// Returns the counters that a session of the source may have.
+#[inline]
+pub(crate) fn counters_of<S: EventSource>(source: &S) -> CounterSet {
+    let unit = source.unit();
+    if S::Facility::UNITS { unit.counters() | unit.sampling_units() } else { unit.counters() }
+}
+
+/// Reads a counter, with one retry.
+#[inline]
+pub(crate) fn read_counter<S: EventSource, M: MsrBackend>(
+    source: &S,
+    msr: &M,
+    registers: &Counter,
+) -> Result<u64, MsrFault> {
+    if S::Facility::UNITS && registers.is_unit() {
+        source.facility().access_unit(msr, registers, UnitAccess::ReadValue)
+    } else {
+        registers.read(msr)
+    }
 }
 
 /// Forwards what of an [`EventSource`] every wrapper leaves to the source that it wraps, `$inner`.

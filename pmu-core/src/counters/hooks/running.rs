@@ -94,7 +94,10 @@ impl<'r> Running<'r> {
 
     /// Returns the registers of one of these counters.
     pub fn registers(&self, counter: CounterId) -> Counter {
-        self.unit.registers(counter)
+        match self.unit.sampling_units().contains(counter) {
+            true => self.unit.sampling_unit(counter),
+            false => self.unit.registers(counter),
+        }
     }
 
     /// Returns the event that is on a counter.

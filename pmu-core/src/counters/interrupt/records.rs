@@ -1,12 +1,13 @@
 //! Overflows that a facility's hardware recorded: each record is reported as one.
 
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::hooks::event_source::{EventSource, read_counter, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::recorded::Recorded;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::pass::{Pass, Running};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::shared::slot::CounterSlot;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::waiting::Waiting;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -23,14 +24,32 @@ where
     /// now on is loaded for it.
     #[inline(always)]
     pub(crate) fn report_records(&mut self) {
-        let mut changed = CounterSet::NONE;
+        let (mut changed, mut sampled) = (CounterSet::NONE, CounterSet::NONE);
         while let Some(record) = self.facility.next_record() {
+            if S::Facility::UNITS {
+                sampled = sampled | self.unit().sampling_units() & record.counter.only();
+            }
             if self.report_record(record) {
                 changed = changed | record.counter.only();
             }
         }
         for counter in changed.iter() {
             self.load_recorded(counter);
+        }
+        for counter in sampled.iter() {
+            self.go_on(counter);
+        }
+    }
+
+    /// Lets a unit go on after its sample.
+    fn go_on(&mut self, counter: CounterId) {
+        let event = self.memory.slot(counter).and_then(CounterSlot::running);
+        let registers = registers_of(self.source, counter);
+        // The event may have faulted with another one of its group.
+        let access = event.map_or(UnitAccess::WriteControl(0), |_| UnitAccess::GoOn);
+        let went_on = self.source.facility().access_unit(self.msr, &registers, access);
+        if self.note(went_on).is_none() {
+            self.fall_out(event);
         }
     }
 
@@ -46,7 +65,7 @@ where
             }
             return false;
         }
-        let registers = self.unit().registers(counter);
+        let registers = registers_of(self.source, counter);
         let one = Waiting { records: 1, reloaded };
         entry.accumulate_records(one, &registers);
         if let Some(period) = entry.period.over().filter(|_| !hidden) {
@@ -63,15 +82,21 @@ where
         let Some((slot, running)) = slot.and_then(|slot| Some((slot, Running::of(slot)?))) else {
             return;
         };
-        let registers = self.unit().registers(counter);
+        let registers = registers_of(self.source, counter);
         let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
-        let read = registers.read(self.msr);
+        let read = read_counter(self.source, self.msr, &registers);
         let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
         entry.accumulate_precise(value, registers.mask());
         let chunk = entry.period.next_chunk(registers.max_reload());
         let preload = registers.preload(chunk);
         entry.loaded(preload);
-        self.load(slot, registers.register_for(preload), preload, running, chunk);
+        if S::Facility::UNITS && registers.is_unit() {
+            let access = UnitAccess::WriteValue(preload);
+            let _ = self.source.facility().access_unit(self.msr, &registers, access);
+            slot.store(SlotState::Running { event: running.event, period: chunk });
+        } else {
+            self.load(slot, registers.register_for(preload), preload, running, chunk);
+        }
         let set = self.facility.set_reload(self.msr, counter, chunk);
         if self.note(set).is_none() {
             self.fall_out(Some(running.event));

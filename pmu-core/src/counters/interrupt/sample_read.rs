@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, counters_of, read_counter, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::CounterId;
 use crate::counters::names::event_id::EventId;
@@ -124,7 +124,7 @@ fn counter_of<S: EventSource>(
         Some(SlotState::Running { event: of, .. }) => of == event,
         _ => false,
     };
-    memory.verified(source.unit().counters()).iter().find(runs)
+    memory.verified(counters_of(source)).iter().find(runs)
 }
 
 /// Reads the count of one event.
@@ -155,8 +155,8 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
     overflowed: Option<CounterId>,
     entry: &EventEntry,
 ) -> Result<(u64, u64), CounterError> {
-    let registers = source.unit().registers(counter);
-    let value = registers.read(msr).map_err(CounterError::Access)?;
+    let registers = registers_of(source, counter);
+    let value = read_counter(source, msr, &registers).map_err(CounterError::Access)?;
     let (mut total, mut counted_to) = entry.accumulated();
     if S::Facility::RECORDS && entry.is_precise() {
         let waiting = source.facility().waiting(msr, counter).map_err(CounterError::Access)?;

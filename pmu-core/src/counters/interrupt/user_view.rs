@@ -2,7 +2,7 @@
 
 use crate::counters::error::CounterError;
 use crate::counters::events::user_view::UserView;
-use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::event_source::{EventSource, registers_of};
 use crate::counters::interrupt::sample_read::total_on;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::entry::EventState;
@@ -65,6 +65,6 @@ pub fn user_view<S: EventSource, M: MsrBackend>(
     };
     let value;
     (count.value, value) = total_on((source, msr, memory), counter, None, entry)?;
-    let registers = source.unit().registers(counter);
+    let registers = registers_of(source, counter);
     Ok(UserView::on_counter(&registers, permitted, value, count, now))
 }

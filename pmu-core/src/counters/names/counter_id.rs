@@ -31,6 +31,12 @@ pub struct CounterId(u8);
 impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
+    /// The unit that samples fetches, on a processor with [sampling units](crate::CounterUnit::sampling_units).
+    pub const FETCH_UNIT: Self = Self(Self::FIRST_FIXED);
+
+    /// The unit that samples ops, on a processor with [sampling units](crate::CounterUnit::sampling_units).
+    pub const OP_UNIT: Self = Self(Self::FIRST_FIXED + 1);
+
     /// Returns the general counter with this number, or `None` if `number` is [`MAX_GENERAL`] or greater.
     pub const fn general(number: u8) -> Option<Self> {
         if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }

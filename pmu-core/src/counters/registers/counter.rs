@@ -111,7 +111,7 @@ impl Counter {
         self.rdpmc
     }
 
-    /// Returns the counter's width in bits, from 32 to 64.
+    /// Returns the counter's width in bits: from 32 to 64, or less if it is a sampling unit.
     pub const fn width(&self) -> u32 {
         self.mask.count_ones()
     }
@@ -199,6 +199,12 @@ impl Counter {
             Some(full) if self.sign_extended && extended != value => full,
             _ => self.value,
         }
+    }
+
+    /// Returns whether the counter is a sampling unit, which a facility drives: a hardware counter has 32 bits or more.
+    #[inline]
+    pub(crate) const fn is_unit(&self) -> bool {
+        self.mask >> 31 == 0
     }
 
     /// Reads the counter: by RDPMC, or by RDMSR if it has no index.

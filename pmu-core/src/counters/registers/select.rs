@@ -41,6 +41,10 @@ impl EventSelect {
     /// where.
     pub(crate) const EVENT: u64 = 0xF_FF84_FFFF;
 
+    /// Bit 19, which stands for pin control and is legal in no event: the select is for a
+    /// [sampling unit](crate::EventFacility::UNITS), and bits 15:0 and 31:24 are the unit's.
+    pub const OF_UNIT: u64 = 1 << 19;
+
     /// Creates a select from the value of an event-select register.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -49,6 +53,11 @@ impl EventSelect {
     /// Returns the value of the event-select register.
     pub const fn select_bits(self) -> u64 {
         self.0
+    }
+
+    /// Returns whether the select is for a [sampling unit](Self::OF_UNIT).
+    pub const fn is_of_unit(self) -> bool {
+        self.0 & Self::OF_UNIT != 0
     }
 
     /// Returns whether the enable bit (22) is set. A counter counts only while this bit is set.

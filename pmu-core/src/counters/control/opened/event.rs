@@ -8,6 +8,7 @@ use crate::counters::events::event::Event;
 use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -71,7 +72,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         before: &[Event],
     ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
-        let (select, counters) = processor.resolve(event)?;
+        let (select, counters) = match event.of_unit() {
+            Some(select) if S::Facility::UNITS => (select, CounterSet::NONE),
+            _ => processor.resolve(event)?,
+        };
         if event.reload != 0 {
             return Err(CounterError::NotReloadable);
         }

@@ -242,7 +242,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns whether this processor can count an event: it has the event's type of core, its select or name, and a
     /// counter of the session for it.
     fn can_count(&self, processor: &CounterUnit, event: &SavedEvent, counters: CounterSet) -> bool {
-        let is_legal = event.select().select_bits() & !processor.all_bits() == 0;
+        let is_legal = event.select().select_bits() & !processor.all_bits() == 0
+            || S::Facility::UNITS && event.select().is_of_unit();
         let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
         let has_counter = !(counters & self.own()).is_empty();
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter

@@ -205,10 +205,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Stops these counters: all together by the global control register, or without one, each that runs.
     fn stop_all(&self, own: CounterSet) -> Result<(), CounterError> {
+        let mut one_by_one = own;
         if self.unit().global().is_some() {
-            return self.pause(own);
+            self.pause(own)?;
+            one_by_one = self.units_of(own);
         }
-        for (counter, slot) in self.slots_of(own) {
+        for (counter, slot) in self.slots_of(one_by_one) {
             if let SlotState::Running { .. } = slot.load() {
                 self.before_stop(counter);
                 let stopped = self.set_control(&self.registers(counter), 0);
@@ -309,13 +311,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             }
         }
         let error = self.settle_facilities_of(own).err().unwrap_or(error);
-        let resumed = if self.unit().global().is_some() {
-            self.unpause(CounterSet::from_bits(gate))
-        } else {
-            let mut failures = Failures::default();
-            self.restore_controls(own, &mut failures);
-            failures.outcome().map_err(CounterError::from)
+        let (resumed, one_by_one) = match self.unit().global() {
+            Some(_) => (self.unpause(CounterSet::from_bits(gate)), self.units_of(own)),
+            None => (Ok(()), own),
         };
+        let mut failures = Failures::default();
+        self.restore_controls(one_by_one, &mut failures);
+        let resumed = resumed.and(failures.outcome().map_err(CounterError::from));
         resumed.err().unwrap_or(error)
     }
 }

@@ -67,7 +67,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             return Ok(());
         }
         let register = self.unit().fixed_control();
-        let known = !(self.declared & CounterSet::FIXED).is_empty();
+        let known = !self.fixed_of(self.declared).is_empty();
         let mut control = match known {
             true => self.memory.fixed_control.load(Relaxed),
             false => self.rdmsr_retrying(register)?,
@@ -98,7 +98,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 value = registers.rearmed_value(value, full_width);
                 entry.loaded(value);
             }
-            if let Err(fault) = self.wrmsr_retrying(registers.register_for(value), value) {
+            if let Err(fault) = self.load(&registers, value) {
                 failures.note(counter, slot, fault);
             }
         }
@@ -125,12 +125,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         entry.accumulate_precise(value, registers.mask());
         let value = registers.preload(1);
         entry.loaded(value);
-        self.wrmsr_retrying(registers.register_for(value), value)
+        self.load(&registers, value)
     }
 
     /// Programs the controls of the counters that run, and of those that are parked.
     pub(crate) fn restore_controls(&self, own: CounterSet, failures: &mut Failures) {
-        let fixed = own & CounterSet::FIXED;
+        let fixed = self.fixed_of(own);
         if !fixed.is_empty() {
             let (register, value) = (self.unit().fixed_control(), &self.memory.fixed_control);
             if let Err(fault) = self.wrmsr_retrying(register, value.load(Relaxed)) {
@@ -138,7 +138,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 running.for_each(|(counter, slot)| failures.note(counter, slot, fault));
             }
         }
-        for (counter, slot) in self.slots_of(own & CounterSet::GENERAL) {
+        for (counter, slot) in self.slots_of(own.without(fixed)) {
             let (SlotState::Running { event, .. } | SlotState::Parked { event }) = slot.load()
             else {
                 continue;

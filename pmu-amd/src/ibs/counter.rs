@@ -1,0 +1,240 @@
+//! A sampling unit as a counter: it has a value, which overflows with the sample, and is started and stopped.
+//!
+//! The interrupt may come between any two accesses, and looks at the memory's state first. So the state says that the
+//! unit runs before the unit is enabled, and that the unit is being stopped before it is disabled. A sample whose
+//! interrupt comes only after the stop is held in the unit's registers: the interrupt reports it, also if its event has
+//! left since.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+
+use crate::ibs::memory::{
+    CAME, HELD, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+};
+use crate::ibs::record::IbsRecord;
+use crate::ibs::registers::IBS_CTL;
+use crate::ibs::sampling::{IbsSampling, Programmed, SHORTEST_OP};
+use crate::ibs::unit::{IbsKind, IbsUnit};
+
+/// A unit of the session, as a counter.
+#[derive(Debug)]
+pub(crate) struct UnitCounter<'a, M> {
+    pub(crate) unit: &'a IbsUnit,
+    pub(crate) memory: &'a UnitMemory,
+    pub(crate) msr: &'a M,
+    /// One bit for each bit of the value.
+    pub(crate) mask: u32,
+}
+
+impl<'a, M: MsrBackend> UnitCounter<'a, M> {
+    pub(crate) fn new(
+        unit: &'a IbsUnit,
+        memory: &'a UnitMemory,
+        msr: &'a M,
+        registers: &Counter,
+    ) -> Self {
+        Self { unit, memory, msr, mask: registers.mask() as u32 }
+    }
+
+    /// Reads the value. With a sample that is yet to be reported, it has overflowed.
+    pub(crate) fn value(&self) -> Result<u32, MsrFault> {
+        let memory = self.memory;
+        loop {
+            let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
+            match memory.state() & (RUNNING | HELD) {
+                RUNNING => {}
+                HELD => return Ok(0),
+                _ => return Ok(memory.value.load(Relaxed)),
+            }
+            let counted = self.counted(self.unit.read_control(self.msr)?);
+            if memory.samples.load(Relaxed) == samples {
+                return Ok(counted.map_or(0, |counted| value.wrapping_add(counted) & self.mask));
+            }
+            // The interrupt has taken a sample meanwhile.
+        }
+    }
+
+    /// Returns the number of events that the unit counted since it was started; `None`: it has a sample. A unit whose
+    /// register was lost counted nothing.
+    fn counted(&self, control: u64) -> Option<u32> {
+        let memory = self.memory;
+        if !self.unit.holds(control, memory.target.load(Relaxed)) {
+            return Some(0);
+        }
+        let count = self.unit.count(control).saturating_sub(memory.started.load(Relaxed));
+        (!self.unit.is_valid(control)).then_some(count)
+    }
+
+    pub(crate) fn load(&self, value: u64) {
+        self.memory.value.store(value as u32 & self.mask, Relaxed);
+    }
+
+    /// Returns the select for which the unit runs; 0 if its registers do not hold it, or if nothing would interrupt.
+    pub(crate) fn select(&self) -> Result<u64, MsrFault> {
+        let memory = self.memory;
+        if !memory.is(RUNNING) || !memory.is(USABLE) {
+            return Ok(0);
+        }
+        let control = self.unit.read_control(self.msr)?;
+        let holds = self.unit.holds(control, memory.target.load(Relaxed));
+        Ok(if holds { memory.select.load(Relaxed).into() } else { 0 })
+    }
+
+    /// Starts the unit for a select, with the value that it was loaded with.
+    pub(crate) fn start(&self, select: u64) -> Result<(), MsrFault> {
+        if !self.memory.is(USABLE) {
+            let (operation, kind) = (MsrOperation::Read, MsrErrorKind::Other);
+            return Err(MsrFault { operation, register: IBS_CTL, kind });
+        }
+        if self.memory.is(LEFT) && self.memory.is(HELD) {
+            self.save_left()?;
+        }
+        self.memory.select.store(select as u32, Relaxed);
+        if self.memory.change(0, RUNNING) & HELD != 0 {
+            // The interrupt of the event's own sample is under way: it reports the sample, and lets the unit go on.
+            self.memory.change(HELD, 0);
+            return Ok(());
+        }
+        let started = self.enable(0);
+        self.memory.change(if started.is_ok() { UNKNOWN } else { RUNNING }, 0);
+        started
+    }
+
+    /// Lets the unit go on after a sample, from the value that it has now, unless it is stopped.
+    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+        if self.memory.state() & (RUNNING | STOPPING) != RUNNING {
+            return Ok(());
+        }
+        let found = self.memory.sampled_control();
+        let counts_ops = IbsSampling::of_select(self.memory.select.load(Relaxed)).counts_ops();
+        let is_random = counts_ops && self.unit.capabilities().count_writable();
+        let enabled = self.enable(if is_random { self.unit.count(found) & 0x7F } else { 0 });
+        // Whether it runs is not known.
+        enabled.inspect_err(|_| {
+            self.memory.change(0, UNKNOWN);
+        })
+    }
+
+    /// Enables the unit, such that its next sample comes when the value overflows. A whole period begins with the
+    /// `random` number of events.
+    fn enable(&self, random: u32) -> Result<(), MsrFault> {
+        let memory = self.memory;
+        let mut value = memory.value.load(Relaxed);
+        if value <= self.mask >> 1 {
+            // It has overflowed already: the next event is sampled.
+            value = self.mask;
+            memory.value.store(value, Relaxed);
+        }
+        let remaining = value.wrapping_neg() & self.mask;
+        let mut programmed = self.unit.programmed(remaining, memory.reload.load(Relaxed));
+        memory.started.store(programmed.count, Relaxed);
+        memory.target.store(programmed.target, Relaxed);
+        if remaining >= SHORTEST_OP {
+            programmed.count += random;
+        }
+        let values = self.unit.control_values(memory.select.load(Relaxed));
+        self.unit.enable(self.msr, values, programmed)
+    }
+
+    /// Stops the unit, and keeps its value.
+    pub(crate) fn stop(&self) -> Result<(), MsrFault> {
+        let memory = self.memory;
+        let before = memory.state();
+        if before & (RUNNING | UNKNOWN) == 0 {
+            return Ok(());
+        }
+        memory.change(TOOK | CAME, STOPPING);
+        let found = self.unit.disable(self.msr).inspect_err(|_| {
+            memory.change(STOPPING, UNKNOWN);
+        })?;
+        let is_mine = before & (RUNNING | UNKNOWN) == RUNNING;
+        let is_valid = self.unit.is_valid(found);
+        if before & RUNNING != 0
+            && !memory.is(TOOK)
+            && let Some(counted) = self.counted(found)
+        {
+            let value = memory.value.load(Relaxed).wrapping_add(counted);
+            memory.value.store(value & self.mask, Relaxed);
+        }
+        let has_trace = self.unit.capabilities().control2();
+        let is_left = before & UNKNOWN != 0 && self.unit.is_left_over(found);
+        let state = memory.update(|state| {
+            let took = state & TOOK != 0;
+            let held = if is_valid && is_mine && !took { HELD } else { 0 };
+            // Without a second control register, a sample may have come before the write, and left no trace.
+            let ran = is_mine || is_left;
+            let may_come = !took && (is_valid || ran && !has_trace && state & CAME == 0);
+            let late = if may_come { LATE } else { 0 };
+            let gone = if is_mine { 0 } else { HELD };
+            state & !(RUNNING | STOPPING | TOOK | CAME | UNKNOWN | gone) | held | late
+        });
+        let is_held = is_valid && is_mine && state & TOOK == 0;
+        if !is_held && (is_valid || is_left) {
+            self.unit.clear(self.msr, found).inspect_err(|_| {
+                memory.change(0, UNKNOWN);
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the event whose sample is held leaves the unit. Returns the number of events after the sample until
+    /// the next one, or `None` if the interrupt has taken the sample, or takes none.
+    pub(crate) fn leave(&self, event: EventId, period: u64) -> Option<u64> {
+        let memory = self.memory;
+        let state = memory.state();
+        if state & HELD == 0 {
+            return None;
+        }
+        if state & LEFT != 0 {
+            // The sample of another event waits in memory. This one is taken back: the event's next occurrence on a unit
+            // is sampled in its place.
+            let taken_back = memory.change(HELD, 0) & HELD != 0;
+            if taken_back {
+                memory.value.store(0, Relaxed);
+            }
+            return None;
+        }
+        memory.left.describe(event, period, memory.select.load(Relaxed));
+        let left = |state: u16| if state & HELD != 0 { state | LEFT } else { state };
+        if memory.update(left) & HELD == 0 {
+            return None;
+        }
+        self.sampled();
+        Some(memory.reload.load(Relaxed).into())
+    }
+
+    /// Moves the sample of an event that left the unit from the unit's registers to memory.
+    fn save_left(&self) -> Result<(), MsrFault> {
+        let memory = self.memory;
+        let control = self.unit.read_control(self.msr)?;
+        let sampling = IbsSampling::of_select(memory.left.select());
+        let record = IbsRecord::read(self.unit, self.msr, control, sampling.physical_addresses())?;
+        if memory.is(HELD) {
+            memory.left.keep(&record, control);
+            memory.change(HELD, 0);
+        }
+        Ok(())
+    }
+
+    /// Notes that a sample was taken: the unit has stopped, and its value begins anew.
+    pub(crate) fn sampled(&self) {
+        let memory = self.memory;
+        let remaining = memory.value.load(Relaxed).wrapping_neg() & self.mask;
+        let reload = match memory.reload.load(Relaxed) {
+            0 => remaining,
+            reload => reload,
+        };
+        // The sample came later where the unit counts in sixteens: the next period is shorter by that.
+        let programmed =
+            Programmed { target: memory.target.load(Relaxed), count: memory.started.load(Relaxed) };
+        let late = (programmed.target - programmed.count).saturating_sub(remaining);
+        let value = reload.wrapping_neg().wrapping_add(late.min(reload.saturating_sub(1)));
+        memory.reload.store(reload, Relaxed);
+        memory.value.store(value & self.mask, Relaxed);
+        memory.samples.store(memory.samples.load(Relaxed).wrapping_add(1), Relaxed);
+    }
+}
+
+/// The kinds of units, in the order of their counters.
+pub(crate) const KINDS: [IbsKind; 2] = [IbsKind::Fetch, IbsKind::Op];

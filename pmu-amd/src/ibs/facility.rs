@@ -1,0 +1,435 @@
+//! The facility of sampled fetches and ops.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::{
+    Asked, Counter, CounterError, CounterId, CounterSet, EventFacility, EventId, EventSelect,
+    Facility, Interrupted, MsrAccess, MsrAddress, MsrBackend, MsrFault, NotPrecise, Platform,
+    PreciseSample, Precision, Recorded, Running, RunningEvent, SampleParts, UnitAccess, Unsettled,
+    Waiting,
+};
+
+use crate::ibs::counter::{KINDS, UnitCounter};
+use crate::ibs::memory::{
+    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+};
+use crate::ibs::record::IbsRecord;
+use crate::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl};
+use crate::ibs::sampling::{IbsSampling, IbsSamplingError, Levels};
+use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
+
+/// AMD's instruction-based sampling (IBS) of one processor: the facility by which a session's events sample fetches and
+/// ops. Its two units are two more counters of the session, [`FETCH_UNIT`](CounterId::FETCH_UNIT) and
+/// [`OP_UNIT`](CounterId::OP_UNIT).
+///
+/// [`IbsSampling`] makes the events. An event of cycles (0x76) or of retired ops (0xC1) that is
+/// [precise](pmu_core::Event::precise) is counted by the unit of ops, as in Linux. The samples have a level of precision
+/// of at most [`ZeroSkidRequested`](Precision::ZeroSkidRequested). A unit does not know guests: a hypervisor
+/// [lends](pmu_core::CounterSession::lend) the counters while a guest runs, and intercepts the guest's accesses to the
+/// units' registers.
+///
+/// The session's event source has the value, and so has the interrupt handler: see
+/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). This example samples one op in 160:
+///
+/// ```
+/// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
+/// use pmu_core::{
+///     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
+/// };
+/// # use pmu_virt::mock::MockMsr;
+/// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
+/// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+/// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// # let processor = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
+/// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+/// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+/// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
+/// static SAMPLING: IbsMemory = IbsMemory::new();
+/// let (unit, sampling) = (pmu_amd::counters(this)?, IbsUnits::of(this));
+/// let ibs = sampling.as_ref().map(|units| Ibs::new(units, &SAMPLING));
+/// let events = OpenedEvents::new(&unit, &EVENTS).with(ibs);
+/// let mut session = CounterSession::take(events, &unit, CounterSet::ALL, msr, apic, &COUNTERS)?;
+/// let ops = session.open_event(&unit, &IbsSampling::ops().event().every(160))?;
+/// session.start_event(ops, 0)?;
+/// # assert!((1..=160).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
+/// // In the interrupt's handler:
+/// let mut address = 0;
+/// pmu_core::service(&events, &msr, &apic, &COUNTERS, |sample| address = sample.address(0))?;
+/// assert_eq!(address, 0x40_10A0); // the 160th op's
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Context
+/// Any context, including interrupt and NMI.
+#[derive(Clone, Copy, Debug)]
+pub struct Ibs<'a> {
+    units: &'a IbsUnits,
+    memory: &'a IbsMemory,
+    /// The samples that this interrupt found: of events that left their units, and of those on the units.
+    left: [bool; 2],
+    found: [Option<Found>; 2],
+    /// The sample that is being reported: the unit's newest, or that of an event that left.
+    shown: Option<(IbsKind, bool)>,
+}
+
+/// The sample of an event on its unit.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    event: EventId,
+    /// The sample's registers could be read.
+    is_read: bool,
+}
+
+impl<'a> Ibs<'a> {
+    /// Makes the facility of one processor, which `units` describes. The memory is used on this processor only.
+    pub const fn new(units: &'a IbsUnits, memory: &'a IbsMemory) -> Self {
+        Self { units, memory, left: [false; 2], found: [None; 2], shown: None }
+    }
+
+    /// Returns the registers of the sample that is being reported.
+    ///
+    /// ```
+    /// use pmu_amd::ibs::{Ibs, IbsRecord};
+    /// use pmu_core::Sample;
+    /// /// Returns whether the sampled op came from microcode.
+    /// fn is_microcode(sample: &Sample<'_, Option<Ibs<'_>>>) -> bool {
+    ///     let record = sample.facility().as_ref().and_then(Ibs::record);
+    ///     matches!(record, Some(IbsRecord::Op(op)) if op.data.microcode())
+    /// }
+    /// ```
+    pub fn record(&self) -> Option<IbsRecord> {
+        let (kind, is_left) = self.shown?;
+        let memory = self.memory.of(kind);
+        Some(if is_left { memory.left.record(kind) } else { memory.record(kind) })
+    }
+
+    /// Returns the processor's units, with their memory.
+    fn each(&self) -> impl Iterator<Item = (IbsKind, &'a IbsUnit, &'a UnitMemory)> + use<'a> {
+        let (units, memory) = (self.units, self.memory);
+        KINDS.into_iter().filter_map(|kind| Some((kind, units.get(kind)?, memory.of(kind))))
+    }
+
+    /// Returns the unit of a counter.
+    fn of(&self, counter: CounterId) -> Option<(IbsKind, &'a IbsUnit, &'a UnitMemory)> {
+        self.each().find(|(kind, _, _)| kind.counter() == counter)
+    }
+
+    /// Returns what a request for precise samples is to this processor.
+    fn sampling_of(asked: &Asked) -> Option<IbsSampling> {
+        let select = asked.select.select_bits();
+        match select & EVENT {
+            _ if asked.precision.is_none() => None,
+            _ if asked.select.is_of_unit() => Some(IbsSampling::of_select(select as u32)),
+            CYCLES => Some(IbsSampling::cycles()),
+            RETIRED_OPS => Some(IbsSampling::ops()),
+            _ => None,
+        }
+    }
+
+    fn check(&self, asked: &Asked, sampling: IbsSampling) -> Result<(), NotPrecise> {
+        self.units.check(&sampling).map_err(|error| match error {
+            IbsSamplingError::NoUnit | IbsSamplingError::CountsCyclesOnly => NotPrecise::Event,
+            _ => NotPrecise::Filter,
+        })?;
+        let lacking = asked.parts.without(SampleParts::ACCESS);
+        if !asked.samples {
+            Err(NotPrecise::NoPeriod)
+        } else if asked.in_guests_only || asked.extra.is_some() {
+            Err(NotPrecise::Unsupported)
+        } else if asked.precision > Some(Precision::ZeroSkidRequested) {
+            Err(NotPrecise::NoExactCounter)
+        } else if !lacking.is_empty() {
+            Err(NotPrecise::Parts(lacking))
+        } else if !self.memory.of(sampling.kind()).is(USABLE) {
+            Err(NotPrecise::NoInterrupt)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Bits of a select that say what is counted.
+const EVENT: u64 = 0xF_FF84_FFFF;
+/// The events whose precise samples are those of ops (as in Linux): cycles not in halt, and retired ops.
+const CYCLES: u64 = 0x76;
+const RETIRED_OPS: u64 = 0xC1;
+
+impl IbsKind {
+    const fn counter(self) -> CounterId {
+        match self {
+            Self::Fetch => CounterId::FETCH_UNIT,
+            Self::Op => CounterId::OP_UNIT,
+        }
+    }
+}
+
+impl Facility for Ibs<'_> {
+    const RECORDS: bool = true;
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        let (mut interrupts, mut outcome) = (0, Ok(()));
+        for (kind, unit, memory) in self.each() {
+            if memory.is(RUNNING | STOPPING | HELD | LEFT | LATE) {
+                match self.collect_from(kind, unit, memory, msr, interrupted) {
+                    Ok(came) => interrupts += u32::from(came),
+                    Err(fault) => outcome = outcome.and(Err(fault)),
+                }
+            }
+        }
+        outcome.map(|()| interrupts)
+    }
+
+    fn has_records(&self) -> bool {
+        self.found.iter().any(Option::is_some) || self.left.contains(&true)
+    }
+
+    fn next_record(&mut self) -> Option<Recorded> {
+        for (place, kind) in KINDS.into_iter().enumerate() {
+            let memory = self.memory.of(kind);
+            if core::mem::take(self.left.get_mut(place)?) {
+                if let Some((event, period)) = memory.left.event() {
+                    let record = memory.left.record(kind);
+                    let hidden = !self.shows(kind, Some(&record), memory.left.select(), true);
+                    let (counter, left) = (kind.counter(), Some(period));
+                    return Some(Recorded { counter, event, reloaded: 0, left, hidden });
+                }
+                self.memory.count_dropped();
+            }
+            if let Some(Found { event, is_read }) = self.found.get_mut(place)?.take() {
+                let record = is_read.then(|| memory.record(kind));
+                let select = memory.select.load(Relaxed);
+                let hidden = !self.shows(kind, record.as_ref(), select, false);
+                let (counter, reloaded) = (kind.counter(), memory.reload.load(Relaxed).into());
+                return Some(Recorded { counter, event, reloaded, left: None, hidden });
+            }
+        }
+        // The overflows of counters follow.
+        self.shown = None;
+        None
+    }
+
+    fn set_reload<M: MsrBackend>(
+        &self,
+        _: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        if let Some((_, _, memory)) = self.of(counter) {
+            memory.reload.store(events as u32, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn while_lent(&mut self) -> u32 {
+        let late = |memory: &UnitMemory| memory.change(LATE, 0) & LATE != 0;
+        self.each().filter(|(_, _, memory)| late(memory)).count() as u32
+    }
+}
+
+impl Ibs<'_> {
+    /// Looks for a unit's samples. Returns whether the interrupt was the unit's.
+    fn collect_from<M: MsrBackend>(
+        &mut self,
+        kind: IbsKind,
+        unit: &IbsUnit,
+        memory: &UnitMemory,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<bool, MsrFault> {
+        let (place, state) = (kind as usize, memory.state());
+        let control = unit.read_control(msr)?;
+        let is_valid = unit.is_valid(control);
+        let read = |select| {
+            let physical = IbsSampling::of_select(select).physical_addresses();
+            let record = IbsRecord::read(unit, msr, control, physical);
+            record.inspect_err(|_| self.memory.count_lost())
+        };
+        if state & HELD != 0 && !is_valid {
+            // The registers were lost: the event's next occurrence is sampled in its place.
+            memory.value.store(0, Relaxed);
+            memory.change(HELD | if state & LEFT != 0 { LEFT } else { 0 }, 0);
+        } else if state & (HELD | LEFT) == HELD | LEFT {
+            // The sample of an event that left is in the registers.
+            let record = read(memory.left.select());
+            memory.change(HELD | LEFT | LATE, 0);
+            unit.clear(msr, control)?;
+            memory.left.keep(&record?, control);
+            self.left[place] = true;
+            return Ok(true);
+        }
+        let came = memory.change(LATE, 0) & LATE != 0;
+        if state & (HELD | LEFT) == LEFT {
+            memory.change(LEFT, 0);
+            self.left[place] = true;
+        }
+        if !is_valid {
+            // Without a valid bit, a unit that is being stopped may have sampled just before the task's write.
+            let may_be = state & STOPPING != 0 && !unit.capabilities().control2();
+            let may_be = may_be && !unit.may_run(control);
+            memory.change(0, if may_be { CAME } else { 0 });
+            return Ok(came || may_be);
+        }
+        let event = interrupted.event(kind.counter());
+        let Some(event) = event.filter(|_| state & (RUNNING | HELD) != 0) else {
+            // A sample of nobody.
+            memory.change(RUNNING, 0);
+            return unit.clear(msr, control).map(|()| true);
+        };
+        let record = read(memory.select.load(Relaxed));
+        if let Ok(record) = &record {
+            memory.keep(record, control);
+        }
+        let mask = mask_of(kind, unit);
+        UnitCounter { unit, memory, msr, mask }.sampled();
+        self.found[place] = Some(Found { event, is_read: record.is_ok() });
+        if state & (RUNNING | STOPPING) != RUNNING {
+            // The unit stays stopped.
+            memory.change(HELD, if state & STOPPING != 0 { TOOK } else { 0 });
+            unit.clear(msr, control)?;
+        }
+        record.map(|_| true)
+    }
+
+    /// Returns whether a sample is one that its event asked for, and shows it. A sample that could not be read was
+    /// counted as lost.
+    fn shows(
+        &mut self,
+        kind: IbsKind,
+        record: Option<&IbsRecord>,
+        select: u32,
+        is_left: bool,
+    ) -> bool {
+        let latency = IbsSampling::of_select(select).latency();
+        let is_wanted = self.units.get(kind).zip(record).is_some_and(|(unit, record)| {
+            !record.is_void(unit)
+                && Levels::of(select).has(record.address(unit))
+                && record.exceeds(latency.into())
+        });
+        if record.is_some() && !is_wanted {
+            self.memory.count_dropped();
+        }
+        self.shown = is_wanted.then_some((kind, is_left));
+        is_wanted
+    }
+}
+
+/// Returns one bit for each bit of a unit's value.
+fn mask_of(kind: IbsKind, unit: &IbsUnit) -> u32 {
+    let [fetches, ops] = unit.capabilities().widths();
+    let width = match kind {
+        IbsKind::Fetch => fetches,
+        IbsKind::Op => ops,
+    };
+    (1 << width) - 1
+}
+
+impl EventFacility for Ibs<'_> {
+    const OFFERS: bool = true;
+    const UNITS: bool = true;
+
+    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+        // SAFETY: the register names an entry of the local vector table, and is only read.
+        let register = unsafe { MsrAddress::new(IBS_CTL) };
+        let assigned = msr.rdmsr_retrying(register).map(IbsCtl::from_bits);
+        let entry = assigned.ok().filter(|control| control.lvt_offset_valid());
+        let is_usable = entry.is_some_and(|control| {
+            platform.unmask_extended_interrupt(control.lvt_offset()).is_ok()
+        });
+        let (clear, set) = if is_usable { (0, USABLE) } else { (USABLE, 0) };
+        let all = self.each().map(|(kind, _, memory)| {
+            memory.change(clear, set);
+            kind.counter()
+        });
+        all.filter(|_| is_usable).collect()
+    }
+
+    fn access_unit<M: MsrBackend>(
+        &self,
+        msr: &M,
+        registers: &Counter,
+        access: UnitAccess,
+    ) -> Result<u64, MsrFault> {
+        let is_fetch = registers.value_register().get() == IBS_FETCH_CTL;
+        let kind = if is_fetch { IbsKind::Fetch } else { IbsKind::Op };
+        let Some(unit) = self.units.get(kind) else { return Ok(0) };
+        let counter = UnitCounter::new(unit, self.memory.of(kind), msr, registers);
+        match access {
+            UnitAccess::ReadValue => counter.value().map(u64::from),
+            UnitAccess::WriteValue(value) => {
+                counter.load(value);
+                Ok(0)
+            }
+            UnitAccess::ReadControl => counter.select(),
+            UnitAccess::WriteControl(0) => counter.stop().map(|()| 0),
+            UnitAccess::WriteControl(select) => counter.start(select).map(|()| 0),
+            UnitAccess::GoOn => counter.go_on().map(|()| 0),
+        }
+    }
+
+    fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
+        let Some(sampling) = Self::sampling_of(asked) else { return Ok(counters) };
+        self.check(asked, sampling).map_err(CounterError::NotPrecise)?;
+        let levels = asked.select.select_bits() & MODES;
+        asked.select = EventSelect::from_bits(levels | sampling.select().select_bits());
+        (asked.precision, asked.parts) = (None, SampleParts::NONE);
+        Ok(sampling.kind().counter().only())
+    }
+
+    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+        let mut outcome = Ok(());
+        for (kind, unit, memory) in self.each() {
+            let registers = running.registers(kind.counter());
+            let event = running.on(kind.counter());
+            if let Some(event) = event {
+                memory.reload.store(event.reloaded(&registers) as u32, Relaxed);
+            }
+            if event.is_some() && memory.is(RUNNING) {
+                // The session has found, or has written, what the registers hold.
+                memory.change(UNKNOWN, 0);
+            } else if memory.is(UNKNOWN) || running.are_lent() && memory.is(RUNNING) {
+                let stopped = UnitCounter::new(unit, memory, msr, &registers).stop();
+                let counters = kind.counter().only();
+                outcome = outcome.and(stopped.map_err(|fault| Unsettled { counters, fault }));
+            }
+        }
+        outcome
+    }
+
+    fn leave<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        event: &RunningEvent<'_>,
+    ) -> Result<Waiting, MsrFault> {
+        let Some((kind, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
+        let counter = UnitCounter { unit, memory, msr, mask: mask_of(kind, unit) };
+        let reloaded = counter.leave(event.id(), event.period_under_way());
+        Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
+    }
+
+    fn has_waiting<M: MsrBackend>(&self, _: &M) -> Result<bool, MsrFault> {
+        Ok(self.each().any(|(_, _, memory)| memory.is(HELD | LEFT)))
+    }
+
+    fn forget(&self, event: EventId) {
+        self.each().for_each(|(_, _, memory)| memory.left.forget(event));
+    }
+
+    fn lose(&self) {
+        for (_, _, memory) in self.each() {
+            memory.change(0, UNKNOWN);
+        }
+    }
+
+    fn instruction(&self) -> Option<PreciseSample> {
+        let (kind, _) = self.shown?;
+        Some(self.record()?.sample(self.units.get(kind)?))
+    }
+}
+
+/// The mode bits of a select.
+const MODES: u64 = 0b11 << 16;
