@@ -290,8 +290,8 @@ impl AddedSources {
     ) -> Result<KProfileSource, AddSourceError> {
         let interval = interval_of(event)?;
         if let Some(processor) = processor {
-            let (_, counters) = processor.resolve(event).map_err(AddSourceError::Event)?;
-            if (counters & processor.counters()).is_empty() {
+            let counters = processor.all_counters_of(event).map_err(AddSourceError::Event)?;
+            if counters.is_empty() {
                 return Err(AddSourceError::Event(CounterError::NoCounterForEvent));
             }
         }
@@ -417,8 +417,7 @@ impl AddedSources {
     ) -> Option<(&AtomicU32, IntervalLimits)> {
         let slot = self.find(source)?;
         let source = slot.source()?;
-        let (_, counters) = unit.resolve(&source.event).ok()?;
-        let declared = !(counters & unit.counters()).is_empty();
+        let declared = unit.all_counters_of(&source.event).is_ok_and(|all| !all.is_empty());
         declared.then(|| (&slot.interval, slot.limits()))
     }
 

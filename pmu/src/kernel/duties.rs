@@ -26,8 +26,7 @@ pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
 
 impl<K: Kernel> Duties<K> {
     /// Returns the [`Platform`](pmu_core::Platform) that [`Pmu`](crate::Pmu) uses. A kernel passes this platform to
-    /// drivers of hardware that `Pmu` does not drive, such as AMD's
-    /// [instruction-based sampling](crate::amd::ibs::IbsSampler::take).
+    /// drivers of hardware that `Pmu` does not drive.
     #[inline]
     pub fn platform() -> KernelApic<K> {
         LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))

@@ -168,7 +168,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// The call does not program what runs beside the counters. The kernel calls, afterwards:
     /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
-    /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram);
     /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
     ///
     /// # Context
@@ -205,7 +204,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let started = self.here(|here| {
                 let mut outcome = Ok(());
                 for source in profiles.try_running_sources(this)? {
-                    if !K::has_source(source) && !here.session.is_running(source) {
+                    if !here.session.is_running(source) {
                         outcome = outcome.and(here.session.start(source));
                     }
                 }

@@ -184,16 +184,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     }
 
     fn supports(&self, source: KProfileSource) -> bool {
-        K::has_source(source)
-            || self.0.sources().is_some_and(|sources| sources.query(source).is_supported())
+        self.0.sources().is_some_and(|sources| sources.query(source).is_supported())
     }
 
     #[inline(never)]
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
-        if K::has_source(source) {
-            return K::serve_source(request);
-        }
         let served = self.0.here(|here| match request {
             SourceRequest::Start(source) => here.session.start(source),
             SourceRequest::Stop(source) => here.session.stop(source),

@@ -1,10 +1,6 @@
 //! The duties of a kernel.
 
-use pmu_core::{
-    CoreThread, CounterSet, InterfaceError, Interval, KProfileSource, MsrBackend, Snapshot,
-    TimerUnavailable,
-};
-use pmu_kprofile::SourceRequest;
+use pmu_core::{CoreThread, CounterSet, Interval, MsrBackend, Snapshot, TimerUnavailable};
 
 use crate::kernel::facilities::Facilities;
 use crate::local_apic::Delivery;
@@ -155,101 +151,6 @@ pub unsafe trait Kernel: Sized + 'static {
     /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
     fn write_extended_entry(number: u8, entry: u32) {
         let _ = (number, entry);
-    }
-
-    /// Returns whether the kernel itself starts and stops `source`, a profile source that uses no counter. An example
-    /// is a source of AMD's instruction-based sampling. The kernel chooses a number for the source. The number is below
-    /// 0x8000, and no source in the machine's table has this number. The kernel passes this number to
-    /// [`Pmu::profile`](crate::Pmu::profile) or [`Pmu::sample`](crate::Pmu::sample). `Pmu` then calls
-    /// [`serve_source`](Self::serve_source) on every processor, to start the source and later to stop it.
-    ///
-    /// Instruction-based sampling raises its interrupts through an extended LVT entry. So a kernel with such a source
-    /// also implements [`read_extended_entry`](Self::read_extended_entry) and
-    /// [`write_extended_entry`](Self::write_extended_entry).
-    ///
-    /// The kernel's interrupt handler passes the samples of the source to the started profiles, by
-    /// [`Profiles::interrupt`](pmu_kprofile::Profiles::interrupt):
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::MyKernel as Bare;
-    /// # use stand_in::Registers;
-    /// # fn log(_: &IbsError) {}
-    /// use pmu::amd::ibs::{Ibs, IbsError, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
-    /// use pmu::core::{Claim, InterfaceError, KProfileSource, PlainFrame, SampledFrame};
-    /// use pmu::kprofile::SourceRequest;
-    /// use pmu::{Duties, Kernel, PerProcessor, Pmu};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    /// const OPS: KProfileSource = KProfileSource::new(0x7000).unwrap();
-    /// static MEMORY: [IbsMemory; 8] = [const { IbsMemory::new() }; 8];
-    /// static SAMPLERS: PerProcessor<IbsSampler<'static, Registers>, Duties<MyKernel>, 8> = PerProcessor::new();
-    ///
-    /// /// On each processor, as it comes up: `unit` is what `Machine::ibs_of` returned.
-    /// fn take_ops(unit: IbsUnit) {
-    ///     let (msr, apic) = (MyKernel::msr(), Duties::<MyKernel>::platform());
-    ///     let ops = IbsSampler::take(unit, msr, &apic, &MEMORY[MyKernel::this_processor()]);
-    ///     let _ = SAMPLERS.with(|place| *place = ops.inspect_err(log).ok());
-    /// }
-    ///
-    /// struct MyKernel;
-    /// # // SAFETY: there is one thread.
-    /// unsafe impl Kernel for MyKernel {
-    ///     // … and the two functions for extended entries
-    /// #   type Msr = Registers;
-    /// #   type Facilities = ();
-    /// #   fn msr() -> Registers { Bare::msr() }
-    /// #   fn this_processor() -> usize { 0 }
-    /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
-    /// #   fn write_performance_entry(_: u32) {}
-    /// #   fn end_of_interrupt() {}
-    /// #   fn interrupt(_: usize) {}
-    ///     fn has_source(source: KProfileSource) -> bool {
-    ///         source == OPS
-    ///     }
-    ///     fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
-    ///         let served = SAMPLERS.with(|place| {
-    ///             let ops = place.as_mut()?;
-    ///             let served = match request {
-    ///                 SourceRequest::Start(_) => ops.start(&IbsSampling::cycles(400_000)),
-    ///                 SourceRequest::Stop(_) => ops.stop(),
-    ///             };
-    ///             served.inspect_err(log).ok()
-    ///         });
-    ///         served.ok().flatten().ok_or(InterfaceError::UnsupportedSource(OPS))
-    ///     }
-    /// }
-    ///
-    /// fn non_maskable_interrupt(frame: &PlainFrame, unit: &IbsUnit) -> Claim {
-    ///     let ops = Ibs::new(unit, &MEMORY[frame.processor], |record: &IbsRecord| {
-    ///         let exact = SampledFrame::new(frame, record.address(unit));
-    ///         PMU.profiles().interrupt(&exact, OPS);
-    ///     });
-    ///     PMU.interrupt_beside(frame, ops, |_, _, _| ()).claim
-    /// }
-    /// # let _ = (non_maskable_interrupt, take_ops);
-    /// ```
-    ///
-    /// The default implementation, for a kernel without such sources, returns `false`.
-    ///
-    /// # Context
-    /// Task.
-    fn has_source(source: KProfileSource) -> bool {
-        let _ = source;
-        false
-    }
-
-    /// Starts or stops a source for which [`has_source`](Self::has_source) returns `true`, on the processor that
-    /// executes the call.
-    ///
-    /// # Context
-    /// Task, pinned; or the handler that calls [`Pmu::serve_call`](crate::Pmu::serve_call).
-    ///
-    /// # Errors
-    /// The source could not be started. Or the source could not be stopped, and may still run.
-    fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
-        let (SourceRequest::Start(source) | SourceRequest::Stop(source)) = request;
-        Err(InterfaceError::UnsupportedSource(source))
     }
 
     /// Returns the delivery of the performance interrupt. The default implementation selects an NMI.

@@ -274,40 +274,60 @@ fn sizes_and_reserved_fields_are_judged_as_linux_does() {
 /// As Linux' AMD core PMU passes precise events on to IBS: cycles, 0x76 and 0xC1, of precision 1 and 2.
 #[test]
 fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
-    use pmu::amd::ibs::IbsSampling;
+    use pmu::amd::ibs::{Ibs, IbsMemory, IbsUnits};
+    use pmu::core::{
+        CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
+        EventEntry, EventTable, MAX_COUNTERS, NotPrecise, OpenedEvents,
+    };
     use pmu::perf::PerfEvent;
-    let sampling = |text: &str| PerfEvent::parse(text, |_| None).unwrap().attr.op_sampling();
-    let (cycles, ops) = (IbsSampling::cycles(400_000), IbsSampling::ops(400_000));
-    for (text, expected) in [
-        ("cycles/period=400000/p", cycles.at(true, true)),
-        ("cycles/period=400000/upp", cycles.at(true, false)),
-        ("cpu/event=0x76,period=400000/pp", cycles.at(true, true)),
-        ("cpu/event=0xc1,period=400000/kpp", ops.at(false, true)),
-        // Too long: the start refuses it.
-        ("cycles/period=0x100000000/p", IbsSampling::cycles(u32::MAX).at(true, true)),
-    ] {
-        assert_eq!(sampling(text), Ok(Some(expected)), "{text}");
-    }
-    let refused = Err(PerfError::Facility(Facility::PreciseSampling));
+    use pmu_tests::opened::{Mock, fed_events};
+    use pmu_virt::{AmdConfiguration, Configuration, IbsConfiguration, VirtualIbs, VirtualPmu};
+    let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
+    let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
+    let (unit, units) =
+        (pmu::amd::counters(&mock.snapshot()).unwrap(), IbsUnits::of(&mock.snapshot()).unwrap());
+    let (memory, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
+    let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
+    let source = OpenedEvents::new(&unit, &table as &EventTable).with(Ibs::new(&units, &memory));
+    let mut session =
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &counters).unwrap();
+    let mut place = |text: &str| {
+        let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
+        let id = session.open_event(&unit, &event)?;
+        session.start_event(id, 0)?;
+        let on = session.counter_of(id);
+        session.close_event(id, 0).map(|_| on)
+    };
     for text in [
-        "cycles/period=400000/ppp",
-        "cycles/period=400000/ppG",
-        "instructions/period=400000/pp",
-        "cpu/event=0x76,umask=1,period=400000/pp",
-        "cpu/event=0xc1,inv,period=400000/pp",
-        "cpu/event=0xc0,period=400000/pp",
+        "cycles/period=400000/p",
+        "cycles/period=400000/upp",
+        "cpu/event=0x76,period=400000/pp",
+        "cpu/event=0xc1,period=400000/kpp",
+        "cycles/period=0x100000000/p",
+        "cpu/event=0x76,period=400001/pp",
     ] {
-        assert_eq!(sampling(text), refused, "{text}");
+        assert_eq!(place(text), Ok(Some(CounterId::OP_UNIT)), "{text}");
     }
-    assert_eq!(sampling("cycles/period=400000/u"), Ok(None));
+    let refused = |why| Err(CounterError::NotPrecise(why));
+    for (text, why) in [
+        ("cycles/period=400000/ppp", NotPrecise::NoExactCounter),
+        ("instructions/period=400000/pp", NotPrecise::NoFacility),
+        ("cpu/event=0x76,umask=1,period=400000/pp", NotPrecise::NoFacility),
+        ("cpu/event=0xc1,inv,period=400000/pp", NotPrecise::NoFacility),
+        ("cpu/event=0xc0,period=400000/pp", NotPrecise::NoFacility),
+        ("cycles:pp", NotPrecise::NoPeriod),
+    ] {
+        assert_eq!(place(text), refused(why), "{text}");
+    }
+    // This processor has no guests.
+    assert_eq!(place("cycles/period=400000/ppG"), Err(CounterError::GuestModeUnsupported));
     assert_eq!(
-        sampling("cycles/period=400000,config2=1/pp"),
-        Err(PerfError::Facility(Facility::AutoCounterReload))
+        place("cycles/period=400000,branch_type=any/pp"),
+        Err(CounterError::BranchesUnsupported)
     );
-    assert_eq!(
-        sampling("cycles/period=400000,branch_type=any/pp"),
-        Err(PerfError::Facility(Facility::BranchRecords))
-    );
+    let plain = place("cycles/period=400000/u").unwrap();
+    assert!(plain.is_some_and(|counter| !counter.is_fixed()));
 }
 
 #[test]

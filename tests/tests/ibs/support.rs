@@ -2,12 +2,10 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_amd::ibs::{
-    Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits,
-};
+use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
 use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    Event, EventEntry, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::fed_events;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -183,8 +181,14 @@ impl Kernel {
     /// Takes the processor's counters and units.
     pub(crate) fn try_take<'m>(&'m self, mock: &'m Mock<'m>) -> Result<Session<'m>, CounterError> {
         let unit = &self.counters;
-        let session =
-            CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.counter_memory)?;
+        let session = CounterSession::take(
+            self.source(),
+            unit,
+            CounterSet::ALL,
+            mock,
+            mock,
+            &self.counter_memory,
+        )?;
         self.table.set_min_period(1);
         Ok(session)
     }

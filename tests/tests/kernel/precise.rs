@@ -108,7 +108,7 @@ fn processors() -> [(u8, PreciseConfiguration); 3] {
 }
 
 fn sampled(sample: &PmuSample<'_, Recording>) {
-    let (pebs, _) = sample.facility();
+    let ((pebs, _), _) = sample.facility();
     let record = pebs.as_ref().and_then(|pebs| pebs.record());
     assert_eq!(record.is_some(), sample.instruction().is_some());
     let branches = sample.branches().map(|branch| branch.from).collect();

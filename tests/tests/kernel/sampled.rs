@@ -1,23 +1,28 @@
-//! Profiles by a source of the kernel's own: the exact addresses of AMD's instruction-based sampling.
+//! Profiles by the exact addresses of AMD's instruction-based sampling.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Mutex;
 
-use pmu::amd::ibs::IbsSampler;
+use pmu::PmuError;
+use pmu::amd::ibs::IbsSampling;
 use pmu::core::{Event, GenericEvent, InterruptFrame, KProfileSource};
-use pmu::{Duties, PmuError};
 use pmu_tests::opened::processors;
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, FedOp};
 
-use crate::world::{Happens, Machine, OPS, PROCESSORS, Registers, TestPmu, World, unit};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 
 const BASE: u64 = 0x40_0000;
 /// Address at which every interrupt comes, behind every op.
 const INTERRUPTED: u64 = 0x50_0000;
 
-/// Runs a test on a machine of each of AMD's configurations, whose processors are up and have samplers.
+/// Every 4,096th op.
+const OPS: Event = IbsSampling::ops().event().every(4_096);
+/// Number of ops that a processor executes in a test.
+const EXECUTED: u64 = 30_000;
+
+/// Runs a test on a machine of each of AMD's configurations, whose processors are up.
 fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
     for processor in processors(Deviations::NONE) {
         if !matches!(processor.configuration, Configuration::Amd(_)) {
@@ -27,19 +32,11 @@ fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
         machine.up();
         for index in 0..PROCESSORS {
             machine.pc[index].set(INTERRUPTED);
-            machine.on(index, || {
-                let apic = Duties::<World>::platform();
-                let taken = IbsSampler::take(unit(), Registers, &apic, &machine.ops[index]);
-                *machine.samplers[index].borrow_mut() = Some(taken.unwrap());
-            });
         }
         test(machine, pmu);
         for index in 0..PROCESSORS {
             let enabled = machine.mocks[index].with_sampling_unit(|unit| unit.is_enabled());
             assert_eq!(enabled, Some(false));
-            machine
-                .on(index, || machine.samplers[index].borrow_mut().as_mut().unwrap().shut_down())
-                .unwrap();
         }
         machine.down();
     }
@@ -59,13 +56,12 @@ fn execute(machine: &Machine, processor: usize, ops: u64) -> Vec<u64> {
 fn a_callback_gets_the_address_of_each_sampled_op_on_each_processor() {
     on_each(|machine, pmu| {
         let (called, sampled) = (Mutex::new(vec![]), RefCell::new(vec![]));
-        let callback = |frame: &dyn InterruptFrame, source: KProfileSource| {
-            assert_eq!(source, OPS);
+        let callback = |frame: &dyn InterruptFrame, _: KProfileSource| {
             called.lock().unwrap().push((frame.processor().index(), frame.pc()));
         };
         let work = || {
             for processor in [0, 2, 1] {
-                let of = execute(machine, processor, 1_000).into_iter();
+                let of = execute(machine, processor, EXECUTED).into_iter();
                 sampled.borrow_mut().extend(of.map(|address| (processor, address)));
             }
         };
@@ -73,7 +69,7 @@ fn a_callback_gets_the_address_of_each_sampled_op_on_each_processor() {
         assert_eq!(*called.lock().unwrap(), *sampled.borrow());
         assert!(sampled.borrow().len() > 12);
         // The end of the profile has stopped the sampling.
-        assert_eq!(execute(machine, 0, 1_000), []);
+        assert_eq!(execute(machine, 0, EXECUTED), []);
         assert_eq!(called.lock().unwrap().len(), sampled.borrow().len());
     });
 }
@@ -81,13 +77,13 @@ fn a_callback_gets_the_address_of_each_sampled_op_on_each_processor() {
 #[test]
 fn a_histogram_of_sampled_ops_has_their_addresses_and_a_counter_s_the_interrupted_one() {
     on_each(|machine, pmu| {
-        let buffers: [[AtomicU32; 1024]; 2] =
-            core::array::from_fn(|_| core::array::from_fn(|_| AtomicU32::new(0)));
+        let buffer = || (0..0x8000).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+        let buffers = [buffer(), buffer()];
         let sampled = Cell::new(vec![]);
         let cycles = Event::generic(GenericEvent::Cycles).every(10_007);
         let both = || {
-            let profile = pmu.profile(OPS, BASE..BASE + 0x1000, &buffers[0], || {
-                sampled.set(execute(machine, 0, 1_000));
+            let profile = pmu.profile(OPS, BASE..BASE + 0x2_0000, &buffers[0], || {
+                sampled.set(execute(machine, 0, EXECUTED));
                 machine.happen(0, Happens::Cycles, 10_007);
             });
             let hits: Vec<_> = profile.unwrap().hits().map(|(at, _)| at.start).collect();
@@ -105,14 +101,16 @@ fn a_histogram_of_sampled_ops_has_their_addresses_and_a_counter_s_the_interrupte
 }
 
 #[test]
-fn a_source_that_the_kernel_cannot_start_is_refused_and_the_others_are_stopped() {
+fn a_source_that_a_processor_cannot_start_is_refused_and_the_others_are_stopped() {
     on_each(|machine, pmu| {
-        let last = machine.samplers[2].take();
+        // Another user took the entry of the last processor's units.
+        machine.on(2, || pmu.processor_down()).unwrap();
+        (0..4).for_each(|entry| machine.mocks[2].set_extended_entry(entry, 0xE1));
+        machine.on(2, || pmu.processor_up(&machine.snapshot())).unwrap();
         let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
         let refused = machine.on(0, || pmu.sample(OPS, &callback, || panic!("not run")));
         assert!(matches!(refused, Err(PmuError::Profile(_))), "{refused:?}");
-        assert_eq!(execute(machine, 0, 1_000), []);
-        *machine.samplers[2].borrow_mut() = last;
+        assert_eq!(execute(machine, 0, EXECUTED), []);
         let other = KProfileSource::new(0x7001).unwrap();
         let buffer = [AtomicU32::new(0)];
         let profile = machine.on(0, || pmu.profile(other, 0..4, &buffer, || ()));

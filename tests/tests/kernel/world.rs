@@ -2,17 +2,13 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
-use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit};
 use pmu::core::{
-    CoreCounters, CoreThread, EventOverflow, InterfaceError, KProfileSource, MsrAddress,
-    MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, Report, SampledFrame,
-    Snapshot,
+    CoreCounters, CoreThread, EventOverflow, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate,
+    PlainFrame, Platform, PmcIndex, Report, Snapshot,
 };
 use pmu::intel::SiblingErratum;
-use pmu::kprofile::SourceRequest;
 use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuTopDown};
 use pmu_tests::deviations::snapshot;
-use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
@@ -91,22 +87,10 @@ pub(crate) struct Machine {
     pub(crate) pc: [Cell<u64>; PROCESSORS],
     pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
     pub(crate) overflows: RefCell<Vec<(usize, EventOverflow)>>,
-    /// The samplers of ops that the test took.
-    pub(crate) samplers: [RefCell<Option<IbsSampler<'static, Registers>>>; PROCESSORS],
-    pub(crate) ops: [IbsMemory; PROCESSORS],
     beside: Beside,
     pub(crate) top_down: PmuTopDown<World, PROCESSORS>,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
-}
-
-/// The source of sampled ops, which is the kernel's.
-pub(crate) const OPS: KProfileSource = KProfileSource::new(0x7000).unwrap();
-
-/// Returns the unit that samples ops.
-pub(crate) fn unit() -> IbsUnit {
-    let machine = machine().pmu().machine().unwrap();
-    machine.ibs_of(&ibs_processor(0x19, 0x61, 0xBFF), IbsKind::Op).unwrap()
 }
 
 impl Machine {
@@ -187,8 +171,6 @@ impl Machine {
             pc: [const { Cell::new(0) }; PROCESSORS],
             interrupted: RefCell::default(),
             overflows: RefCell::default(),
-            samplers: Default::default(),
-            ops: Default::default(),
             beside,
             top_down: PmuTopDown::new(),
             sampled: RefCell::default(),
@@ -208,7 +190,8 @@ impl Machine {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let here = self.here.get().min(PROCESSORS - 1);
-        if self.beside != Beside::Nothing {
+        let is_amd = matches!(self.configurations[here], Configuration::Amd(_));
+        if is_amd || self.beside != Beside::Nothing {
             return self.mocks[here].snapshot();
         }
         snapshot(self.configurations[here], Deviations::NONE)
@@ -264,20 +247,7 @@ impl Machine {
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
-        let interrupted = match self.samplers[here].try_borrow().is_ok_and(|ops| ops.is_none()) {
-            true => self.pmu().interrupt_with(&frame, |sample| overflowed(*sample)),
-            false => {
-                let unit = unit();
-                let ops = Ibs::new(&unit, &self.ops[here], |record: &IbsRecord| {
-                    let exact = SampledFrame::new(&frame, record.address(&unit));
-                    self.pmu().profiles().interrupt(&exact, OPS);
-                });
-                self.pmu().interrupt_beside(&frame, ops, |report, _, _| match report {
-                    Report::Event(overflow) => overflowed(overflow),
-                    Report::Source(_) => {}
-                })
-            }
-        };
+        let interrupted = self.pmu().interrupt_with(&frame, |sample| overflowed(*sample));
         self.interrupted.borrow_mut().push((here, interrupted));
     }
 
@@ -327,7 +297,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = pmu::BranchRecords;
+    type Facilities = (pmu::BranchRecords, pmu::PreciseRecords<512>);
 
     fn msr() -> Registers {
         Registers
@@ -377,20 +347,6 @@ unsafe impl Kernel for World {
 
     fn write_extended_entry(number: u8, entry: u32) {
         mock().set_extended_entry(number, entry);
-    }
-
-    fn has_source(source: KProfileSource) -> bool {
-        source == OPS
-    }
-
-    fn serve_source(request: SourceRequest) -> Result<(), InterfaceError> {
-        let mut ops = machine().samplers[Self::this_processor()].borrow_mut();
-        let ops = ops.as_mut().ok_or(InterfaceError::UnsupportedSource(OPS))?;
-        let served = match request {
-            SourceRequest::Start(_) => ops.start(&IbsSampling::ops(160)),
-            SourceRequest::Stop(_) => ops.stop(),
-        };
-        served.map_err(|_| InterfaceError::UnsupportedSource(OPS))
     }
 
     fn delivery() -> Delivery {

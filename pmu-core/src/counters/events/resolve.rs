@@ -27,6 +27,14 @@ impl CounterUnit {
         self.resolve(event).map(|(_, capable)| capable)
     }
 
+    /// Returns the counters, with the sampling units, that can count an event.
+    pub(crate) fn all_counters_of(&self, event: &Event) -> Result<CounterSet, CounterError> {
+        match event.of_unit() {
+            Some(_) => Ok(self.sampling_units()),
+            None => self.counters_of(event).map(|counters| counters & self.counters()),
+        }
+    }
+
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
         let plain = match event.kind {
