@@ -5,7 +5,6 @@ use pmu_core::{
 };
 
 use crate::cpuid::Family;
-use crate::ibs::capabilities::IbsCapabilities;
 use crate::registers::{
     COUNTER_WIDTH, LEGACY_COUNTERS, PERF_CNTR_GLOBAL_CTL, PERF_CNTR_GLOBAL_STATUS,
     PERF_CNTR_GLOBAL_STATUS_CLR, PERF_CTL0, PERF_CTR0, PERF_LEGACY_CTL0, PERF_LEGACY_CTR0, PerfCtl,
@@ -95,7 +94,6 @@ fn best(processor: &Snapshot) -> CounterUnit {
     // Delivery leaves the LVT entry of AMD's local APIC unmasked (APM vol. 2, §16.4.4, has no such side effect). A
     // hypervisor's APIC may mask it.
     unit.set_masked_on_delivery(processor.has_hypervisor());
-    unit.set_sampling_units(IbsCapabilities::of(processor).map_or([0; 2], IbsCapabilities::widths));
     // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
     if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
         unit.set_guest_bits(GUEST_ONLY, HOST_ONLY);

@@ -283,8 +283,7 @@ impl Ibs<'_> {
         if let Ok(record) = &record {
             memory.keep(record, control);
         }
-        let mask = mask_of(kind, unit);
-        UnitCounter { unit, memory, msr, mask }.sampled();
+        UnitCounter::new(unit, memory, msr, &registers(unit)).sampled();
         self.found[place] = Some(Found { event, is_read: record.is_ok() });
         if state & (RUNNING | STOPPING) != RUNNING {
             // The unit stays stopped.
@@ -317,19 +316,22 @@ impl Ibs<'_> {
     }
 }
 
-/// Returns one bit for each bit of a unit's value.
-fn mask_of(kind: IbsKind, unit: &IbsUnit) -> u32 {
-    let [fetches, ops] = unit.capabilities().widths();
-    let width = match kind {
-        IbsKind::Fetch => fetches,
-        IbsKind::Op => ops,
-    };
-    (1 << width) - 1
+/// Returns a unit as a counter.
+fn registers(unit: &IbsUnit) -> Counter {
+    Counter::of_unit(unit.control(), unit.width())
 }
 
 impl EventFacility for Ibs<'_> {
     const OFFERS: bool = true;
     const UNITS: bool = true;
+
+    fn units(&self) -> CounterSet {
+        self.each().map(|(kind, _, _)| kind.counter()).collect()
+    }
+
+    fn unit(&self, counter: CounterId) -> Option<Counter> {
+        self.of(counter).map(|(_, unit, _)| registers(unit))
+    }
 
     fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
         // SAFETY: the register names an entry of the local vector table, and is only read.
@@ -382,7 +384,7 @@ impl EventFacility for Ibs<'_> {
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let mut outcome = Ok(());
         for (kind, unit, memory) in self.each() {
-            let registers = running.registers(kind.counter());
+            let registers = registers(unit);
             let event = running.on(kind.counter());
             if let Some(event) = event {
                 memory.reload.store(event.reloaded(&registers) as u32, Relaxed);
@@ -405,8 +407,8 @@ impl EventFacility for Ibs<'_> {
         counter: CounterId,
         event: &RunningEvent<'_>,
     ) -> Result<Waiting, MsrFault> {
-        let Some((kind, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
-        let counter = UnitCounter { unit, memory, msr, mask: mask_of(kind, unit) };
+        let Some((_, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
+        let counter = UnitCounter::new(unit, memory, msr, &registers(unit));
         let reloaded = counter.leave(event.id(), event.period_under_way());
         Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
     }

@@ -4,7 +4,6 @@ use core::fmt;
 
 use pmu_core::{Event, EventSelect, Precision};
 
-use crate::ibs::capabilities::IbsCapabilities;
 use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::{IbsFetchCtl, IbsFetchCtl2, IbsOpCtl, IbsOpCtl2};
 use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
@@ -386,19 +385,19 @@ impl IbsUnit {
         }
     }
 
+    /// Returns the number of bits that count the events until a sample.
+    pub(crate) const fn width(&self) -> u8 {
+        match self.kind() {
+            IbsKind::Op if self.capabilities().wide_period() => 27,
+            IbsKind::Fetch | IbsKind::Op => 20,
+        }
+    }
+
     /// Returns the count in the control register: of ops and cycles exactly, of fetches in sixteens.
     pub(crate) fn count(&self, control: u64) -> u32 {
         match self.kind() {
             IbsKind::Fetch => u32::from(IbsFetchCtl::from_bits(control).count()) << 4,
             IbsKind::Op => IbsOpCtl::from_bits(control).count(),
         }
-    }
-}
-
-impl IbsCapabilities {
-    /// Returns the numbers of bits that count the events until a sample, of fetches and of ops; 0 for no unit.
-    pub(crate) const fn widths(self) -> [u8; 2] {
-        let ops = if self.wide_period() { 27 } else { 20 };
-        [if self.fetch() { 20 } else { 0 }, if self.op() { ops } else { 0 }]
     }
 }

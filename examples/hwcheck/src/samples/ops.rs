@@ -1,6 +1,6 @@
 //! The claims of AMD's instruction-based sampling that Linux' own driver of it settles.
 
-use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit};
+use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
 use pmu_core::{MsrErrorKind, MsrUpdate, Snapshot};
 use pmu_virt::{GuestFacility, IbsConfiguration, Read, VirtualIbs};
 
@@ -38,26 +38,27 @@ pub fn samples(machine: &dyn Machine, tell: &mut dyn FnMut(Claim)) {
 }
 
 fn samples_of(machine: &dyn Machine, sizes: Sizes, tell: &mut dyn FnMut(Claim)) {
-    let Some(unit) = IbsUnit::of(&Snapshot::capture(Cpuid(machine)), IbsKind::Op) else { return };
+    let units = IbsUnits::of(&Snapshot::capture(Cpuid(machine)));
+    let Some(unit) = units.as_ref().and_then(|units| units.get(IbsKind::Op)) else { return };
     if !unit.capabilities().counts_ops() {
         return;
     }
     let times = sizes.periods * u64::from(sizes.period) / OPS;
     if let Some(ops) = machine.sample_ops(sizes.period, &mut || counted_ops(times)) {
-        let of_loop = in_loop(&unit, &ops);
+        let of_loop = in_loop(unit, &ops);
         tell(period(of_loop.len(), times * OPS, sizes.period));
-        tell(address(&unit, &of_loop));
+        tell(address(unit, &of_loop));
     }
     let memory = Memory::new(interrupts::available_memory(machine), identity::last_cache(machine));
     let mut chase = || Workload::Chase.execute(&memory, sizes.loads);
     if let Some(ops) = machine.sample_ops(sizes.chase_period, &mut chase) {
-        tell(latency(&unit, &ops));
+        tell(latency(unit, &ops));
     }
 }
 
 /// The claim that the registers of instruction-based sampling are those that CPUID declares. They are only read.
 pub fn registers(machine: &dyn Machine) -> Option<Claim> {
-    IbsUnit::of(&Snapshot::capture(Cpuid(machine)), IbsKind::Op)?;
+    IbsUnits::of(&Snapshot::capture(Cpuid(machine)))?.get(IbsKind::Op)?;
     let capabilities = machine.cpuid(0x8000_001B, 0)[0];
     let model = VirtualIbs::new(IbsConfiguration { capabilities, ..IbsConfiguration::ZEN_4 });
     let answers = (0xC001_1030..=0xC001_103F).map(|register| {

@@ -48,8 +48,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns those of the counters that are sampling units: no register of the counters knows them.
     #[inline]
     pub(crate) fn units_of(&self, counters: CounterSet) -> CounterSet {
-        let units = self.unit().sampling_units();
-        if S::Facility::UNITS { counters & units } else { CounterSet::NONE }
+        if S::Facility::UNITS {
+            counters & self.source.facility().units()
+        } else {
+            CounterSet::NONE
+        }
     }
 
     /// Returns the bits of the global registers for these counters.

@@ -77,8 +77,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let only = if !opens_events(&source) { only & CounterSet::GENERAL } else { only };
         let mut declared = source.unit().shared_with(processor) & only;
         if S::Facility::UNITS {
-            let units = source.unit().sampling_units() & processor.sampling_units();
-            declared = declared | units & only;
+            declared = declared | source.facility().units() & only;
         }
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();

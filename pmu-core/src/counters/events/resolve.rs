@@ -30,7 +30,7 @@ impl CounterUnit {
     /// Returns the counters, with the sampling units, that can count an event.
     pub(crate) fn all_counters_of(&self, event: &Event) -> Result<CounterSet, CounterError> {
         match event.of_unit() {
-            Some(_) => Ok(self.sampling_units()),
+            Some(_) => Ok(CounterSet::UNITS),
             None => self.counters_of(event).map(|counters| counters & self.counters()),
         }
     }

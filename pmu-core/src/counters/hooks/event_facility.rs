@@ -64,10 +64,22 @@ pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
 
-    /// `true` if the facility drives [sampling units](crate::CounterUnit::sampling_units): each is one more counter of
-    /// the session, with a value and a control that [`access_unit`](Self::access_unit) reads and writes. The samples are
+    /// `true` if the facility drives sampling units (AMD's IBS): each is one more counter of the session, with a value
+    /// and a control that [`access_unit`](Self::access_unit) reads and writes. The samples are
     /// [records](Facility::next_record).
     const UNITS: bool = false;
+
+    /// Returns the sampling units of the processor: [`FETCH_UNIT`](CounterId::FETCH_UNIT) and
+    /// [`OP_UNIT`](CounterId::OP_UNIT).
+    fn units(&self) -> CounterSet {
+        CounterSet::NONE
+    }
+
+    /// Returns a sampling unit as a [counter](Counter::of_unit). The call is only for one of the [units](Self::units).
+    fn unit(&self, counter: CounterId) -> Option<Counter> {
+        let _ = counter;
+        None
+    }
 
     /// Lets the sampling units interrupt. Returns those that can be used: firmware assigned an interrupt to them, and
     /// the platform unmasked its entry of the local vector table.
@@ -233,6 +245,14 @@ impl<F: EventFacility> EventFacility for Option<F> {
     const OFFERS: bool = F::OFFERS;
     const UNITS: bool = F::UNITS;
 
+    fn units(&self) -> CounterSet {
+        self.as_ref().map_or(CounterSet::NONE, F::units)
+    }
+
+    fn unit(&self, counter: CounterId) -> Option<Counter> {
+        self.as_ref().and_then(|facility| facility.unit(counter))
+    }
+
     fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
         self.as_ref().map_or(CounterSet::NONE, |facility| facility.unmask_units(msr, platform))
     }
@@ -323,6 +343,14 @@ impl<F: EventFacility> EventFacility for Option<F> {
 impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     const OFFERS: bool = A::OFFERS || B::OFFERS;
     const UNITS: bool = A::UNITS || B::UNITS;
+
+    fn units(&self) -> CounterSet {
+        self.0.units() | self.1.units()
+    }
+
+    fn unit(&self, counter: CounterId) -> Option<Counter> {
+        self.0.unit(counter).or_else(|| self.1.unit(counter))
+    }
 
     fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
         if A::UNITS {

@@ -121,19 +121,15 @@ pub(crate) fn opens_events(source: &impl EventSource) -> bool {
 /// Returns the registers of a counter of a source's session.
 #[inline]
 pub(crate) fn registers_of<S: EventSource>(source: &S, counter: CounterId) -> Counter {
-    let unit = source.unit();
-    if S::Facility::UNITS && unit.sampling_units().contains(counter) {
-        unit.sampling_unit(counter)
-    } else {
-        unit.registers(counter)
-    }
+    let of_facility = if S::Facility::UNITS { source.facility().unit(counter) } else { None };
+    of_facility.unwrap_or_else(|| source.unit().registers(counter))
 }
 
 /// Returns the counters that a session of the source may have.
 #[inline]
 pub(crate) fn counters_of<S: EventSource>(source: &S) -> CounterSet {
-    let unit = source.unit();
-    if S::Facility::UNITS { unit.counters() | unit.sampling_units() } else { unit.counters() }
+    let counters = source.unit().counters();
+    if S::Facility::UNITS { counters | source.facility().units() } else { counters }
 }
 
 /// Reads a counter, with one retry.

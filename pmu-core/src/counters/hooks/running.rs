@@ -94,10 +94,7 @@ impl<'r> Running<'r> {
 
     /// Returns the registers of one of these counters.
     pub fn registers(&self, counter: CounterId) -> Counter {
-        match self.unit.sampling_units().contains(counter) {
-            true => self.unit.sampling_unit(counter),
-            false => self.unit.registers(counter),
-        }
+        self.unit.registers(counter)
     }
 
     /// Returns the event that is on a counter.

@@ -27,7 +27,7 @@ where
         let (mut changed, mut sampled) = (CounterSet::NONE, CounterSet::NONE);
         while let Some(record) = self.facility.next_record() {
             if S::Facility::UNITS {
-                sampled = sampled | self.unit().sampling_units() & record.counter.only();
+                sampled = sampled | self.source.facility().units() & record.counter.only();
             }
             if self.report_record(record) {
                 changed = changed | record.counter.only();

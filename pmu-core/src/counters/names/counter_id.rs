@@ -31,10 +31,11 @@ pub struct CounterId(u8);
 impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
-    /// The unit that samples fetches, on a processor with [sampling units](crate::CounterUnit::sampling_units).
+    /// The unit that samples fetches (AMD's IBS), if the session's facility drives
+    /// [sampling units](crate::EventFacility::UNITS). Such processors have no fixed counters.
     pub const FETCH_UNIT: Self = Self(Self::FIRST_FIXED);
 
-    /// The unit that samples ops, on a processor with [sampling units](crate::CounterUnit::sampling_units).
+    /// The unit that samples ops (AMD's IBS).
     pub const OP_UNIT: Self = Self(Self::FIRST_FIXED + 1);
 
     /// Returns the general counter with this number, or `None` if `number` is [`MAX_GENERAL`] or greater.
@@ -115,6 +116,10 @@ impl CounterSet {
 
     /// The set of the fixed counters that a processor can have.
     pub const FIXED: Self = Self(((1 << MAX_FIXED) - 1) << CounterId::FIRST_FIXED);
+
+    /// The set of the [sampling units](crate::EventFacility::UNITS) that a processor can have. They take the places of
+    /// fixed counters, which such processors lack.
+    pub const UNITS: Self = Self(0b11 << CounterId::FIRST_FIXED);
 
     /// The set of all counters that a processor can have.
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);

@@ -201,6 +201,20 @@ impl Counter {
         }
     }
 
+    /// Creates a sampling unit as a counter of `width` bits, at most 31. `register` is the unit's control register, by
+    /// which errors name it. The session never accesses the register: the
+    /// [facility](crate::EventFacility::access_unit) does.
+    pub const fn of_unit(register: MsrAddress, width: u8) -> Self {
+        Self {
+            control: CounterControl::Select(register),
+            value: register,
+            full: None,
+            sign_extended: false,
+            rdpmc: None,
+            mask: (1 << (width % 32)) - 1,
+        }
+    }
+
     /// Returns whether the counter is a sampling unit, which a facility drives: a hardware counter has 32 bits or more.
     #[inline]
     pub(crate) const fn is_unit(&self) -> bool {

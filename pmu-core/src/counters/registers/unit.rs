@@ -38,8 +38,6 @@ pub struct CounterUnit {
     pub(crate) event_bits: u64,
     named: &'static [u64; GenericEvent::COUNT],
     pub(crate) has_generic: u8,
-    /// Widths of the two sampling units; 0: there is no such unit.
-    sampling: [u8; 2],
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
@@ -71,7 +69,6 @@ impl CounterUnit {
             event_bits: 0,
             named: &[0; _],
             has_generic: 0,
-            sampling: [0; 2],
             user_rdpmc_control: false,
             masked_on_delivery: false,
             runs_no_guests: false,
@@ -264,15 +261,6 @@ impl CounterUnit {
         self.precise = Some(precise);
     }
 
-    /// Declares the processor's sampling units (AMD's IBS): `widths` are the numbers of bits that can count the fetches
-    /// and the ops between two samples; 0: the processor lacks the unit. A session whose
-    /// [facility](crate::EventFacility::UNITS) drives the units has them as
-    /// [`FETCH_UNIT`](crate::CounterId::FETCH_UNIT) and [`OP_UNIT`](crate::CounterId::OP_UNIT), in the places of fixed
-    /// counters, which such a processor lacks.
-    pub const fn set_sampling_units(&mut self, widths: [u8; 2]) {
-        self.sampling = widths;
-    }
-
     /// Declares whether the local APIC may mask the LVT entry when it delivers the performance interrupt. With `true`,
     /// [`service`](crate::service) unmasks the entry each time.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
@@ -407,32 +395,6 @@ impl CounterUnit {
         self.counters.contains(counter).then(|| self.registers(counter))
     }
 
-    /// Returns the processor's sampling units.
-    pub const fn sampling_units(&self) -> CounterSet {
-        let [fetches, ops] = self.sampling;
-        CounterSet::fixed((fetches != 0) as u8 | ((ops != 0) as u8) << 1)
-    }
-
-    /// Returns a sampling unit as a counter. Each access is the facility's.
-    pub(crate) fn sampling_unit(&self, counter: CounterId) -> Counter {
-        let [fetches, ops] = self.sampling;
-        let (register, width) = match counter.number() {
-            0 => (IBS_FETCH_CTL, fetches),
-            _ => (IBS_OP_CTL, ops),
-        };
-        // SAFETY: only the facility accesses it.
-        let value = unsafe { MsrAddress::new(register) };
-        let control = CounterControl::Select(value);
-        Counter {
-            control,
-            value,
-            full: None,
-            sign_extended: false,
-            rdpmc: None,
-            mask: mask_of(width),
-        }
-    }
-
     /// Returns the registers of a counter that is in this unit.
     #[inline]
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
@@ -528,10 +490,6 @@ impl CounterUnit {
 /// Select bit that excludes the events of aborted transactions: only `IA32_PERFEVTSEL2` has it (SDM vol. 3B,
 /// "Performance Monitoring and Intel TSX"). No other vendor has the bit.
 pub(crate) const IN_TXCP: u64 = 1 << 33;
-
-/// `IBS_FETCH_CTL` and `IBS_OP_CTL`, by which errors name a sampling unit.
-const IBS_FETCH_CTL: u32 = 0xC001_1030;
-const IBS_OP_CTL: u32 = 0xC001_1033;
 
 const fn mask_of(width: u8) -> u64 {
     match 64u32.checked_sub(width as u32) {
