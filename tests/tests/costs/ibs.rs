@@ -1,9 +1,9 @@
 //! Costs of instruction-based sampling in register accesses: exact, and equal to the table in COSTS.md.
 
-use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampler, IbsSampling, IbsUnit};
+use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents, service_with,
+    OpenedEvents, service,
 };
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
@@ -23,21 +23,21 @@ fn text([reads, writes]: Cost) -> String {
     }
 }
 
-/// Costs of one unit: of a counter's interrupt without a sample, beyond the counter's own; of an interrupt with a
-/// sample whose every register has a meaning, and with one of which few have; of a start, and of a stop.
+/// Costs of one unit, beyond the counters' own: of a counter's interrupt without a sample; of an interrupt with a sample
+/// whose every register has a meaning, and with one of which few have; of a start, and of a stop.
 fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Cost; 5] {
     let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(ibs));
     let _ = mock.with_pmu(|pmu| pmu.write(0xC000_0301, 0));
     let counter_unit = pmu_amd::counters(&mock.snapshot()).unwrap();
-    let unit = IbsUnit::of(&ibs_processor(family, model, ibs.capabilities), kind).unwrap();
+    let units = IbsUnits::of(&ibs_processor(family, model, ibs.capabilities)).unwrap();
     let (lent, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source =
+        OpenedEvents::new(&counter_unit, &table as &EventTable).with(Ibs::new(&units, &lent));
     let handler = |mock: &Mock<'_>| {
-        let ibs = Ibs::new(&unit, &lent, |_| ());
-        service_with(&source, mock, mock, &memory, ibs, |_, _| ()).unwrap();
+        service(&source, mock, mock, &memory, |_| ()).unwrap();
     };
     mock.on_interrupt(&handler);
     let cost = |act: &mut dyn FnMut()| {
@@ -46,13 +46,19 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
         let after = mock.accesses();
         [after.reads - before.reads, after.writes - before.writes]
     };
-    let mut sampler = IbsSampler::take(unit, &mock, &mock, &lent).unwrap();
+    let mut session =
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+            .unwrap();
+    table.set_min_period(1);
     let request = match kind {
-        IbsKind::Fetch => IbsSampling::fetches(160),
-        IbsKind::Op => IbsSampling::cycles(160),
+        IbsKind::Fetch => IbsSampling::fetches(),
+        IbsKind::Op => IbsSampling::cycles(),
     };
-    let request = request.with_physical_addresses();
-    let start = cost(&mut || sampler.start(&request).unwrap());
+    let event = request.with_physical_addresses().event().every(160);
+    let sampled = session.open_event(&counter_unit, &event).unwrap();
+    // The counters' part of an interrupt.
+    let status = cost(&mut || assert!(mock.interrupt_from_elsewhere()));
+    let start = cost(&mut || session.start_event(sampled, 0).unwrap());
     let sample = |full: bool| {
         let bits = |bits: u64| if full { bits } else { 0 };
         // A taken branch that loads; a load that missed, with both addresses.
@@ -60,23 +66,21 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
         let op = FedOp { data: branch, data3: load, ..FedOp::new(0x1000) };
         // A miss of the TLB, with the physical address.
         let fetch = FedFetch { control: bits(1 << 55 | 1 << 52), ..FedFetch::new(0x1000) };
-        cost(&mut || {
+        let [reads, writes] = cost(&mut || {
             assert!((0..160).any(|_| match kind {
                 IbsKind::Op => mock.execute(&op),
                 IbsKind::Fetch => mock.fetch(&fetch),
             }));
-        })
+        });
+        [reads - status[0], writes - status[1]]
     };
     let (full, few) = (sample(true), sample(false));
     // Beside counters.
-    let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    counters.start_event(event, 0).unwrap();
+    let event = session.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+    session.start_event(event, 0).unwrap();
     let overflow = || cost(&mut || mock.advance(&mut happened(3, 100_000)));
     let beside = overflow();
-    let stop = cost(&mut || sampler.stop().unwrap());
+    let stop = cost(&mut || drop(session.stop_event(sampled, 0).unwrap()));
     // The interrupt that may be late.
     mock.interrupt_from_elsewhere();
     let own = overflow();
