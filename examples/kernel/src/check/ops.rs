@@ -1,16 +1,16 @@
-//! Claims of AMD's instruction-based sampling, by the crates' own sampler.
+//! Claims of AMD's instruction-based sampling, by a session of the crates' with its units alone.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pmu::Duties;
+use pmu::KernelApic;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
-use pmu::amd::ibs::{
-    Ibs, IbsError, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling, IbsUnit,
-};
+use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::{
-    Claim, CounterMemory, CounterSlot, CounterUnit, EventTable, FixupMsr, MAX_COUNTERS,
-    OpenedEvents, Snapshot, service_with,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    Event, EventEntry, EventId, EventTable, FixupMsr, MAX_COUNTERS, NotPrecise, OpenedEvents,
+    PreciseSample, Snapshot, service,
 };
 use spin::Once;
 
@@ -24,39 +24,67 @@ use crate::embedding::platform::Kernel;
 use crate::machine::apic;
 
 /// Ops between two samples, first and at most: a period that ends within the handler samples only the handler.
-const SHORTEST: u32 = 1_600;
-const LONGEST: u32 = 256 * SHORTEST;
+const SHORTEST: u64 = 1_600;
+const LONGEST: u64 = 256 * SHORTEST;
 /// Samples elsewhere after which the period becomes four times as long.
 const TOO_MANY: u32 = 32;
 /// Samples of the loop that settle a claim, and the time to wait for them.
 const SAMPLES: u32 = 20;
 const PATIENCE_MS: u64 = 5_000;
 
-/// No session takes these counters: the sampler interrupts alone.
+/// The session has the sampling units, and no other counter.
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+static EVENTS: EventTable<[EventEntry; 1]> = EventTable::new();
 static MEMORY: IbsMemory = IbsMemory::new();
-static UNIT: Once<IbsUnit> = Once::new();
+static UNITS: Once<(CounterUnit, IbsUnits)> = Once::new();
 
 /// Samples of the loop, and those of them that say something else than the loop's listing; samples elsewhere.
 static RIGHT: AtomicU32 = AtomicU32::new(0);
 static WRONG: AtomicU32 = AtomicU32::new(0);
 static ELSEWHERE: AtomicU32 = AtomicU32::new(0);
-/// Interrupts, and those of them that the sampler did not claim.
+/// Interrupts, and those of them that the session did not claim.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 static UNCLAIMED: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the unit that samples ops, or fetches.
 pub fn unit(kind: IbsKind) -> Option<IbsUnit> {
-    IbsUnit::of(&Snapshot::capture(CpuIdReaderNative), kind)
+    IbsUnits::of(&Snapshot::capture(CpuIdReaderNative))?.get(kind).copied()
+}
+
+type Source = OpenedEvents<'static, Ibs<'static>>;
+
+/// The session of a claim, with its event.
+struct Ops {
+    session: CounterSession<'static, Source, FixupMsr, KernelApic<Kernel>>,
+    unit: &'static CounterUnit,
+}
+
+impl Ops {
+    /// Samples every `period`-th op.
+    fn start(&mut self, period: u64) -> Result<EventId, CounterError> {
+        let ops: Event = IbsSampling::ops().event().every(period);
+        let event = self.session.open_event(self.unit, &ops)?;
+        self.session.start_event(event, 0).map(|()| event)
+    }
+
+    fn stop(&mut self, event: EventId) -> Result<(), CounterError> {
+        self.session.close_event(event, 0).map(drop)
+    }
+}
+
+fn source() -> Option<(Source, &'static CounterUnit)> {
+    let (unit, units) = UNITS.get()?;
+    let events: &EventTable = &EVENTS;
+    Some((OpenedEvents::new(unit, events).with(Ibs::new(units, &MEMORY)), unit))
 }
 
 /// Handles an interrupt while claims of sampled ops are tried.
 fn interrupt() {
-    let Some(unit) = UNIT.get() else { return };
-    let ops = Ibs::new(unit, &MEMORY, |record: &IbsRecord| sampled(unit, record));
-    let (source, apic) =
-        (OpenedEvents::new(&CounterUnit::NONE, EventTable::none()), Duties::<Kernel>::platform());
-    let serviced = service_with(&source, &control_msr(), &apic, &COUNTERS, ops, |_, _| ());
+    let Some((source, _)) = source() else { return };
+    let apic = Duties::<Kernel>::platform();
+    let serviced = service(&source, &control_msr(), &apic, &COUNTERS, |sample| {
+        sampled(sample.instruction());
+    });
     TAKEN.fetch_add(1, Relaxed);
     if serviced.is_ok_and(|serviced| serviced.claim == Claim::NotOurs) {
         UNCLAIMED.fetch_add(1, Relaxed);
@@ -64,8 +92,8 @@ fn interrupt() {
 }
 
 /// Compares a sample of the loop with the listing: whether the instruction at its address loads, and stores.
-fn sampled(unit: &IbsUnit, record: &IbsRecord) {
-    let sample = record.sample(unit);
+fn sampled(sample: Option<PreciseSample>) {
+    let sample = sample.unwrap_or_default();
     let Some(effect) = sample.address.and_then(|address| CALLS.effect_of(address)) else {
         ELSEWHERE.fetch_add(1, Relaxed);
         return;
@@ -75,22 +103,27 @@ fn sampled(unit: &IbsUnit, record: &IbsRecord) {
     (if is_right { &RIGHT } else { &WRONG }).fetch_add(1, Relaxed);
 }
 
-/// Takes the unit that samples ops, and calls `act` with the sampler; the reason why not, if it cannot be taken.
-fn with_ops(
-    act: impl FnOnce(&mut IbsSampler<'_, FixupMsr>) -> Result<Outcome, IbsError>,
-) -> Outcome {
-    let Some(unit) = unit(IbsKind::Op).filter(|unit| unit.capabilities().counts_ops()) else {
+/// Takes the units, and calls `act` with their session; the reason why not, if they cannot be taken.
+fn with_ops(act: impl FnOnce(&mut Ops) -> Result<Outcome, CounterError>) -> Outcome {
+    let processor = Snapshot::capture(CpuIdReaderNative);
+    let found = IbsUnits::of(&processor).zip(pmu::amd::counters(&processor).ok());
+    let counts_ops = |unit: IbsUnit| unit.capabilities().counts_ops();
+    let Some((units, unit)) = found.filter(|_| unit(IbsKind::Op).is_some_and(counts_ops)) else {
         return Outcome::ABSENT;
     };
-    UNIT.call_once(|| unit);
+    UNITS.call_once(|| (unit, units));
     for count in [&RIGHT, &WRONG, &ELSEWHERE, &TAKEN, &UNCLAIMED] {
         count.store(0, Relaxed);
     }
+    let Some((source, unit)) = source() else { return Outcome::ABSENT };
     handler::leave_to(interrupt);
-    let apic = Duties::<Kernel>::platform();
-    let tried = IbsSampler::take(unit, control_msr(), &apic, &MEMORY).and_then(|mut ops| {
+    let (msr, apic) = (control_msr(), Duties::<Kernel>::platform());
+    let taken = CounterSession::take(source, unit, CounterSet::UNITS, msr, apic, &COUNTERS);
+    let tried = taken.and_then(|session| {
+        EVENTS.set_min_period(SHORTEST);
+        let mut ops = Ops { session, unit };
         let outcome = act(&mut ops);
-        let ended = ops.shut_down();
+        let ended = ops.session.shut_down();
         // An interrupt may still come.
         work(1);
         outcome.and_then(|outcome| ended.map(|()| outcome))
@@ -98,7 +131,7 @@ fn with_ops(
     handler::leave();
     match tried {
         Ok(outcome) => outcome,
-        Err(IbsError::NoInterrupt | IbsError::Entry(_)) => Outcome::ABSENT,
+        Err(CounterError::NotPrecise(NotPrecise::NoInterrupt)) => Outcome::ABSENT,
         Err(_) => Outcome::not_tried(Reason::Driver),
     }
 }
@@ -120,35 +153,34 @@ pub fn entry(_: &Bench) -> Outcome {
 pub fn exact_address(_: &Bench) -> Outcome {
     with_ops(|ops| {
         let mut period = SHORTEST;
-        ops.start(&IbsSampling::ops(period))?;
+        let event = ops.start(period)?;
         let enough = || RIGHT.load(Relaxed) + WRONG.load(Relaxed) >= SAMPLES;
         let mut failed = Ok(());
         let done = work_until(PATIENCE_MS, || {
             (COUNTED[2].run)();
             if ELSEWHERE.load(Relaxed) >= TOO_MANY && period < LONGEST && failed.is_ok() {
                 period *= 4;
-                failed = ops.stop();
+                failed = EVENTS.set_period(event, period);
                 ELSEWHERE.store(0, Relaxed);
-                failed = failed.and(ops.start(&IbsSampling::ops(period)));
             }
             enough()
         });
-        ops.stop()?;
+        ops.stop(event)?;
         failed?;
         let (right, wrong) = (RIGHT.load(Relaxed), WRONG.load(Relaxed));
         Ok(Outcome::of(done && wrong == 0).with("right", right.into()).with("wrong", wrong.into()))
     })
 }
 
-/// After a stop at most one interrupt comes, which the sampler claims; and no sample is seen twice.
+/// After a stop at most one interrupt comes, which the session claims; and no sample is seen twice.
 pub fn stop(_: &Bench) -> Outcome {
-    const ROUNDS: u32 = 100;
+    const ROUNDS: u64 = 100;
     with_ops(|ops| {
         let (mut late, mut more) = (0, 0);
         for round in 0..ROUNDS {
-            ops.start(&IbsSampling::ops(SHORTEST + 16 * (round % 64)))?;
+            let event = ops.start(SHORTEST + 16 * (round % 64))?;
             (0..=round % 4).for_each(|_| (COUNTED[2].run)());
-            ops.stop()?;
+            ops.stop(event)?;
             let before = TAKEN.load(Relaxed);
             (0..4).for_each(|_| (COUNTED[2].run)());
             let after = TAKEN.load(Relaxed) - before;

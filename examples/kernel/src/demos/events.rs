@@ -39,7 +39,7 @@ pub fn run(
             named::count(counters, unit, snapshot, name.as_str())?;
         }
         let right = right & branches::run(machine, snapshot, counters, unit)?;
-        let right = right & ops::run(machine, snapshot)? & precise::run(counters, unit)?;
+        let right = right & ops::run(counters, unit)? & precise::run(counters, unit)?;
         Ok::<_, Failure>(right & user::run(counters, unit)? & threads::run(counters, unit)?)
     })?;
     if words.exact && !right {

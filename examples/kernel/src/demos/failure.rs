@@ -3,7 +3,6 @@
 use core::fmt;
 
 use pmu::PmuError;
-use pmu::amd::ibs::IbsError;
 use pmu::core::{BranchError, CounterError, InterfaceError, MsrFault, SwitchError};
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
@@ -23,8 +22,6 @@ pub enum Failure {
     Counters(CounterError),
     /// The branch records refused.
     Branches(BranchError),
-    /// The sampling of ops.
-    Ops(IbsError),
     /// The switch of a thread's events.
     Switch(SwitchError),
     /// A profile object could not be created.
@@ -55,7 +52,6 @@ impl fmt::Display for Failure {
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
-            Self::Ops(error) => error.fmt(f),
             Self::Switch(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
@@ -81,7 +77,6 @@ from! {
     InterfaceError => Interface;
     CounterError => Counters;
     BranchError => Branches;
-    IbsError => Ops;
     CreateError => Create;
     ProfileError => Profile;
     TraceError => Trace;

@@ -2,21 +2,19 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pmu::amd::ibs::{IbsError, IbsKind, IbsSampler, IbsSampling};
-use pmu::core::{PreciseSample, Snapshot};
-use pmu::{Duties, Machine};
+use pmu::amd::ibs::IbsSampling;
+use pmu::core::{CounterError, CounterUnit, EventSource, NotPrecise, PreciseSample};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
-use crate::embedding::memory::{OP_UNITS, OPS};
-use crate::embedding::msr::control_msr;
-use crate::embedding::platform::Kernel;
+use crate::embedding::memory::PMU;
+use crate::embedding::opened_events::Events;
 use crate::line;
 use crate::machine::{clock, processor};
 
 /// Ops between two samples, first and at most.
-const SHORTEST: u32 = 1_600;
-const LONGEST: u32 = 256 * SHORTEST;
+const SHORTEST: u64 = 1_600;
+const LONGEST: u64 = 256 * SHORTEST;
 /// Samples elsewhere after which the period becomes four times as long: a period that ends within the handler samples
 /// only the handler.
 const TOO_MANY: usize = 32;
@@ -62,25 +60,25 @@ pub fn sampled(sample: &PreciseSample) {
 /// access and the branch that the listing has there.
 ///
 /// # Errors
-/// Those of the sampling.
-pub fn run(machine: &'static Machine, snapshot: &Snapshot) -> Result<bool, Failure> {
-    let number = processor::number();
-    let Some(unit) = machine.ibs_of(snapshot, IbsKind::Op) else {
-        line!("ops none");
-        return Ok(true);
-    };
-    let apic = Duties::<Kernel>::platform();
-    let mut ops = match IbsSampler::take(unit, control_msr(), &apic, &OPS[number]) {
-        Ok(ops) => ops,
-        Err(why @ (IbsError::NoInterrupt | IbsError::Entry(_))) => {
+/// Those of the counters.
+pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+    let Some((events, _)) = PMU.events_of(processor::number()) else { return Ok(true) };
+    let table = EventSource::opened(&events);
+    table.set_min_period(SHORTEST);
+    let event = match counters.open_event(unit, &IbsSampling::ops().event().every(SHORTEST)) {
+        Ok(event) => event,
+        Err(CounterError::NotPrecise(NotPrecise::NoFacility)) => {
+            line!("ops none");
+            return Ok(true);
+        }
+        Err(CounterError::NotPrecise(why)) => {
             line!("ops none: {}", why);
             return Ok(true);
         }
         Err(error) => return Err(error.into()),
     };
-    OP_UNITS[number].call_once(|| unit);
     let mut period = SHORTEST;
-    ops.start(&IbsSampling::ops(period))?;
+    counters.start_event(event, clock::now())?;
     let begin = clock::now();
     while COUNT.load(Ordering::Relaxed) < SAMPLES
         && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
@@ -88,17 +86,16 @@ pub fn run(machine: &'static Machine, snapshot: &Snapshot) -> Result<bool, Failu
         (COUNTED[2].run)();
         if ELSEWHERE.load(Ordering::Relaxed) >= TOO_MANY && period < LONGEST {
             period *= 4;
-            ops.stop()?;
+            table.set_period(event, period)?;
             ELSEWHERE.store(0, Ordering::Relaxed);
-            ops.start(&IbsSampling::ops(period))?;
         }
     }
-    ops.shut_down()?;
+    counters.close_event(event, clock::now())?;
     Ok(print(period))
 }
 
 /// Prints the samples, and compares them with the listing. The loop's call stores where its return loads.
-fn print(period: u32) -> bool {
+fn print(period: u64) -> bool {
     let count = COUNT.load(Ordering::Relaxed);
     line!("ops period {} samples {}", period, count);
     let name = |address| CALLS.name_of(address).unwrap_or("elsewhere");

@@ -3,13 +3,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::PmuSample;
-use pmu::amd::ibs::{Ibs, IbsRecord};
-use pmu::core::{Branches, PreciseSample, Report};
+use pmu::core::{Branches, CounterId, PreciseSample};
 use pmu::intel::precise::{Pebs, PreciseRecord};
 use spin::Once;
 
 use crate::embedding::frame::Interrupted;
-use crate::embedding::memory::{OP_UNITS, OPS, PMU};
+use crate::embedding::memory::PMU;
 use crate::embedding::platform::Kernel;
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::processor::{self, MAX_PROCESSORS};
@@ -54,18 +53,7 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let ops = OP_UNITS[number].get().map(|unit| {
-        Ibs::new(unit, &OPS[number], |record: &IbsRecord| {
-            if let Some(function) = ON_OP.get() {
-                function(&record.sample(unit));
-            }
-        })
-    });
-    let interrupted = PMU.interrupt_beside(&interrupted, ops, |report, sample, _| {
-        if let Report::Event(_) = report {
-            sampled(frame.rip, &sample);
-        }
-    });
+    let interrupted = PMU.interrupt_with(&interrupted, |sample| sampled(frame.rip, &sample));
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);
     if interrupted.overflows == 0 && interrupted.error.is_none() {
@@ -73,16 +61,20 @@ pub fn performance_interrupt(frame: &TrapFrame) {
     }
 }
 
-/// Passes on the branches and the record of an event's sample.
+/// Passes on the branches and the record of an event's sample, or the sampled op.
 fn sampled(rip: u64, sample: &PmuSample<'_, Kernel>) {
     if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
         function(rip, branches);
     }
-    let (precise, _) = sample.facility();
-    if let (Some(function), Some(record)) =
-        (ON_RECORD.get(), precise.as_ref().and_then(Pebs::record))
+    let ((pebs, _), _) = sample.facility();
+    if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.as_ref().and_then(Pebs::record))
     {
         function(&record);
+    }
+    if sample.counter == CounterId::OP_UNIT
+        && let (Some(function), Some(op)) = (ON_OP.get(), sample.instruction())
+    {
+        function(&op);
     }
 }
 

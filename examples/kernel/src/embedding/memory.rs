@@ -1,6 +1,5 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-use pmu::amd::ibs::{IbsMemory, IbsUnit};
 use pmu::core::{DefaultInterface, NoInterface};
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu::{Machine, Pmu};
@@ -23,10 +22,6 @@ pub const MAX_RECORDS: usize = 32;
 
 /// Words of a processor's buffer of precise records: 16 KiB.
 pub const PRECISE_WORDS: usize = 2048;
-
-/// Each processor's samples of ops; and their unit, for its interrupt.
-pub static OPS: [IbsMemory; MAX_PROCESSORS] = [const { IbsMemory::new() }; MAX_PROCESSORS];
-pub static OP_UNITS: [Once<IbsUnit>; MAX_PROCESSORS] = [const { Once::new() }; MAX_PROCESSORS];
 
 /// The boot processor's Debug Store area, whose index stamps context switches.
 pub static DEBUG_STORE: ProcessorProfileControl<'_> = ProcessorProfileControl::new(Some(&AREA));

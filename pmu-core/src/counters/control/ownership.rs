@@ -127,7 +127,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let rows = if self.source.table_id() == 0 { CounterSet::NONE } else { CounterSet::GENERAL };
         let units = self.units_of(candidates);
         let (stopped, probed) = (self.declared & rows | candidates, candidates.without(units));
-        let verified = self.probe(processor, stopped.without(units), probed)?;
+        let verified = match self.probe(processor, stopped.without(units), probed) {
+            Err(CounterError::Unresponsive) if !units.is_empty() => CounterSet::NONE,
+            verified => verified?,
+        };
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
