@@ -33,11 +33,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Loads a counter that is stopped, with one retry.
+    #[inline(always)]
     pub(crate) fn load(&self, registers: &Counter, value: u64) -> Result<(), MsrFault> {
         if S::Facility::UNITS && registers.is_unit() {
             return self.access_unit(registers, UnitAccess::WriteValue(value)).map(drop);
         }
-        self.wrmsr_retrying(registers.register_for(value), value)
+        self.msr.wrmsr_retrying(registers.register_for(value), value)
     }
 
     /// Accesses a sampling unit.

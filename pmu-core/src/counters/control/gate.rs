@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::entry::EventEntry;
@@ -71,9 +72,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether the global control register stops a counter that its own control enables.
     pub(crate) fn is_gated(&self, counter: CounterId) -> bool {
+        if S::Facility::UNITS && !self.units_of(counter.only()).is_empty() {
+            return false;
+        }
         let enabled = self.memory.global_control.load(Relaxed);
-        let has_bit = self.units_of(counter.only()).is_empty();
-        self.unit().global().is_some() && has_bit && enabled & counter.only().bits() == 0
+        self.unit().global().is_some() && enabled & counter.only().bits() == 0
     }
 
     /// Returns these counters except those that run for events of guests, by the guests' value of the global control
