@@ -1,4 +1,4 @@
-//! What a sampling unit samples, as an event.
+//! Requests for sampled fetches and ops, as events.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// Fetches or ops to sample, with filters: the request of an [`Event`] for a sampling unit.
 ///
 /// The [event](Self::event) is an ordinary one: it has a [period](Event::every) and privilege levels, is grouped,
-/// rotates, and belongs to a processor or to a thread. Its count is the number of fetches, ops or cycles between samples.
+/// rotates, and belongs to a processor or to a thread. Its count is the number of fetches, ops or cycles.
 /// It asks for precise samples: [`Sample::instruction`](pmu_core::Sample::instruction) has what the processor recorded.
 ///
 /// ```
@@ -72,8 +72,8 @@ impl IbsSampling {
     }
 
     /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op at
-    /// the end of a period did not miss, the processor begins a new period without a sample. Such a period is not in the
-    /// event's count.
+    /// the end of a period did not miss, the processor begins a new period without a sample. The event's count lacks such
+    /// a period.
     #[must_use]
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
@@ -99,8 +99,8 @@ impl IbsSampling {
         Self { physical_addresses: true, ..self }
     }
 
-    /// Returns the event. It has no period yet, and without one it cannot be opened. A latency that is not a multiple of
-    /// 128, or above 2,048, is refused when the event is opened.
+    /// Returns the event. It has no period yet, and cannot be opened without one. A latency that is not a multiple of
+    /// 128, or above 2,048, is refused as the event is opened.
     pub const fn event(self) -> Event {
         Event::raw(self.select()).precise(Precision::ZeroSkidRequested)
     }

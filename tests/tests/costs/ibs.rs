@@ -23,8 +23,8 @@ fn text([reads, writes]: Cost) -> String {
     }
 }
 
-/// Costs of one unit, beyond the counters' own: of a counter's interrupt without a sample; of an interrupt with a sample
-/// whose every register has a meaning, and with one of which few have; of a start, and of a stop.
+/// Costs of one unit, beyond the counters' own: of a counter's interrupt without a sample; of an interrupt with a
+/// sample whose every register has a meaning, and with one of which few have; of a start, and of a stop.
 fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Cost; 5] {
     let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
