@@ -23,13 +23,13 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// [`OP_UNIT`](CounterId::OP_UNIT).
 ///
 /// [`IbsSampling`] makes the events. An event of cycles (0x76) or of retired ops (0xC1) that is
-/// [precise](pmu_core::Event::precise) is counted by the unit of ops, as in Linux. The samples have a level of precision
-/// of at most [`ZeroSkidRequested`](Precision::ZeroSkidRequested). A unit does not know guests: a hypervisor
+/// [precise](pmu_core::Event::precise) is counted by the unit of ops, as in Linux. The precision of the samples
+/// is [`ZeroSkidRequested`](Precision::ZeroSkidRequested) at most. A unit does not know guests: a hypervisor
 /// [lends](pmu_core::CounterSession::lend) the counters while a guest runs, and intercepts the guest's accesses to the
 /// units' registers.
 ///
 /// The session's event source has the value, and so has the interrupt handler: see
-/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). This example samples one op in 160:
+/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). This example samples one op in 4,096:
 ///
 /// ```
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
@@ -49,13 +49,13 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// let ibs = sampling.as_ref().map(|units| Ibs::new(units, &SAMPLING));
 /// let events = OpenedEvents::new(&unit, &EVENTS).with(ibs);
 /// let mut session = CounterSession::take(events, &unit, CounterSet::ALL, msr, apic, &COUNTERS)?;
-/// let ops = session.open_event(&unit, &IbsSampling::ops().event().every(160))?;
+/// let ops = session.open_event(&unit, &IbsSampling::ops().event().every(4_096))?;
 /// session.start_event(ops, 0)?;
-/// # assert!((1..=160).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
+/// # assert!((1..=4_096).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
 /// // In the interrupt's handler:
 /// let mut address = 0;
 /// pmu_core::service(&events, &msr, &apic, &COUNTERS, |sample| address = sample.address(0))?;
-/// assert_eq!(address, 0x40_10A0); // the 160th op's
+/// assert_eq!(address, 0x40_2000); // the 4,096th op's
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -275,7 +275,7 @@ impl Ibs<'_> {
         }
         let event = interrupted.event(kind.counter());
         let Some(event) = event.filter(|_| state & (RUNNING | HELD) != 0) else {
-            // A sample of nobody.
+            // The sample has no event.
             memory.change(RUNNING, 0);
             return unit.clear(msr, control).map(|()| true);
         };

@@ -72,8 +72,8 @@ impl IbsSampling {
     }
 
     /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op at
-    /// the end of a period did not miss, the processor begins a new period without a sample. The event's count lacks such
-    /// a period.
+    /// the end of a period did not miss, the processor begins a new period without a sample, which the event's count
+    /// lacks.
     #[must_use]
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
