@@ -29,34 +29,42 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// units' registers.
 ///
 /// The session's event source has the value, and so has the interrupt handler: see
-/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). This example samples one op in 4,096:
+/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with).
 ///
 /// ```
+/// # use pmu_core::{Claim, CounterMemory, CounterUnit, MsrBackend, Platform, service};
+/// # fn push(_address: u64, _latency: Option<u16>) {}
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
-/// use pmu_core::{
-///     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-/// };
-/// # use pmu_virt::mock::MockMsr;
-/// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
-/// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
-/// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-/// # let processor = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
-/// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-/// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-/// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
-/// static SAMPLING: IbsMemory = IbsMemory::new();
-/// let (unit, sampling) = (pmu_amd::counters(this)?, IbsUnits::of(this));
-/// let ibs = sampling.as_ref().map(|units| Ibs::new(units, &SAMPLING));
-/// let events = OpenedEvents::new(&unit, &EVENTS).with(ibs);
-/// let mut session = CounterSession::take(events, &unit, CounterSet::ALL, msr, apic, &COUNTERS)?;
-/// let ops = session.open_event(&unit, &IbsSampling::ops().event().every(4_096))?;
-/// session.start_event(ops, 0)?;
-/// # assert!((1..=4_096).any(|op| processor.execute(&FedOp::new(0x40_1000 + op))));
-/// // In the interrupt's handler:
-/// let mut address = 0;
-/// pmu_core::service(&events, &msr, &apic, &COUNTERS, |sample| address = sample.address(0))?;
-/// assert_eq!(address, 0x40_2000); // the 4,096th op's
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// use pmu_core::{CounterError, CounterSession, EventId, OpenedEvents};
+/// static SAMPLING: IbsMemory = IbsMemory::new(); // one per processor
+///
+/// /// The events of the processor's session and of its handler: `OpenedEvents::new(…).with(facility(…))`.
+/// fn facility(units: Option<&IbsUnits>) -> Option<Ibs<'_>> {
+///     units.map(|units| Ibs::new(units, &SAMPLING))
+/// }
+/// type Events<'a> = OpenedEvents<'a, Option<Ibs<'a>>>;
+///
+/// /// Samples one op in 400,000.
+/// fn sample_ops<M: MsrBackend, P: Platform>(
+///     session: &mut CounterSession<'_, Events<'_>, M, P>,
+///     unit: &CounterUnit,
+/// ) -> Result<EventId, CounterError> {
+///     let ops = session.open_event(unit, &IbsSampling::ops().event().every(400_000))?;
+///     session.start_event(ops, 0).map(|()| ops)
+/// }
+///
+/// /// In the handler of NMIs.
+/// fn handler<M: MsrBackend, P: Platform>(
+///     events: &Events<'_>,
+///     (msr, platform, counters): (&M, &P, &CounterMemory),
+/// ) -> Claim {
+///     let serviced = service(events, msr, platform, counters, |sample| {
+///         let Some(op) = sample.instruction() else { return }; // an overflow of a counter
+///         let latency = op.access.and_then(|access| access.latency); // of a load that missed, in cycles
+///         push(op.address.unwrap_or(0), latency);
+///     });
+///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
 /// ```
 ///
 /// # Context

@@ -119,8 +119,8 @@ impl IbsRecord {
         }
     }
 
-    /// Reads the registers of a unit's sample, but those that have no meaning in it. `control` is the control register's
-    /// value.
+    /// Reads the registers of a unit's sample, but those that have no meaning in it. `control` is the value of the
+    /// control register.
     pub(crate) fn read<M: MsrBackend>(
         unit: &IbsUnit,
         msr: &M,
