@@ -341,20 +341,26 @@ impl EventFacility for Ibs<'_> {
         self.of(counter).map(|(_, unit, _)| registers(unit))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+    fn unmask_units<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+    ) -> Result<CounterSet, MsrFault> {
+        for (_, _, memory) in self.each() {
+            memory.change(USABLE, 0);
+        }
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
-        let assigned = msr.rdmsr_retrying(register).map(IbsCtl::from_bits);
-        let entry = assigned.ok().filter(|control| control.lvt_offset_valid());
-        let is_usable = entry.is_some_and(|control| {
-            platform.unmask_extended_interrupt(control.lvt_offset()).is_ok()
-        });
-        let (clear, set) = if is_usable { (0, USABLE) } else { (USABLE, 0) };
-        let all = self.each().map(|(kind, _, memory)| {
-            memory.change(clear, set);
-            kind.counter()
-        });
-        all.filter(|_| is_usable).collect()
+        let assigned = IbsCtl::from_bits(msr.rdmsr_retrying(register)?);
+        if !assigned.lvt_offset_valid()
+            || platform.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
+        {
+            return Ok(CounterSet::NONE);
+        }
+        for (_, _, memory) in self.each() {
+            memory.change(0, USABLE);
+        }
+        Ok(self.units())
     }
 
     fn access_unit<M: MsrBackend>(

@@ -1,8 +1,10 @@
-//! Processors and a kernel whose events ask for all facilities: precise records, branches and counter reload.
+//! Processors and a kernel whose events ask for all facilities: precise records, sampled ops and fetches, branches and
+//! counter reload.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::{
     AutoCounterReload, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError,
     CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
@@ -14,14 +16,16 @@ use pmu_tests::StateRegisters;
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedRecord,
-    GuestMemory, IntelConfiguration, PreciseConfiguration, Privilege, ReloadConfiguration,
-    VirtualBranches, VirtualPmu, VirtualPrecise, VirtualReload,
+    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedFetch,
+    FedOp, FedRecord, GuestMemory, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
+    Privilege, ReloadConfiguration, VirtualBranches, VirtualIbs, VirtualPmu, VirtualPrecise,
+    VirtualReload,
 };
 
 pub(crate) type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;
-type All = ((Option<Pebs<'static>>, Branches<'static>), Option<AutoCounterReload<'static>>);
+type Precise = (Option<Pebs<'static>>, Option<Ibs<'static>>);
+type All = ((Precise, Branches<'static>), Option<AutoCounterReload<'static>>);
 type Source = OpenedEvents<'static, All>;
 type Session = CounterSession<'static, Source, Msr, Msr>;
 pub(crate) type Outcome = Result<(), Failure>;
@@ -53,11 +57,14 @@ impl From<WindowError> for Failure {
 }
 
 pub(crate) const PERIOD: u64 = 10_000;
-/// Kinds of the events: with records and branches, with branches alone, and a group whose second event reloads both.
+/// Kinds of the events: with records and branches, with branches alone, a group whose second event reloads both, and
+/// sampled ops and fetches.
 pub(crate) const RECORDED: usize = 0;
 pub(crate) const SAMPLED: usize = 2;
 const RELOADED: usize = 3;
 const RELOADING: usize = 4;
+const OPS: usize = 5;
+const FETCHES: usize = 6;
 /// The physical address of the buffer, and its words.
 const PHYSICAL: u64 = 0x10_0000;
 const WORDS: usize = 2048;
@@ -70,12 +77,14 @@ pub(crate) struct Machine {
     counter_unit: CounterUnit,
     branch_unit: BranchUnit,
     precise_unit: Option<PreciseUnit>,
+    sampling: Option<IbsUnits>,
     reload: Option<CounterReload>,
     counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     table: EventTable<[EventEntry; 8]>,
     branches: BranchMemory<[BranchSlot; 32]>,
     reloads: ReloadMemory,
     records: &'static PreciseMemory,
+    sampled: IbsMemory,
     /// Samples of each kind that have all that their events asked for, and others.
     pub(crate) whole: [Cell<u64>; 8],
     partial: Cell<u64>,
@@ -84,7 +93,7 @@ pub(crate) struct Machine {
 
 type Kind = (u8, BranchConfiguration, Option<PreciseConfiguration>);
 
-/// Returns new processors: each kind of branch records and precise records; version 0 stands for AMD's.
+/// Returns new processors: each kind of branch records and precise records; versions 0 and 1 stand for Zen 4 and 6.
 pub(crate) fn machines() -> Vec<fn(bool, Deviations) -> &'static Machine> {
     macro_rules! each {
         ($($kind:expr),* $(,)?) => { vec![$(|freezes, deviations| Machine::new($kind, freezes, deviations)),*] };
@@ -99,6 +108,7 @@ pub(crate) fn machines() -> Vec<fn(bool, Deviations) -> &'static Machine> {
         (5, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::debug_store(6))),
         (6, BranchConfiguration::ARCHITECTURAL, Some(PreciseConfiguration::ARCHITECTURAL)),
         (0, BranchConfiguration::AMD, None),
+        (1, BranchConfiguration::AMD, None),
     ]
 }
 
@@ -115,7 +125,7 @@ impl Machine {
         let ram = unsafe { ProcessMemory::default().with(records, PHYSICAL - 0x1000) };
         let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
         let configuration = match version {
-            0 => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
+            0 | 1 => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
             version => Configuration::Intel(IntelConfiguration::new(version, 4, 3)),
         };
         let instruction: &'static dyn Fn(u64) -> FedRecord<'static> =
@@ -125,6 +135,10 @@ impl Machine {
         if let Some(precise) = precise {
             let precise = VirtualPrecise::new(&configuration, precise).unwrap();
             mock = mock.with_precise(precise, ram, instruction);
+        }
+        if version < 2 {
+            let ibs = [IbsConfiguration::ZEN_4, IbsConfiguration::ZEN_6][usize::from(version)];
+            mock = mock.with_sampling(VirtualIbs::new(ibs));
         }
         if version == 6 {
             let reload = ReloadConfiguration::of(0xF, 0);
@@ -136,7 +150,7 @@ impl Machine {
         }
         let snapshot: Snapshot = mock.snapshot();
         let (counter_unit, branch_unit) = match version {
-            0 => (pmu_amd::counters(&snapshot).unwrap(), pmu_amd::branches(&snapshot).unwrap()),
+            0 | 1 => (pmu_amd::counters(&snapshot).unwrap(), pmu_amd::branches(&snapshot).unwrap()),
             _ => (
                 pmu_intel::counters(&snapshot).unwrap(),
                 pmu_intel::branches(&snapshot, mock).unwrap(),
@@ -148,17 +162,19 @@ impl Machine {
             name: format!(
                 "version {version}, {branches:?}, {precise:?}, freezes: {freezes}, {deviations}"
             ),
-            freezes: freezes && version != 0,
+            freezes: freezes && version > 1,
             mock,
             counter_unit,
             branch_unit,
             precise_unit,
+            sampling: IbsUnits::of(&snapshot),
             reload,
             counters: CounterMemory::new(),
             table: EventTable::new(),
             branches: BranchMemory::new(),
             reloads: ReloadMemory::new(),
             records,
+            sampled: IbsMemory::new(),
             whole: Default::default(),
             partial: Cell::default(),
             newest: Cell::new(0x7_0000),
@@ -180,7 +196,8 @@ impl Machine {
         let reload = self.reload.as_ref();
         let reload = reload.map(|reload| AutoCounterReload::new(reload, &self.reloads));
         let opened = OpenedEvents::new(&self.counter_unit, &self.table as &EventTable);
-        opened.with(((pebs, branches), reload))
+        let ibs = self.sampling.as_ref().map(|units| Ibs::new(units, &self.sampled));
+        opened.with((((pebs, ibs), branches), reload))
     }
 
     /// Takes a branch, which samples have from now on.
@@ -201,6 +218,8 @@ impl Machine {
                 has_record && newest == Some(self.newest.get())
             }
             RECORDED | SAMPLED => newest == Some(self.newest.get()),
+            OPS => sample.instruction().is_some_and(|op| op.fetch.is_none()),
+            FETCHES => sample.instruction().is_some_and(|fetch| fetch.fetch.is_some()),
             _ => true,
         };
         let seen = if is_whole { &self.whole[kind] } else { &self.partial };
@@ -212,7 +231,7 @@ impl Machine {
 pub(crate) struct World {
     pub(crate) machine: &'static Machine,
     session: Option<Session>,
-    events: Option<([EventId; 2], Option<GroupId>)>,
+    events: Option<(Vec<EventId>, Option<GroupId>)>,
 }
 
 /// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
@@ -236,21 +255,30 @@ impl World {
     }
 
     /// Opens the events, with their kinds as tags.
-    fn open(&mut self) -> ([EventId; 2], Option<GroupId>) {
+    fn open(&mut self) -> (Vec<EventId>, Option<GroupId>) {
         let machine = self.machine;
         let event =
             |kind: usize| -> Event { raw(kind).user_only().every(PERIOD).tagged(kind as u64) };
-        let alone = [(SAMPLED, 0b1000), (RECORDED, 1)].map(|(kind, on)| {
-            let event = event(kind).on(CounterSet::from_bits(on)).with_branches(BranchFilter::USER);
-            let is_precise = kind == RECORDED && machine.precise_unit.is_some();
-            let precise = event.precise(Precision::ConstantSkid);
-            let event = if is_precise { precise } else { event };
-            self.session().open_event(&machine.counter_unit, &event).unwrap()
-        });
+        let mut alone = [(SAMPLED, 0b1000), (RECORDED, 1)]
+            .map(|(kind, on)| {
+                let event =
+                    event(kind).on(CounterSet::from_bits(on)).with_branches(BranchFilter::USER);
+                let is_precise = kind == RECORDED && machine.precise_unit.is_some();
+                let precise = event.precise(Precision::ConstantSkid);
+                let event = if is_precise { precise } else { event };
+                self.session().open_event(&machine.counter_unit, &event).unwrap()
+            })
+            .to_vec();
         let group = machine.reload.is_some().then(|| {
             let reloaded = [RELOADED, RELOADING].map(|kind| event(kind).reloaded_by(0b10));
             self.session().open_group(&machine.counter_unit, &reloaded).unwrap()
         });
+        if machine.sampling.is_some() {
+            for (kind, request) in [(OPS, IbsSampling::ops()), (FETCHES, IbsSampling::fetches())] {
+                let event = request.event().every(PERIOD).tagged(kind as u64);
+                alone.push(self.session().open_event(&machine.counter_unit, &event).unwrap());
+            }
+        }
         (alone, group)
     }
 
@@ -258,8 +286,8 @@ impl World {
         if self.machine.freezes {
             self.session().freeze_on_interrupt()?;
         }
-        let (events, group) = self.events.unwrap_or_else(|| self.open());
-        self.events = Some((events, group));
+        let (events, group) = self.events.take().unwrap_or_else(|| self.open());
+        self.events = Some((events.clone(), group));
         let session = self.session();
         let is_off = |session: &Session, event| session.counter_of(event).is_none();
         for event in events {
@@ -323,6 +351,21 @@ impl World {
                 missing.push(name);
             }
         }
+        if machine.sampling.is_some() {
+            for (name, kind) in [("ops", OPS), ("fetches", FETCHES)] {
+                let before = machine.whole[kind].get();
+                for number in 0..2 * PERIOD {
+                    let _ = match kind {
+                        OPS => mock.execute(&FedOp::new(0x40_1000 + number)),
+                        _ => mock.fetch(&FedFetch::new(0x40_1000 + number)),
+                    };
+                }
+                // Each period of ops begins at a random op of the first 128.
+                if !(2..=3).contains(&(machine.whole[kind].get() - before)) {
+                    missing.push(name);
+                }
+            }
+        }
         if machine.reload.is_some() {
             let reload = [
                 sampled(RELOADING, PERIOD),
@@ -353,6 +396,8 @@ impl World {
         assert_eq!(records.unwrap_or_default(), (0, 0), "{what}");
         let branches = mock.with_branch_records(|records| records.is_recording());
         assert_eq!(branches, Some(false), "{what}");
+        let samples = mock.with_sampling_unit(|units| units.is_enabled());
+        assert!(!samples.unwrap_or(false), "{what}");
         assert_eq!(mock.breach(), None, "{what}");
     }
 }

@@ -14,6 +14,7 @@ use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
+use crate::msr::fault::MsrFault;
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
@@ -126,6 +127,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // A source with rows has the documents' rule: all selects are cleared, also those without a slot.
         let rows = if self.source.table_id() == 0 { CounterSet::NONE } else { CounterSet::GENERAL };
         let units = self.units_of(candidates);
+        let usable = self.take_units(units).map_err(CounterError::Access)?;
         let (stopped, probed) = (self.declared & rows | candidates, candidates.without(units));
         let verified = match self.probe(processor, stopped.without(units), probed) {
             Err(CounterError::Unresponsive) if !units.is_empty() => CounterSet::NONE,
@@ -151,18 +153,22 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // Without a status, the predecessor's overflows are unknown.
             memory.expect_spurious(1);
         }
-        memory.publish(verified | self.take_units(units));
+        memory.publish(verified | usable);
         self.platform.unmask_performance_interrupt();
         Ok(())
     }
 
     /// Stops the sampling units, and lets them interrupt. Returns those that can be used.
-    fn take_units(&self, units: CounterSet) -> CounterSet {
-        if !S::Facility::UNITS {
-            return CounterSet::NONE;
+    fn take_units(&self, units: CounterSet) -> Result<CounterSet, MsrFault> {
+        if !S::Facility::UNITS || units.is_empty() {
+            return Ok(CounterSet::NONE);
         }
-        let usable = units & self.source.facility().unmask_units(&self.msr, &self.platform);
-        usable.retain(|unit| self.set_control(&self.registers(unit), 0).is_ok())
+        let usable = self.source.facility().unmask_units(&self.msr, &self.platform)? & units;
+        let mut stopped = Ok(());
+        for unit in usable.iter() {
+            stopped = stopped.and(self.set_control(&self.registers(unit), 0));
+        }
+        stopped.map(|()| usable)
     }
 
     /// Clears the controls of the counters in `stopped`, and returns those candidates that answer and interrupt.

@@ -78,11 +78,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.memory.withdraw();
         // Records are neither disabled nor read while their counters count.
         let precise = self.precise_of(own);
+        let mut outcome = self.pause(precise).map_err(CounterError::faulted);
         if S::Facility::UNITS {
             // A unit whose entry of the local vector table cannot be unmasked does not hold its control.
-            let _ = self.source.facility().unmask_units(&self.msr, &self.platform);
+            let units = self.source.facility().unmask_units(&self.msr, &self.platform);
+            outcome = outcome.and(units.map(drop).map_err(CounterError::Faulted));
         }
-        let mut outcome = self.pause(precise).map_err(CounterError::faulted);
         outcome = outcome.and(self.restore_fixed_control(own));
         let changed = self.count_waiting(own);
         let (lost, parked, stopped) = self.stop_lost(own, if all { own } else { changed });

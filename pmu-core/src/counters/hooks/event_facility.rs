@@ -83,9 +83,16 @@ pub trait EventFacility: Facility + Copy {
 
     /// Lets the sampling units interrupt. Returns those that can be used: firmware assigned an interrupt to them, and
     /// the platform unmasked its entry of the local vector table.
-    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+    ///
+    /// # Errors
+    /// A register access failed.
+    fn unmask_units<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+    ) -> Result<CounterSet, MsrFault> {
         let _ = (msr, platform);
-        CounterSet::NONE
+        Ok(CounterSet::NONE)
     }
 
     /// Accesses a sampling unit, `registers`, as a counter. A write returns 0.
@@ -253,8 +260,13 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().and_then(|facility| facility.unit(counter))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
-        self.as_ref().map_or(CounterSet::NONE, |facility| facility.unmask_units(msr, platform))
+    fn unmask_units<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+    ) -> Result<CounterSet, MsrFault> {
+        let none = Ok(CounterSet::NONE);
+        self.as_ref().map_or(none, |facility| facility.unmask_units(msr, platform))
     }
 
     fn access_unit<M: MsrBackend>(
@@ -352,7 +364,11 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         self.0.unit(counter).or_else(|| self.1.unit(counter))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(&self, msr: &M, platform: &P) -> CounterSet {
+    fn unmask_units<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+    ) -> Result<CounterSet, MsrFault> {
         if A::UNITS {
             self.0.unmask_units(msr, platform)
         } else {
