@@ -80,7 +80,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     session.start_event(event, 0).unwrap();
     let overflow = || cost(&mut || mock.advance(&mut happened(3, 100_000)));
     let beside = overflow();
-    let stop = cost(&mut || drop(session.stop_event(sampled, 0).unwrap()));
+    let stop = cost(&mut || session.stop_event(sampled, 0).unwrap());
     // The interrupt that may be late.
     mock.interrupt_from_elsewhere();
     let own = overflow();
