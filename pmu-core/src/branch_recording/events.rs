@@ -1,9 +1,10 @@
-//! Branch records of a session's events: settled on what the running events ask for.
+//! Branch records of a session's events: settled on what the running events ask for. The records of a recorder leave and
+//! return with the counters.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branches::memory::{
-    CLEAR, FREEZING, LOST, RECORDING, STACK, STALE, Taken, UNFREEZABLE, UNKNOWN,
+    CLEAR, FREEZING, LENT, LOST, RECORDING, STACK, STALE, Taken, UNFREEZABLE, UNKNOWN,
 };
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
@@ -18,12 +19,14 @@ use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
 
-/// Selection of the branches that the running events ask for.
+/// Selection of the branches that the running events or a recorder ask for.
 #[derive(Clone, Copy)]
-struct Wanted {
+pub(crate) struct Wanted {
     /// Value of the register of the filter.
-    value: u64,
-    is_call_stack: bool,
+    pub(crate) value: u64,
+    pub(crate) is_call_stack: bool,
+    /// The records are to freeze. A freeze close to a call or return instruction would corrupt a call stack.
+    pub(crate) freezes: bool,
 }
 
 impl EventFacility for Branches<'_> {
@@ -48,14 +51,20 @@ impl EventFacility for Branches<'_> {
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let recording = Recording { unit: self.unit, msr, memory: self.memory };
+        if self.memory.is_of_recorder() {
+            let settled = recording.settle_recorder(running);
+            return settled.map_err(|fault| Unsettled { counters: CounterSet::NONE, fault });
+        }
         let asked = running.with_branches();
         let wanted = asked.and_then(|(_, filter)| {
             let (value, _) = self.unit.selection(filter)?;
-            Some(Wanted { value, is_call_stack: filter.is_call_stack() })
+            let is_call_stack = filter.is_call_stack();
+            let freezes = self.unit.can_freeze() && !is_call_stack;
+            Some(Wanted { value, is_call_stack, freezes })
         });
         let settled = match wanted {
             Some(wanted) => recording.record(wanted, running),
-            None if running.are_lent() => recording.end_for_borrower(),
+            None if running.are_lent() => recording.end_for_borrower(!running.are_given_up()),
             None => {
                 recording.end();
                 Ok(())
@@ -66,7 +75,7 @@ impl EventFacility for Branches<'_> {
     }
 
     fn lose(&self) {
-        if self.memory.was_of_events() {
+        if self.memory.was_of_events() || self.memory.has(LENT) {
             self.memory.lose();
         }
     }
@@ -106,28 +115,13 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
+    pub(crate) fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
         let kept = self.memory.kept.swap(0, Relaxed);
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
-        if !is_same {
-            self.memory.set_mode(UNKNOWN);
-        }
-        let is_unknown = self.memory.mode() & UNKNOWN != 0;
         if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
             self.halt_and_clear()?;
         }
-        let freezes = self.unit.can_freeze() && !wanted.is_call_stack;
-        if is_unknown {
-            self.memory.control.store(wanted.value, Relaxed);
-            self.write_filter()?;
-        }
-        if is_unknown || freezes != (self.memory.mode() & FREEZING != 0) {
-            self.set_freeze(freezes)?;
-        }
-        self.memory.clear_mode(UNKNOWN | STACK);
-        if wanted.is_call_stack {
-            self.memory.set_mode(STACK);
-        }
+        self.program(wanted)?;
         if kept != 0 && is_same && is_returned {
             let slots = self.memory.slots().iter().take(kept.into());
             let newest = self.memory.newest.load(Relaxed);
@@ -137,6 +131,28 @@ impl<M: MsrBackend> Recording<'_, M> {
             written.inspect_err(|_| self.memory.set_mode(STALE))?;
         }
         self.go_on()
+    }
+
+    /// Writes the filter and the freeze bit of a stopped recording, as far as they are others or unknown.
+    pub(crate) fn program(&self, wanted: Wanted) -> Result<(), MsrFault> {
+        let is_unknown = self.memory.mode() & UNKNOWN != 0;
+        let is_filter = is_unknown || self.memory.control.load(Relaxed) != wanted.value;
+        let is_freeze = is_unknown || wanted.freezes != (self.memory.mode() & FREEZING != 0);
+        if is_filter || is_freeze {
+            self.memory.set_mode(UNKNOWN);
+        }
+        if is_filter {
+            self.memory.control.store(wanted.value, Relaxed);
+            self.write_filter()?;
+        }
+        if is_freeze {
+            self.set_freeze(wanted.freezes)?;
+        }
+        self.memory.clear_mode(UNKNOWN | STACK);
+        if wanted.is_call_stack {
+            self.memory.set_mode(STACK);
+        }
+        Ok(())
     }
 
     /// Ends what was recorded for events. An access that fails is no error of the events that still run: it is tried
@@ -175,26 +191,31 @@ impl<M: MsrBackend> Recording<'_, M> {
         self.clear_stopped()
     }
 
-    /// Leaves nothing that the borrower of the counters may see, and no freeze. Keeps a call stack.
+    /// Ends what was recorded for events, before the counters are another owner's.
+    fn end_for_borrower(&self, keeps: bool) -> Result<(), MsrFault> {
+        if self.memory.was_of_events() {
+            self.leave_nothing(keeps)?;
+            self.memory.lose();
+            self.memory.leave_to_others();
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing that another owner may see, and no freeze. Keeps a call stack if it is to return.
     #[inline(never)]
-    fn end_for_borrower(&self) -> Result<(), MsrFault> {
-        if !self.memory.was_of_events() {
+    pub(crate) fn leave_nothing(&self, keeps: bool) -> Result<(), MsrFault> {
+        let mode = self.memory.mode();
+        if mode & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
             return Ok(());
         }
-        let mode = self.memory.mode();
-        if mode & (RECORDING | STALE | FREEZING | CLEAR) != CLEAR {
-            let found = self.halt_for_another()?;
-            if mode & (RECORDING | LOST | STALE | UNKNOWN | STACK) == RECORDING | STACK {
-                self.keep(found);
-            }
-            // Until they are cleared.
-            self.memory.set_mode(STALE);
-            self.set_freeze(false)?;
-            self.clear_stopped()?;
+        let found = self.halt_for_another()?;
+        if keeps && mode & (RECORDING | LOST | STALE | UNKNOWN | STACK) == RECORDING | STACK {
+            self.keep(found);
         }
-        self.memory.lose();
-        self.memory.leave_to_others();
-        Ok(())
+        // Until they are cleared.
+        self.memory.set_mode(STALE);
+        self.set_freeze(false)?;
+        self.clear_stopped()
     }
 
     /// Keeps the records in the memory. If one cannot be read, the call stack begins anew.

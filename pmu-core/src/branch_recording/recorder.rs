@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branch_recording::error::BranchError;
 use crate::branches::filter::BranchFilter;
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING};
+use crate::branches::memory::{
+    BranchMemory, CLEAR, FREEZES, FREEZING, GOES_ON, LENT, LOST, RECORDING, STACK, UNKNOWN,
+};
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchUnit;
@@ -56,25 +58,10 @@ pub struct BranchRecorder<'a, M> {
     pub(crate) memory: &'a BranchMemory,
     /// The branches that were recorded last.
     pub(crate) filter: Option<BranchFilter>,
-    /// The records are to freeze where the filter allows it.
-    freezes: bool,
     is_open: bool,
     /// XSAVES was found to save the records.
     pub(crate) uses_xsaves: bool,
-    /// While the records are lent: what is to be brought back.
-    pub(crate) lent: Option<Lent>,
-    pub(crate) branches: Branches<'a>,
     not_send: PhantomData<*mut ()>,
-}
-
-/// State of the recorder as the records were lent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
-    pub(crate) recorded: bool,
-    pub(crate) froze: bool,
-    /// Number of the call stack's records in the memory, and the place of the newest.
-    pub(crate) len: u8,
-    pub(crate) newest: u8,
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
@@ -111,11 +98,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             msr,
             memory,
             filter: None,
-            freezes: false,
             is_open: true,
             uses_xsaves: false,
-            lent: None,
-            branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
         match recorder.recording().end_left_over() {
@@ -157,8 +141,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             .and_then(|()| self.msr.update_retrying(freeze.bit.read()));
         let kept = kept.map(|value| value & freeze.bit.bits() != 0);
         let is_stack = self.filter.is_some_and(BranchFilter::is_call_stack);
-        self.freezes = matches!(kept, Ok(true));
-        if !self.freezes || is_stack {
+        let freezes = matches!(kept, Ok(true));
+        self.memory.note(FREEZES, freezes);
+        if !freezes || is_stack {
             self.recording().set_freeze(false).map_err(BranchError::Access)?;
         }
         match kept {
@@ -183,26 +168,23 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.check_open()?;
         let unsupported = BranchError::FilterUnsupported(filter);
         let (value, recorded) = self.unit.selection(filter).ok_or(unsupported)?;
-        let freezes = self.freezes && !filter.is_call_stack();
-        self.start_anew(value, recorded, freezes).map_err(|fault| self.error(fault))?;
+        self.start_anew(value, recorded).map_err(|fault| self.error(fault))?;
         Ok(recorded)
     }
 
-    fn start_anew(
-        &mut self,
-        value: u64,
-        recorded: BranchFilter,
-        freezes: bool,
-    ) -> Result<(), MsrFault> {
+    fn start_anew(&mut self, value: u64, recorded: BranchFilter) -> Result<(), MsrFault> {
         self.recording().halt()?;
         self.filter = None;
         self.recording().clear_stopped()?;
+        // Also what is the same: the registers may have lost their contents.
         self.memory.control.store(value, Relaxed);
         self.recording().write_filter()?;
-        // Also if the bit was set: the register may have lost its contents.
-        if freezes || self.memory.mode() & FREEZING != 0 {
+        let freezes = self.memory.has(FREEZES) && !recorded.is_call_stack();
+        if freezes || self.memory.mode() & (FREEZING | UNKNOWN) != 0 {
             self.recording().set_freeze(freezes)?;
         }
+        self.memory.clear_mode(UNKNOWN | STACK);
+        self.memory.set_mode(if recorded.is_call_stack() { STACK } else { 0 });
         self.filter = Some(recorded);
         self.recording().go_on()
     }
@@ -234,9 +216,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
         }
-        let clear =
-            if self.recording().is_stale() { self.recording().halt_and_clear() } else { Ok(()) };
-        clear.and_then(|()| self.recording().go_on()).map_err(|fault| self.error(fault))
+        let recording = self.recording();
+        let clear = if recording.is_stale() { recording.halt_and_clear() } else { Ok(()) };
+        let programmed = clear.and_then(|()| recording.program(recording.of_recorder()));
+        programmed.and_then(|()| recording.go_on()).map_err(|fault| self.error(fault))
     }
 
     /// Programs the registers of the branch records again after the registers lost their contents, for example in a
@@ -253,23 +236,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        let mode = self.memory.mode();
-        let again = self.program_again(mode & FREEZING != 0);
-        let recorded = mode & RECORDING != 0;
-        let again = again.and_then(|()| if recorded { self.recording().go_on() } else { Ok(()) });
-        again.map_err(|fault| self.error(fault))
-    }
-
-    /// Stops and clears the records, and writes the filter and the freeze bit.
-    pub(crate) fn program_again(&self, freezes: bool) -> Result<(), MsrFault> {
-        self.recording().halt()?;
-        self.recording().clear_stopped()?;
-        if self.filter.is_some() {
-            self.recording().write_filter()?;
-        }
-        // Another owner may have left it set, and its records frozen.
-        self.recording().set_freeze(false)?;
-        if freezes { self.recording().set_freeze(true) } else { Ok(()) }
+        self.memory.note(GOES_ON, self.memory.mode() & RECORDING != 0);
+        self.recording().program_again(false).map_err(|fault| self.error(fault))
     }
 
     /// Stops the recording, and reads the records. The records describe the last branches before this call.
@@ -338,9 +306,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.recording().halt().map_err(|fault| self.error(fault))?;
-        let freeze = self.recording().set_freeze(false);
-        self.recording().clear_stopped().and(freeze).map_err(BranchError::Access)?;
+        self.recording().leave_nothing(false).map_err(|fault| self.error(fault))?;
         self.is_open = false;
         self.memory.give_back();
         Ok(())
@@ -350,13 +316,6 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`service_with`](crate::service_with) stopped the recording and could not restart the recording.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
-    }
-
-    /// Returns the recorded branches, for use in the closure that you pass to
-    /// [`lend_with`](crate::CounterSession::lend_with). The closure receives the overflows that are pending when the
-    /// counters are lent. The branches are the last branches before these overflows.
-    pub fn branches(&self) -> &Branches<'a> {
-        &self.branches
     }
 
     /// Returns the filter of the present recording. If the recording is stopped, returns the filter of the last
@@ -370,10 +329,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), BranchError> {
-        match self.lent {
-            _ if !self.is_open => Err(BranchError::ShutDown),
-            Some(_) => Err(BranchError::Lent),
-            None => Ok(()),
+        match () {
+            () if !self.is_open => Err(BranchError::ShutDown),
+            () if self.memory.has(LENT) => Err(BranchError::Lent),
+            () => {
+                // From here on the task decides again.
+                self.memory.note(GOES_ON, false);
+                Ok(())
+            }
         }
     }
 

@@ -56,7 +56,7 @@ fn with_each_fault(
 fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() {
     with_each_fault(|mock, recorder, counters, failing, at| {
         mock.inject(Fault::From(failing));
-        let lent = counters.lend_with(0, &mut *recorder, |_, _| ()).map(|_| ());
+        let lent = counters.lend(0, |_| ()).map(|_| ());
         mock.inject(Fault::None);
         if lent.is_ok() {
             return true;
@@ -76,7 +76,7 @@ fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() 
 #[test]
 fn a_fault_that_does_not_stay_changes_nothing_at_a_windows_end() {
     with_each_fault(|mock, recorder, counters, failing, at| {
-        let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+        let window = counters.lend(0, |_| ()).unwrap();
         assert!(!freezes(mock), "{at}");
         mock.inject(Fault::At(failing));
         let before = mock.accesses().total();
@@ -104,7 +104,7 @@ fn a_window_whose_end_fails_leaves_neither_a_recording_nor_records_nor_the_freez
                         for number in 0..40 {
                             mock.branch(&call(number));
                         }
-                        let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+                        let window = counters.lend(0, |_| ()).unwrap();
                         mock.inject(Fault::Register(register));
                         let ended = window.end(0);
                         mock.inject(Fault::None);
@@ -113,7 +113,7 @@ fn a_window_whose_end_fails_leaves_neither_a_recording_nor_records_nor_the_freez
                             // The register of the freeze, or the way to it, may be the one that fails.
                             assert!(!freezes(mock) || register == 0x1D9, "{at}");
                             // The next borrower finds nothing of this owner, or is not lent anything.
-                            let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+                            let window = counters.lend(0, |_| ()).unwrap();
                             mock.branch(&call(60));
                             let left = mock.with_branch_records(|left| *left).unwrap();
                             assert_eq!(left, left_clear(left), "{at}");
@@ -145,7 +145,7 @@ fn a_window_that_restores_no_records_leaves_the_index_of_the_newest() {
     for processor in rings {
         with_samples(&processor, false, |mock, recorder, counters, _| {
             mock.branch(&call(1));
-            let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+            let window = counters.lend(0, |_| ()).unwrap();
             // SAFETY: the mock's registers are numbers.
             let top = unsafe { MsrAddress::new(TOP) };
             mock.write(top, 3).unwrap();

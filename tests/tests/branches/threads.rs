@@ -1,10 +1,7 @@
 //! Records that follow threads, and records beside lent counters.
 
 use super::support::*;
-use pmu_core::{
-    BranchError, BranchFilter, BranchRecorder, FacilityControl, MsrAddress, MsrBackend,
-    SavedBranches,
-};
+use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
@@ -164,56 +161,67 @@ fn a_switch_that_fails_shows_no_branch_of_another_thread() {
 fn a_borrower_finds_nothing_and_its_leavings_are_taken_away() {
     // SAFETY: the mock's registers are numbers.
     let msr = |address| unsafe { MsrAddress::new(address) };
-    for processor in processors() {
-        let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
-        let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-        let freezes = recorder.freeze_on_interrupt().is_ok();
-        recorder.start(BranchFilter::USER).unwrap();
-        mock.branch(&user(1));
-        recorder.suspend(&&mock).unwrap();
-        recorder.suspend(&&mock).unwrap();
-        assert_eq!(recorder.start(BranchFilter::USER), Err(BranchError::Lent));
-        assert_eq!(recorder.shut_down(), Err(BranchError::Lent));
-        assert_eq!(mock.with_branch_records(|records| records.is_recording()), Some(false));
-        assert_eq!(mock.read(msr(unit.registers().from)), Ok(0), "{}", processor.name);
-        if freezes {
-            assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 0, "{}", processor.name);
-        }
-        // The borrower records calls of the kernel, and freezes.
-        let others = Records::new();
-        let mut guest = BranchRecorder::take(&unit, &mock, &others).unwrap();
-        let _ = guest.freeze_on_interrupt();
-        guest.start(BranchFilter::KERNEL).unwrap();
-        mock.branch(&kernel(1));
-        recorder.resume(&&mock).unwrap();
-        assert!(recorder.is_recording());
-        mock.branch(&kernel(2));
-        mock.branch(&user(2));
-        let found: Vec<u64> = recorder.read().unwrap().iter().map(|branch| branch.from).collect();
-        assert_eq!(found, [user(2).from], "{}", processor.name);
-        if freezes {
-            assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 1, "{}", processor.name);
-        }
-        recorder.shut_down().unwrap();
-        no_breach(&mock, processor.name);
+    for prepared in processors().iter().map(Prepared::new) {
+        let (unit, name) = (prepared.unit, prepared.processor.name);
+        let freezes = unit.can_freeze();
+        prepared.with_samples(freezes, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER).unwrap();
+            mock.branch(&user(1));
+            // A window that was forgotten, and one that ends.
+            drop(counters.lend(0, |_| ()).unwrap());
+            let window = counters.lend(0, |_| ()).unwrap();
+            assert_eq!(recorder.start(BranchFilter::USER), Err(BranchError::Lent));
+            assert_eq!(recorder.restart(), Err(BranchError::Lent));
+            assert_eq!(recorder.shut_down(), Err(BranchError::Lent));
+            assert_eq!(mock.with_branch_records(|records| records.is_recording()), Some(false));
+            assert_eq!(mock.read(msr(unit.registers().from)), Ok(0), "{name}");
+            if freezes {
+                assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 0, "{name}");
+            }
+            // The borrower records calls of the kernel, and freezes.
+            let others = Records::new();
+            let mut guest = BranchRecorder::take(&unit, mock, &others).unwrap();
+            let _ = guest.freeze_on_interrupt();
+            guest.start(BranchFilter::KERNEL).unwrap();
+            mock.branch(&kernel(1));
+            window.end(0).unwrap();
+            assert!(recorder.is_recording());
+            mock.branch(&kernel(2));
+            mock.branch(&user(2));
+            let found: Vec<u64> =
+                recorder.read().unwrap().iter().map(|branch| branch.from).collect();
+            assert_eq!(found, [user(2).from], "{name}");
+            if freezes {
+                assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 1, "{name}");
+            }
+            recorder.shut_down().unwrap();
+            no_breach(mock, name);
+        });
     }
 }
 
 #[test]
 fn a_call_stack_outlives_a_borrower() {
     for processor in processors() {
-        let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
-        if !unit.offers().call_stack {
+        if !processor.unit().offers().call_stack {
             continue;
         }
-        let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-        recorder.start(BranchFilter::USER.call_stack()).unwrap();
-        mock.branch(&call(0x1000));
-        mock.branch(&call(0x2000));
-        recorder.suspend(&&mock).unwrap();
-        recorder.resume(&&mock).unwrap();
-        mock.branch(&call(0x3000));
-        assert_eq!(addresses(&mut recorder), [0x3000, 0x2000, 0x1000], "{}", processor.name);
-        no_breach(&mock, processor.name);
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER.call_stack()).unwrap();
+            mock.branch(&call(0x1000));
+            mock.branch(&call(0x2000));
+            counters.lend(0, |_| ()).unwrap().end(0).unwrap();
+            mock.branch(&call(0x3000));
+            assert_eq!(addresses(recorder), [0x3000, 0x2000, 0x1000], "{}", processor.name);
+            // A suspend, in which the registers lose their contents.
+            counters.suspend(0, |_| ()).unwrap();
+            assert_eq!(recorder.restart(), Err(BranchError::Lent));
+            mock.lose_registers();
+            counters.resume(0, |_| ()).unwrap();
+            mock.branch(&call(0x4000));
+            let expected = [0x4000, 0x3000, 0x2000, 0x1000];
+            assert_eq!(addresses(recorder), expected, "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
     }
 }
