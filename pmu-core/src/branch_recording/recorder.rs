@@ -236,8 +236,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.memory.note(GOES_ON, self.memory.mode() & RECORDING != 0);
-        self.recording().program_again(false).map_err(|fault| self.error(fault))
+        let recording = self.recording();
+        let going_on = recording.going_on();
+        self.memory.lose();
+        let again = match going_on {
+            Some(wanted) => recording.record_anew(wanted, false),
+            None => recording.leave_nothing(false),
+        };
+        again.map_err(|fault| self.error(fault))
     }
 
     /// Stops the recording, and reads the records. The records describe the last branches before this call.

@@ -196,6 +196,23 @@ impl BranchMemory {
         Taken::Unverified
     }
 
+    /// Notes that the records are about to be another owner's. Returns whether there may be any.
+    pub(crate) fn leave(&self) -> bool {
+        if self.is_of_recorder() && self.mode() & RECORDING != 0 {
+            self.note(GOES_ON, true);
+        }
+        self.owner.load(Relaxed) != UNTAKEN
+    }
+
+    /// Notes that the records are another owner's.
+    pub(crate) fn left(&self, is_to_return: bool) {
+        if self.is_of_recorder() {
+            self.note(if is_to_return { LENT } else { LENT | GOES_ON }, is_to_return);
+        } else {
+            self.leave_to_others();
+        }
+    }
+
     /// Notes that no event needs the records.
     pub(crate) fn leave_to_others(&self) {
         let before = self.owner.load(Relaxed);

@@ -75,7 +75,7 @@ fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() 
 
 #[test]
 fn a_fault_that_does_not_stay_changes_nothing_at_a_windows_end() {
-    with_each_fault(|mock, recorder, counters, failing, at| {
+    with_each_fault(|mock, _, counters, failing, at| {
         let window = counters.lend(0, |_| ()).unwrap();
         assert!(!freezes(mock), "{at}");
         mock.inject(Fault::At(failing));
@@ -143,7 +143,7 @@ fn a_window_that_restores_no_records_leaves_the_index_of_the_newest() {
     let rings = processors().into_iter();
     let rings = rings.filter(|of| matches!(of.branches, BranchConfiguration::Legacy { .. }));
     for processor in rings {
-        with_samples(&processor, false, |mock, recorder, counters, _| {
+        with_samples(&processor, false, |mock, _, counters, _| {
             mock.branch(&call(1));
             let window = counters.lend(0, |_| ()).unwrap();
             // SAFETY: the mock's registers are numbers.
