@@ -41,13 +41,13 @@ impl Machine {
     /// unit that samples fetches. Returns `None` if `processor` describes a processor without this unit.
     ///
     /// The kernel stores the result, for the interrupt handler. The handler passes the unit to
-    /// [`service_with`](Self::service_with), which reports the unit's samples. Samples are reported even if no counter
+    /// [`service_with`](pmu_core::service_with), which reports the unit's samples. Samples are reported even if no counter
     /// is in use:
     ///
     /// ```
     /// use pmu::Machine;
     /// use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampler, IbsSampling};
-    /// use pmu::core::{Claim, CounterMemory, CounterSlot, MAX_COUNTERS};
+    /// use pmu::core::{Claim, CounterMemory, CounterSlot, MAX_COUNTERS, service_with};
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
     /// # let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
@@ -64,7 +64,7 @@ impl Machine {
     /// // In the interrupt's handler:
     /// let mut address = None;
     /// let samples = Ibs::new(&unit, &OPS, |record: &IbsRecord| address = record.address(&unit));
-    /// let serviced = machine.service_with(&msr, &apic, &COUNTERS, samples, |_, _| ())?;
+    /// let serviced = service_with(&machine, &msr, &apic, &COUNTERS, samples, |_, _| ())?;
     /// assert_eq!((serviced.claim, address), (Claim::Ours, Some(0x40_10A0))); // the 160th op's
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
