@@ -2,6 +2,7 @@
 
 use crate::counters::error::ServiceError;
 use crate::counters::interrupt::claim::Serviced;
+use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::memory::CounterMemory;
@@ -250,9 +251,10 @@ pub trait ProfileInterface: SourceInterface {
     where
         Self: Sized,
     {
-        crate::service(self, msr, platform, memory, move |sample| {
-            self.added().take_up_interval(SourceInterface::opened(self), &sample);
-            if let Some(overflow) = Overflow::of(self.table(), self.added(), *sample) {
+        let facility = SourceInterface::facility(self);
+        serve(self, msr, platform, memory, facility, move |overflow, _| {
+            self.added().take_up_interval(SourceInterface::opened(self), &overflow);
+            if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
                 overflowed(overflow);
             }
         })
