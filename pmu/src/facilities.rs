@@ -41,8 +41,8 @@ impl Machine {
     /// unit that samples fetches. Returns `None` if `processor` describes a processor without this unit.
     ///
     /// The kernel stores the result, for the interrupt handler. The handler passes the unit to
-    /// [`service_with`](pmu_core::service_with), which reports the unit's samples. Samples are reported even if no counter
-    /// is in use:
+    /// [`service_with`](pmu_core::service_with), which reports the unit's samples. Samples are reported even if no
+    /// counter is in use:
     ///
     /// ```
     /// use pmu::Machine;

@@ -1,5 +1,5 @@
-//! Branch records of a session's events: settled on what the running events ask for. The records of a recorder leave and
-//! return with the counters.
+//! Branch records of a session's events: settled on what the running events ask for. A recorder's records leave with
+//! the counters, and return with them.
 
 use core::sync::atomic::Ordering::Relaxed;
 

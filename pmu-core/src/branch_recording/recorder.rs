@@ -18,7 +18,19 @@ use crate::msr::fault::MsrFault;
 /// The control handle of a processor's branch records: starts and stops the recording, and reads the records. At thread
 /// switches, the recorder saves and restores a thread's records.
 ///
-/// The recorder needs no counter. In the performance interrupt, the handler reads the records by [`Branches`].
+/// The recorder needs no counter and no session. If the facility of a session's [source](crate::EventSource::Facility)
+/// is the [`Branches`] of the same memory, the recorder lives with the session:
+/// - [`service`](crate::service()) reads the records at each overflow. The [samples](crate::Sample::branch_records) of
+///   the source's rows have the branches, and so have the samples of events that ask for the same filter.
+/// - While the counters are [lent](crate::CounterSession::lend) or
+///   [suspended](crate::CounterSession::suspend), the processor neither records nor freezes, and its records are
+///   clear. The recorder's methods return [`Lent`](BranchError::Lent). Afterwards the session programs the registers
+///   again, and the recording goes on: a [call stack](BranchFilter::call_stack) with the records that it had, any other
+///   recording without records. If the registers do not answer then, the session returns the fault, and the recording
+///   is stopped. The end of the next window, or [`restart`](Self::restart), starts it again.
+/// - [`reprogram`](crate::CounterSession::reprogram) of the session programs the recorder's registers, too.
+/// - The session's [`shut_down`](crate::CounterSession::shut_down) ends the recording, and clears the records. The
+///   recorder can be [restarted](Self::restart).
 ///
 /// The recorder cannot move to another thread. Before dropping the recorder, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
@@ -44,8 +56,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Call every method in task context, on the processor that records the branches. The performance interrupt may come at
-/// any time.
+/// Call every method in task context, on the processor that records the branches, while no operation of this
+/// processor's session is under way. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -117,12 +129,12 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt. The records then contain no
-    /// branches of the interrupt handler. [`service_with`](crate::service_with) reads the records, and then ends the
-    /// freeze.
+    /// branches of the interrupt handler. [`service`](crate::service()) reads the records, and then ends the freeze.
     ///
-    /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
-    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. While
-    /// freezing is not enabled, `Branches` itself stops the recording at the beginning of `service_with`.
+    /// Call this before [`start`](Self::start), and only if this processor's interrupt handler services a source whose
+    /// [facility](crate::EventSource::Facility) is the [`Branches`] of this memory. **Every** performance interrupt
+    /// freezes the records, and only `Branches` ends the freeze. While freezing is not enabled, `Branches` itself stops
+    /// the recording at the beginning of `service`.
     ///
     /// This call has no effect on a [call stack](BranchFilter::call_stack), because a freeze close to a call or return
     /// instruction would corrupt the call stack.
@@ -225,8 +237,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Programs the registers of the branch records again after the registers lost their contents, for example in a
     /// suspend to memory. The records are then empty. If the processor recorded before, the recording continues.
     ///
-    /// Call this on the processor that lost the registers' contents. For the counters, also call
-    /// [`reprogram`](crate::CounterSession::reprogram).
+    /// Call this on the processor that lost the registers' contents. A session whose source has the records makes the
+    /// call unnecessary: [`resume`](crate::CounterSession::resume) and
+    /// [`reprogram`](crate::CounterSession::reprogram) program the recorder's registers, too.
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
@@ -303,7 +316,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         cleared.map_err(|fault| self.error(fault))
     }
 
-    /// Ends the recording, clears the records, and releases the memory. Later calls return
+    /// Ends the recording, clears the records, disables freezing, and releases the memory. Later calls return
     /// [`ShutDown`](BranchError::ShutDown).
     ///
     /// # Errors
@@ -318,8 +331,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(())
     }
 
-    /// Returns whether the processor records branches. The result is also `false` if
-    /// [`service_with`](crate::service_with) stopped the recording and could not restart the recording.
+    /// Returns whether the processor records branches. The result is also `false` if [`service`](crate::service())
+    /// stopped the recording and could not restart the recording.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
     }

@@ -183,8 +183,8 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     }
 
     /// Services the performance interrupt like [`service`](Self::service), and passes each overflow also as a
-    /// [`Sample`], with what the source's own facility recorded. A further `facility` is serviced, too, and passed; `()`
-    /// is none.
+    /// [`Sample`], with what the source's own facility recorded. A further `facility` is serviced, too, and passed;
+    /// `()` is none.
     ///
     /// ```
     /// # use pmu_core::{

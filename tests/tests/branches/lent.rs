@@ -154,3 +154,29 @@ fn a_window_that_restores_no_records_leaves_the_index_of_the_newest() {
         });
     }
 }
+
+/// After a window whose end failed, the task decides: the next window brings back what was not stopped meanwhile.
+#[test]
+fn a_recording_that_could_not_return_returns_with_the_next_window_unless_it_was_stopped() {
+    for processor in processors() {
+        for stops in [false, true] {
+            with_samples(&processor, false, |mock, recorder, counters, _| {
+                let window = counters.lend(0, |_| ()).unwrap();
+                mock.inject(Fault::From(1));
+                let ended = window.end(0);
+                mock.inject(Fault::None);
+                let at = format!("{}, {stops}", processor.name);
+                assert!(ended.is_err() && !recorder.is_recording() && !is_recording(mock), "{at}");
+                if stops {
+                    recorder.stop().unwrap();
+                }
+                counters.lend(0, |_| ()).unwrap().end(0).unwrap();
+                assert_eq!((recorder.is_recording(), is_recording(mock)), (!stops, !stops), "{at}");
+                recorder.restart().unwrap();
+                mock.branch(&user(1));
+                assert_eq!(addresses(recorder), [user(1).from], "{at}");
+                no_breach(mock, &at);
+            });
+        }
+    }
+}

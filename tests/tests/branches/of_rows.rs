@@ -128,14 +128,43 @@ fn a_recorder_lives_with_a_session_of_sources() {
             mock.set_performance_entry(0x400);
             scene.session.reprogram(|_| ()).unwrap();
             assert_eq!(scene.sample(&[kernel(1), user(5)]), Some(vec![user(5).from]), "{name}");
-            // A recorder that is stopped returns stopped, and without what a borrower left.
+            // A recorder that is stopped returns stopped, without what a borrower left, and with its filter.
             scene.recorder.stop().unwrap();
-            scene.session.lend(0, |_| ()).unwrap().end(0).unwrap();
+            let window = scene.session.lend(0, |_| ()).unwrap();
+            let (unit, others) = (processor.unit(), Records::new());
+            let mut guest = BranchRecorder::take(&unit, mock, &others).unwrap();
+            guest.start(BranchFilter::KERNEL).unwrap();
+            mock.branch(&kernel(9));
+            window.end(0).unwrap();
             assert!(!is_recording(mock), "{name}");
             assert_eq!(addresses(&mut scene.recorder), [], "{name}");
+            scene.session.suspend_all(0, |_, _| ()).unwrap();
+            mock.lose_registers();
+            mock.set_performance_entry(0x400);
+            scene.session.resume_all(0, |_, _| ()).unwrap();
+            assert!(!is_recording(mock), "{name}");
             scene.recorder.restart().unwrap();
             assert_eq!(scene.sample(&[kernel(1), user(6)]), Some(vec![user(6).from]), "{name}");
-            // The end of the session ends the recording, and not the recorder.
+            // A window that does not end, and the end of the session.
+            drop(scene.session.lend(0, |_| ()).unwrap());
+            lent(&mut scene.recorder);
+            scene.session.shut_down().unwrap();
+            assert!(!is_recording(mock) && !scene.recorder.is_recording(), "{name}");
+            scene.recorder.restart().unwrap();
+            mock.branch(&user(8));
+            assert_eq!(addresses(&mut scene.recorder), [user(8).from], "{name}");
+            scene.recorder.shut_down().unwrap();
+        });
+    });
+}
+
+#[test]
+fn the_end_of_a_session_of_sources_ends_the_recording_and_not_the_recorder() {
+    each(|processor, freezing| {
+        with_rows(processor, freezing, |scene| {
+            let (mock, name) = (scene.mock, processor.name);
+            scene.recorder.start(BranchFilter::USER).unwrap();
+            assert_eq!(scene.sample(&[user(1)]), Some(vec![user(1).from]), "{name}");
             scene.session.shut_down().unwrap();
             assert!(!is_recording(mock) && !scene.recorder.is_recording(), "{name}");
             scene.recorder.restart().unwrap();

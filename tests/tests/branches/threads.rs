@@ -225,3 +225,29 @@ fn a_call_stack_outlives_a_borrower() {
         });
     }
 }
+
+/// A thread's call stack and filter, where the registers lose their contents while no thread is recorded.
+#[test]
+fn a_call_stack_that_was_switched_out_outlives_a_suspend() {
+    for processor in processors() {
+        if !processor.unit().offers().call_stack {
+            continue;
+        }
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER.call_stack()).unwrap();
+            mock.branch(&call(0x1000));
+            let mut saved = SavedBranches::<32>::new();
+            recorder.switch_out(Some(&mut saved)).unwrap();
+            counters.suspend(0, |_| ()).unwrap();
+            mock.lose_registers();
+            counters.resume(0, |_| ()).unwrap();
+            assert!(!is_recording(mock), "{}", processor.name);
+            recorder.switch_in(Some(&saved)).unwrap();
+            mock.branch(&kernel(1));
+            mock.branch(&user(2));
+            mock.branch(&call(0x2000));
+            assert_eq!(addresses(recorder), [0x2000, 0x1000], "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
+    }
+}

@@ -325,7 +325,7 @@ fn of_a_pair_both_are_resumed_if_one_cannot_be_suspended() {
         (outcome.is_ok(), calls.take())
     };
     let both = |call| [("first", call), ("second", call)];
-    // What could not be resumed is tried once more.
+    // A second attempt follows a resume that failed.
     let (once, twice) =
         ([both(SUSPEND), both(RESUME)], [both(SUSPEND), both(RESUME), both(RESUME)]);
     assert_eq!(run(["", ""]), (true, once.concat()));
