@@ -5,8 +5,8 @@ use core::cell::RefCell;
 use pmu::Machine;
 use pmu_core::{
     BranchError, BranchFilter, BranchRecorder, Branches, CounterMemory, CounterSet, CounterSlot,
-    EventTable, KProfileSource, MAX_COUNTERS, ProfileInterface, Report, Sample, Session,
-    WithOpenedEvents,
+    EventTable, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, Report,
+    Sample, Session, WithOpenedEvents,
 };
 use pmu_tests::opened::{KINDS, happened};
 use pmu_virt::FedBranch;
@@ -16,6 +16,8 @@ type Source<'a> = WithOpenedEvents<'a, Machine, Branches<'a>>;
 struct Scene<'s> {
     mock: &'s Mock<'s>,
     session: Session<'s, Source<'s>, &'s Mock<'s>, &'s Mock<'s>>,
+    /// Opens a session.
+    initialize: &'s dyn Fn() -> Session<'s, Source<'s>, &'s Mock<'s>, &'s Mock<'s>>,
     recorder: Recorder<'s, 's>,
     /// Addresses of the branches of each sample; `None` if the sample has no branch records.
     samples: &'s RefCell<Vec<Option<Vec<u64>>>>,
@@ -53,15 +55,18 @@ fn with_rows(processor: &Processor, freezing: bool, act: impl FnOnce(&mut Scene<
         assert_eq!(serviced.others, 0, "{}", processor.name);
     };
     mock.on_interrupt(&handler);
-    let mut session = of.initialize(&snapshot, CounterSet::GENERAL, &mock, &mock, &memory).unwrap();
+    let initialize =
+        || of.initialize(&snapshot, CounterSet::GENERAL, &mock, &mock, &memory).unwrap();
+    let mut session = initialize();
     session.start(source).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
     if freezing {
         recorder.freeze_on_interrupt().unwrap();
     }
     let interval = machine.query(source).interval.into();
-    act(&mut Scene { mock: &mock, session, recorder, samples: &samples, kind, interval });
-    no_breach(&mock, processor.name);
+    let (mock, samples, initialize) = (&mock, &samples, &initialize);
+    act(&mut Scene { mock, session, initialize, recorder, samples, kind, interval });
+    no_breach(mock, processor.name);
 }
 
 impl Scene<'_> {
@@ -165,9 +170,26 @@ fn the_end_of_a_session_of_sources_ends_the_recording_and_not_the_recorder() {
             let (mock, name) = (scene.mock, processor.name);
             scene.recorder.start(BranchFilter::USER).unwrap();
             assert_eq!(scene.sample(&[user(1)]), Some(vec![user(1).from]), "{name}");
+            scene.session.lend(0, |_| ()).unwrap().end(0).unwrap();
             scene.session.shut_down().unwrap();
             assert!(!is_recording(mock) && !scene.recorder.is_recording(), "{name}");
-            scene.recorder.restart().unwrap();
+            // The next session leaves it at that.
+            let mut next = (scene.initialize)();
+            next.lend(0, |_| ()).unwrap().end(0).unwrap();
+            assert!(!is_recording(mock) && !scene.recorder.is_recording(), "{name}");
+            next.shut_down().unwrap();
+            // The bit of the freeze may be set that nothing is known of.
+            let freeze = processor.unit().registers().freeze.map(|freeze| freeze.bit.bits());
+            // SAFETY: the mock's registers are numbers.
+            let debug_control = unsafe { MsrAddress::new(0x1D9) };
+            if let Some(bit) = freeze {
+                mock.write(debug_control, bit).unwrap();
+            }
+            scene.recorder.start(BranchFilter::USER).unwrap();
+            if let Some(bit) = freeze {
+                let set = mock.read(debug_control).unwrap() & bit != 0;
+                assert_eq!(set, freezing, "{name}");
+            }
             mock.branch(&user(7));
             assert_eq!(addresses(&mut scene.recorder), [user(7).from], "{name}");
             scene.recorder.shut_down().unwrap();

@@ -2,6 +2,7 @@
 
 use super::support::*;
 use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
+use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
@@ -247,6 +248,23 @@ fn a_call_stack_that_was_switched_out_outlives_a_suspend() {
             mock.branch(&user(2));
             mock.branch(&call(0x2000));
             assert_eq!(addresses(recorder), [0x2000, 0x1000], "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
+    }
+}
+
+/// Neither an event that comes or goes, nor a switch of the session's threads, changes a recorder's records.
+#[test]
+fn the_records_of_a_stopped_recorder_outlast_other_events_and_threads() {
+    for processor in processors() {
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            mock.branch(&user(1));
+            recorder.stop().unwrap();
+            let other = counters.open_event(&processor.counters(), &raw(2).every(100_000)).unwrap();
+            counters.start_event(other, 0).unwrap();
+            counters.switch_out(&mut [], 1, |_| ()).unwrap();
+            counters.close_event(other, 2).unwrap();
+            assert_eq!(addresses(recorder), [user(1).from], "{}", processor.name);
             no_breach(mock, processor.name);
         });
     }
