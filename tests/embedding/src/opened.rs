@@ -19,8 +19,8 @@ use pmu_core::{
     BranchFilter, BranchMemory, BranchRecorder, BranchSlot, CounterError, CounterMemory,
     CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount, EventEntry,
     EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS, ProfileInterface,
-    SavedBranches, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service,
-    stop_all, user_view,
+    SavedBranches, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service, stop_all,
+    user_view,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

@@ -321,7 +321,6 @@ fn of_a_pair_both_are_resumed_if_one_cannot_be_suspended() {
             Ok(window) => window.end(0).map_err(CounterError::from),
             Err(error) => Err(error),
         };
-        drop(counters);
         (outcome.is_ok(), calls.take())
     };
     let both = |call| [("first", call), ("second", call)];
