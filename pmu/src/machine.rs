@@ -210,7 +210,7 @@ impl Machine {
     /// # processor.interrupt_at(1);
     /// // In the interrupt's handler:
     /// let mut last = None;
-    /// source.service_samples(&msr, &apic, &COUNTERS, (), |_, sample, ()| last = sample.branches().next())?;
+    /// source.service_samples(&msr, &apic, &COUNTERS, |_, sample| last = sample.branches().next())?;
     /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

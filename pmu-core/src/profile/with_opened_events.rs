@@ -179,12 +179,11 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, ServiceError> {
-        self.service_samples(msr, platform, memory, (), move |report, _, ()| overflowed(report))
+        self.service_samples(msr, platform, memory, move |report, _| overflowed(report))
     }
 
     /// Services the performance interrupt like [`service`](Self::service), and passes each overflow also as a
-    /// [`Sample`], with what the source's own facility recorded. A further `facility` is serviced, too, and passed;
-    /// `()` is none.
+    /// [`Sample`], with what the source's own facility recorded.
     ///
     /// ```
     /// # use pmu_core::{
@@ -198,7 +197,7 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     ///     (msr, platform): (&impl MsrBackend, &impl Platform),
     ///     memory: &CounterMemory, // this processor's
     /// ) -> Result<(), ServiceError> {
-    ///     let serviced = both.service_samples(msr, platform, memory, (), |report, sample, ()| {
+    ///     let serviced = both.service_samples(msr, platform, memory, |report, sample| {
     ///         sample.branches().for_each(|branch| push(report, branch.from));
     ///     });
     ///     serviced.map(|_| ())
@@ -209,9 +208,30 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
+    /// The errors of [`pmu_core::service`](crate::service). If register accesses of a facility fail, the error contains
+    /// the first failed access. All overflows are still reported.
+    #[inline]
+    pub fn service_samples<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        mut sampled: impl FnMut(Report, Sample<'_, F>),
+    ) -> Result<Serviced, ServiceError> {
+        let sampled = move |report, sample: Sample<'_, F>, (): &()| sampled(report, sample);
+        self.service_with(msr, platform, memory, (), sampled)
+    }
+
+    /// Services the performance interrupt like [`service_samples`](Self::service_samples), and a [`Facility`] that is
+    /// not the source's. Each report also gets a reference to this facility.
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
     /// The errors of [`pmu_core::service_with`](crate::service_with).
     #[inline]
-    pub fn service_samples<M: MsrBackend, P: Platform, B: Facility>(
+    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
         &self,
         msr: &M,
         platform: &P,

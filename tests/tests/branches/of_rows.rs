@@ -46,12 +46,12 @@ fn with_rows(processor: &Processor, freezing: bool, act: impl FnOnce(&mut Scene<
     let of = machine.with_events(EventTable::none()).with(Branches::new(&unit, &records));
     let (samples, (source, kind)) = (RefCell::new(vec![]), source(&machine));
     let handler = |mock: &Mock<'_>| {
-        let sampled = |report: Report, sample: Sample<'_, Branches<'_>>, (): &()| {
+        let sampled = |report: Report, sample: Sample<'_, Branches<'_>>| {
             assert!(matches!(report, Report::Source(of) if of.source == source));
             let found = |records: &Branches<'_>| records.iter().map(|branch| branch.from).collect();
             samples.borrow_mut().push(sample.branch_records().map(found));
         };
-        let serviced = of.service_samples(mock, mock, &memory, (), sampled).unwrap();
+        let serviced = of.service_samples(mock, mock, &memory, sampled).unwrap();
         assert_eq!(serviced.others, 0, "{}", processor.name);
     };
     mock.on_interrupt(&handler);
