@@ -230,7 +230,11 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         }
         let recording = self.recording();
         let clear = if recording.is_stale() { recording.halt_and_clear() } else { Ok(()) };
-        let programmed = clear.and_then(|()| recording.program(recording.of_recorder()));
+        let programmed = clear.and_then(|()| match self.memory.mode() & RECORDING {
+            0 => recording.program(recording.of_recorder()),
+            // The filter is not written while the processor records.
+            _ => Ok(()),
+        });
         programmed.and_then(|()| recording.go_on()).map_err(|fault| self.error(fault))
     }
 

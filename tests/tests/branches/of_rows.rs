@@ -9,7 +9,7 @@ use pmu_core::{
     Sample, Session, WithOpenedEvents,
 };
 use pmu_tests::opened::{KINDS, happened};
-use pmu_virt::FedBranch;
+use pmu_virt::{FedBranch, FedBranchKind};
 
 type Source<'a> = WithOpenedEvents<'a, Machine, Branches<'a>>;
 
@@ -195,4 +195,38 @@ fn the_end_of_a_session_of_sources_ends_the_recording_and_not_the_recorder() {
             scene.recorder.shut_down().unwrap();
         });
     });
+}
+
+/// Its registers are known, although the session found them as they were.
+#[test]
+fn a_session_that_begins_beside_a_recording_leaves_it_alone() {
+    let stack = BranchFilter::USER.call_stack();
+    for processor in processors() {
+        let has_stack = processor.unit().recorded(stack).is_some();
+        with_rows(&processor, false, |scene| {
+            let (mock, name) = (scene.mock, processor.name);
+            let call = |number| FedBranch { kind: FedBranchKind::RelativeCall, ..user(number) };
+            scene.session.shut_down().unwrap();
+            scene.recorder.start(if has_stack { stack } else { BranchFilter::USER }).unwrap();
+            mock.branch(&call(1));
+            let restart = |recorder: &mut Recorder<'_, '_>| {
+                let before = mock.accesses();
+                recorder.restart().unwrap();
+                let after = mock.accesses();
+                (after.reads - before.reads, after.writes - before.writes)
+            };
+            let cost = restart(&mut scene.recorder);
+            let mut next = (scene.initialize)();
+            assert_eq!(restart(&mut scene.recorder), cost, "{name}");
+            mock.branch(&call(2));
+            assert!(is_recording(mock) && scene.recorder.is_recording(), "{name}");
+            let calls = [2, 1].map(|number| user(number).from);
+            assert_eq!(addresses(&mut scene.recorder), calls, "{name}");
+            scene.recorder.restart().unwrap();
+            next.lend(0, |_| ()).unwrap().end(0).unwrap();
+            let kept = if has_stack { &calls[..] } else { &[] };
+            assert_eq!(addresses(&mut scene.recorder), kept, "{name}");
+            next.shut_down().unwrap();
+        });
+    }
 }
