@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::{
-    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, Facility, MsrBackend,
+    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend,
     NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
     Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
 };
@@ -177,6 +177,43 @@ impl Machine {
     /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
+    ///
+    /// [`with`](WithOpenedEvents::with) adds hardware of the processor, such as its branch records. The samples of
+    /// profile sources then have the branches that a recorder records:
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::{
+    ///     BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory, CounterSet, CounterSlot,
+    ///     EventTable, KProfileSource, MAX_COUNTERS,
+    /// };
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{
+    /// #     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, Privilege,
+    /// #     VirtualBranches, VirtualPmu,
+    /// # };
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// # let processor = MockMsr::<8>::new(pmu).with_branches(branches);
+    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let unit = machine.branches_of(this, &msr)?;
+    /// let source = machine.with_events(EventTable::none()).with(Branches::new(&unit, &RECORDS));
+    /// let mut session = source.initialize(this, CounterSet::GENERAL, msr, apic, &COUNTERS)?;
+    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+    /// let mut recorder = BranchRecorder::take(&unit, msr, &RECORDS)?;
+    /// recorder.start(BranchFilter::USER)?;
+    /// # processor.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::Conditional, Privilege::User));
+    /// # processor.interrupt_at(1);
+    /// // In the interrupt's handler:
+    /// let mut last = None;
+    /// source.service_samples(&msr, &apic, &COUNTERS, |_, sample| last = sample.branches().next())?;
+    /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithOpenedEvents<'a, Self> {
         WithOpenedEvents::new(self, events)
     }
@@ -250,69 +287,15 @@ impl Machine {
         msr: &M,
         platform: &P,
         memory: &CounterMemory,
-        mut overflowed: impl FnMut(Overflow),
-    ) -> Result<Serviced, ServiceError> {
-        self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
-    }
-
-    /// Services the performance interrupt as [`service`](Self::service) does, and also services a [`Facility`]:
-    /// hardware beside the counters, such as branch records.
-    ///
-    /// # Context
-    /// Any context: task, interrupt or NMI.
-    ///
-    /// # Errors
-    /// The errors of [`pmu_core::service_with`].
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::{
-    ///     BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory, CounterSlot,
-    ///     KProfileSource, MAX_COUNTERS, ProfileInterface,
-    /// };
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{
-    /// #     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, Privilege,
-    /// #     VirtualBranches, VirtualPmu,
-    /// # };
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
-    /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
-    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-    /// # let processor = MockMsr::<8>::new(pmu).with_branches(branches);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let branches = machine.branches_of(this, &msr)?;
-    /// let mut recorder = BranchRecorder::take(&branches, msr, &RECORDS)?;
-    /// recorder.start(BranchFilter::USER)?;
-    /// let mut session = machine.initialize(this, msr, apic, &COUNTERS)?;
-    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-    /// # processor.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::Conditional, Privilege::User));
-    /// # processor.interrupt_at(1);
-    /// // In the interrupt's handler:
-    /// let mut last = None;
-    /// let records = Branches::new(&branches, &RECORDS);
-    /// machine.service_with(&msr, &apic, &COUNTERS, records, |_, records| last = records.iter().next())?;
-    /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
-    /// # Ok::<(), Box<dyn core::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
-        &self,
-        msr: &M,
-        platform: &P,
-        memory: &CounterMemory,
-        facility: B,
-        overflowed: impl FnMut(Overflow, &B),
+        overflowed: impl FnMut(Overflow),
     ) -> Result<Serviced, ServiceError> {
         match self {
-            Self::Intel(emon) => emon.service_with(msr, platform, memory, facility, overflowed),
-            Self::Amd(amd64) => amd64.service_with(msr, platform, memory, facility, overflowed),
-            Self::Zen(zen) => zen.service_with(msr, platform, memory, facility, overflowed),
+            Self::Intel(emon) => emon.service(msr, platform, memory, overflowed),
+            Self::Amd(amd64) => amd64.service(msr, platform, memory, overflowed),
+            Self::Zen(zen) => zen.service(msr, platform, memory, overflowed),
             // Counters of which the interface of time alone does not know.
             Self::CountersOnly(..) | Self::TimeOnly(..) => {
-                ProfileInterface::service_with(self, msr, platform, memory, facility, overflowed)
+                ProfileInterface::service(self, msr, platform, memory, overflowed)
             }
         }
     }

@@ -121,8 +121,8 @@ pub enum BranchError {
     Xsaves(XsaveFault),
     /// The recorder was shut down.
     ShutDown,
-    /// The branch records are [lent](crate::CounterSession::lend_with), for example to a guest, together with the
-    /// counters.
+    /// The branch records are [lent](crate::CounterSession::lend), for example to a guest, or suspended, together with
+    /// the counters of the session whose source has them.
     Lent,
     /// A register access failed, and the processor does not record.
     Access(MsrFault),

@@ -1,11 +1,13 @@
-//! Branch records of a session's events: settled on what the running events ask for.
+//! Branch records of a session's events: settled on what the running events ask for. A recorder's records leave with
+//! the counters, and return with them.
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
-    CLEAR, FREEZING, LOST, RECORDING, STACK, STALE, Taken, UNFREEZABLE, UNKNOWN,
+    CLEAR, FREEZING, LENT, RECORDING, STALE, Taken, UNFREEZABLE, UNKNOWN,
 };
-use crate::branches::recording::Recording;
+use crate::branches::recording::{Recording, Wanted};
 use crate::branches::sampled::Branches;
 use crate::branches::unit::{BranchEnable, BranchOrder};
 use crate::counters::error::CounterError;
@@ -17,14 +19,6 @@ use crate::counters::registers::select::EventSelect;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
-
-/// Selection of the branches that the running events ask for.
-#[derive(Clone, Copy)]
-struct Wanted {
-    /// Value of the register of the filter.
-    value: u64,
-    is_call_stack: bool,
-}
 
 impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
@@ -48,27 +42,31 @@ impl EventFacility for Branches<'_> {
 
     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let recording = Recording { unit: self.unit, msr, memory: self.memory };
-        let asked = running.with_branches();
-        let wanted = asked.and_then(|(_, filter)| {
-            let (value, _) = self.unit.selection(filter)?;
-            Some(Wanted { value, is_call_stack: filter.is_call_stack() })
-        });
-        let settled = match wanted {
-            Some(wanted) => recording.record(wanted, running),
-            None if running.are_lent() => recording.end_for_borrower(),
-            None => {
-                recording.end();
-                Ok(())
+        let is_of_recorder = self.memory.is_of_recorder();
+        if is_of_recorder && !running.are_lent() {
+            if !running.are_returned() {
+                // Neither events nor threads change what a recorder records.
+                return Ok(());
             }
-        };
+            self.memory.note(LENT, false);
+        }
+        let asked = if is_of_recorder { None } else { running.with_branches() };
         let counters = asked.map_or(CounterSet::NONE, |(counters, _)| counters);
+        let wanted = match asked {
+            Some((_, filter)) => self.wanted(filter),
+            None if is_of_recorder => recording.going_on(),
+            None => None,
+        };
+        let settled = match wanted {
+            _ if running.are_lent() => recording.end_for_borrower(!running.are_given_up()),
+            Some(wanted) => recording.record(wanted, running, is_of_recorder),
+            None => recording.end(is_of_recorder),
+        };
         settled.map_err(|fault| Unsettled { counters, fault })
     }
 
     fn lose(&self) {
-        if self.memory.was_of_events() {
-            self.memory.lose();
-        }
+        self.memory.lose();
     }
 
     #[inline]
@@ -83,21 +81,34 @@ impl EventFacility for Branches<'_> {
     }
 }
 
+impl Branches<'_> {
+    /// Returns the selection of the branches that an event asks for.
+    fn wanted(&self, filter: BranchFilter) -> Option<Wanted> {
+        let (value, _) = self.unit.selection(filter)?;
+        let is_call_stack = filter.is_call_stack();
+        let freezes = self.unit.can_freeze() && !is_call_stack;
+        Some(Wanted { value, is_call_stack, freezes })
+    }
+}
+
 impl<M: MsrBackend> Recording<'_, M> {
-    /// Records branches for events. While a recorder has the records, nothing is changed: the events' samples have its
-    /// branches if it selects the same.
-    fn record(&self, wanted: Wanted, running: &Running<'_>) -> Result<(), MsrFault> {
-        match self.memory.take_for_events(self.unit) {
-            Taken::Refused => return Ok(()),
-            Taken::Unverified => {
-                self.verify().inspect_err(|_| self.memory.give_back_untaken())?;
+    /// Records branches for events, or again for a recorder.
+    fn record(
+        &self,
+        wanted: Wanted,
+        running: &Running<'_>,
+        is_of_recorder: bool,
+    ) -> Result<(), MsrFault> {
+        if !is_of_recorder {
+            match self.memory.take_for_events(self.unit) {
+                Taken::Refused => return Ok(()),
+                Taken::Unverified => {
+                    self.verify().inspect_err(|_| self.memory.give_back_untaken())?;
+                }
+                Taken::Verified => {}
             }
-            Taken::Verified => {}
         }
-        let mode = self.memory.mode();
-        let is_same = self.memory.control.load(Relaxed) == wanted.value;
-        let goes_on = mode & (RECORDING | LOST | STALE | UNKNOWN | CLEAR) == RECORDING && is_same;
-        match (goes_on, running.are_switched()) {
+        match (self.goes_on(wanted), running.are_switched()) {
             (true, false) => Ok(()),
             // Each write to the register of the depth clears all records, also while the processor records.
             (true, true) if self.unit.registers().depth.is_some() => self.clear_stopped(),
@@ -105,57 +116,27 @@ impl<M: MsrBackend> Recording<'_, M> {
         }
     }
 
-    /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
-        let kept = self.memory.kept.swap(0, Relaxed);
-        let is_same = self.memory.control.load(Relaxed) == wanted.value;
-        if !is_same {
-            self.memory.set_mode(UNKNOWN);
-        }
-        let is_unknown = self.memory.mode() & UNKNOWN != 0;
-        if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
-            self.halt_and_clear()?;
-        }
-        let freezes = self.unit.can_freeze() && !wanted.is_call_stack;
-        if is_unknown {
-            self.memory.control.store(wanted.value, Relaxed);
-            self.write_filter()?;
-        }
-        if is_unknown || freezes != (self.memory.mode() & FREEZING != 0) {
-            self.set_freeze(freezes)?;
-        }
-        self.memory.clear_mode(UNKNOWN | STACK);
-        if wanted.is_call_stack {
-            self.memory.set_mode(STACK);
-        }
-        if kept != 0 && is_same && is_returned {
-            let slots = self.memory.slots().iter().take(kept.into());
-            let newest = self.memory.newest.load(Relaxed);
-            self.memory.clear_mode(CLEAR);
-            let written = self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()));
-            // A part of the call stack may be in the registers.
-            written.inspect_err(|_| self.memory.set_mode(STALE))?;
-        }
-        self.go_on()
-    }
-
     /// Ends what was recorded for events. An access that fails is no error of the events that still run: it is tried
     /// again with the next change, and until then the records are not read.
-    fn end(&self) {
+    fn end(&self, is_of_recorder: bool) -> Result<(), MsrFault> {
         let mode = self.memory.mode();
+        if is_of_recorder {
+            return self.leave_nothing(false);
+        }
         if !self.memory.was_of_events() {
-            return;
+            return Ok(());
         }
-        if mode & (RECORDING | STALE | CLEAR) == CLEAR {
-            // The start of a recording may have failed.
-            return self.memory.leave_to_others();
+        if mode & (RECORDING | STALE | CLEAR) != CLEAR {
+            self.memory.kept.store(0, Relaxed);
+            let is_unknown = mode & UNKNOWN != 0;
+            let ended = if is_unknown { self.end_unknown(mode) } else { self.halt_and_clear() };
+            if ended.is_err() {
+                return Ok(());
+            }
         }
-        self.memory.kept.store(0, Relaxed);
-        let is_unknown = mode & UNKNOWN != 0;
-        let ended = if is_unknown { self.end_unknown(mode) } else { self.halt_and_clear() };
-        if ended.is_ok() {
-            self.memory.leave_to_others();
-        }
+        // Otherwise the start of a recording may have failed.
+        self.memory.leave_to_others();
+        Ok(())
     }
 
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.
@@ -175,35 +156,14 @@ impl<M: MsrBackend> Recording<'_, M> {
         self.clear_stopped()
     }
 
-    /// Leaves nothing that the borrower of the counters may see, and no freeze. Keeps a call stack.
-    #[inline(never)]
-    fn end_for_borrower(&self) -> Result<(), MsrFault> {
-        if !self.memory.was_of_events() {
-            return Ok(());
+    /// Ends what was recorded, before the counters are another owner's.
+    fn end_for_borrower(&self, is_to_return: bool) -> Result<(), MsrFault> {
+        if self.memory.leave() {
+            self.leave_nothing(is_to_return)?;
+            self.memory.lose();
+            self.memory.left(is_to_return);
         }
-        let mode = self.memory.mode();
-        if mode & (RECORDING | STALE | FREEZING | CLEAR) != CLEAR {
-            let found = self.halt_for_another()?;
-            if mode & (RECORDING | LOST | STALE | UNKNOWN | STACK) == RECORDING | STACK {
-                self.keep(found);
-            }
-            // Until they are cleared.
-            self.memory.set_mode(STALE);
-            self.set_freeze(false)?;
-            self.clear_stopped()?;
-        }
-        self.memory.lose();
-        self.memory.leave_to_others();
         Ok(())
-    }
-
-    /// Keeps the records in the memory. If one cannot be read, the call stack begins anew.
-    fn keep(&self, found: u64) {
-        let Ok(filled) = self.unit.filled(self.msr, found) else { return };
-        if let (kept, Ok(())) = self.unit.read_records(self.msr, self.memory, found) {
-            self.memory.newest.store(filled.newest, Relaxed);
-            self.memory.kept.store(kept, Relaxed);
-        }
     }
 
     /// Ends what a predecessor left, and proves that the processor has the records. Finds whether it freezes them.

@@ -5,7 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branch_recording::error::BranchError;
 use crate::branches::filter::BranchFilter;
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING};
+use crate::branches::memory::{
+    BranchMemory, CLEAR, FREEZES, FREEZING, GOES_ON, LENT, LOST, RECORDING, STACK, UNKNOWN,
+};
 use crate::branches::recording::Recording;
 use crate::branches::sampled::Branches;
 use crate::branches::unit::BranchUnit;
@@ -16,7 +18,19 @@ use crate::msr::fault::MsrFault;
 /// The control handle of a processor's branch records: starts and stops the recording, and reads the records. At thread
 /// switches, the recorder saves and restores a thread's records.
 ///
-/// The recorder needs no counter. In the performance interrupt, the handler reads the records by [`Branches`].
+/// The recorder needs no counter and no session. If the facility of a session's [source](crate::EventSource::Facility)
+/// is the [`Branches`] of the same memory, the recorder lives with the session:
+/// - [`service`](crate::service()) reads the records at each overflow. The [samples](crate::Sample::branch_records) of
+///   the source's rows have the branches, and so have the samples of events that ask for the same filter.
+/// - While the counters are [lent](crate::CounterSession::lend) or
+///   [suspended](crate::CounterSession::suspend), the processor neither records nor freezes, and its records are
+///   clear. The recorder's methods return [`Lent`](BranchError::Lent). Afterwards the session programs the registers
+///   again, and the recording goes on: a [call stack](BranchFilter::call_stack) with the records that it had, any other
+///   recording without records. If the registers do not answer then, the session returns the fault, and the recording
+///   is stopped. The end of the next window, or [`restart`](Self::restart), starts it again.
+/// - [`reprogram`](crate::CounterSession::reprogram) of the session programs the recorder's registers, too.
+/// - The session's [`shut_down`](crate::CounterSession::shut_down) ends the recording, and clears the records. The
+///   recorder can be [restarted](Self::restart).
 ///
 /// The recorder cannot move to another thread. Before dropping the recorder, call [`shut_down`](Self::shut_down) on its
 /// processor. Dropping the recorder accesses no register, so the processor keeps recording, and the memory stays in
@@ -42,8 +56,8 @@ use crate::msr::fault::MsrFault;
 /// ```
 ///
 /// # Context
-/// Call every method in task context, on the processor that records the branches. The performance interrupt may come at
-/// any time.
+/// Call every method in task context, on the processor that records the branches, while no operation of this
+/// processor's session is under way. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
@@ -56,25 +70,10 @@ pub struct BranchRecorder<'a, M> {
     pub(crate) memory: &'a BranchMemory,
     /// The branches that were recorded last.
     pub(crate) filter: Option<BranchFilter>,
-    /// The records are to freeze where the filter allows it.
-    freezes: bool,
     is_open: bool,
     /// XSAVES was found to save the records.
     pub(crate) uses_xsaves: bool,
-    /// While the records are lent: what is to be brought back.
-    pub(crate) lent: Option<Lent>,
-    pub(crate) branches: Branches<'a>,
     not_send: PhantomData<*mut ()>,
-}
-
-/// State of the recorder as the records were lent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Lent {
-    pub(crate) recorded: bool,
-    pub(crate) froze: bool,
-    /// Number of the call stack's records in the memory, and the place of the newest.
-    pub(crate) len: u8,
-    pub(crate) newest: u8,
 }
 
 impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
@@ -111,11 +110,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             msr,
             memory,
             filter: None,
-            freezes: false,
             is_open: true,
             uses_xsaves: false,
-            lent: None,
-            branches: Branches::new(unit, memory),
             not_send: PhantomData,
         };
         match recorder.recording().end_left_over() {
@@ -133,12 +129,12 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Makes the processor freeze the records when it raises the performance interrupt. The records then contain no
-    /// branches of the interrupt handler. [`service_with`](crate::service_with) reads the records, and then ends the
-    /// freeze.
+    /// branches of the interrupt handler. [`service`](crate::service()) reads the records, and then ends the freeze.
     ///
-    /// Call this before [`start`](Self::start), and only if this processor's interrupt handler passes [`Branches`] to
-    /// `service_with`. **Every** performance interrupt freezes the records, and only `Branches` ends the freeze. While
-    /// freezing is not enabled, `Branches` itself stops the recording at the beginning of `service_with`.
+    /// Call this before [`start`](Self::start), and only if this processor's interrupt handler services a source whose
+    /// [facility](crate::EventSource::Facility) is the [`Branches`] of this memory. **Every** performance interrupt
+    /// freezes the records, and only `Branches` ends the freeze. While freezing is not enabled, `Branches` itself stops
+    /// the recording at the beginning of `service`.
     ///
     /// This call has no effect on a [call stack](BranchFilter::call_stack), because a freeze close to a call or return
     /// instruction would corrupt the call stack.
@@ -157,8 +153,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             .and_then(|()| self.msr.update_retrying(freeze.bit.read()));
         let kept = kept.map(|value| value & freeze.bit.bits() != 0);
         let is_stack = self.filter.is_some_and(BranchFilter::is_call_stack);
-        self.freezes = matches!(kept, Ok(true));
-        if !self.freezes || is_stack {
+        let freezes = matches!(kept, Ok(true));
+        self.memory.note(FREEZES, freezes);
+        if !freezes || is_stack {
             self.recording().set_freeze(false).map_err(BranchError::Access)?;
         }
         match kept {
@@ -183,26 +180,23 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.check_open()?;
         let unsupported = BranchError::FilterUnsupported(filter);
         let (value, recorded) = self.unit.selection(filter).ok_or(unsupported)?;
-        let freezes = self.freezes && !filter.is_call_stack();
-        self.start_anew(value, recorded, freezes).map_err(|fault| self.error(fault))?;
+        self.start_anew(value, recorded).map_err(|fault| self.error(fault))?;
         Ok(recorded)
     }
 
-    fn start_anew(
-        &mut self,
-        value: u64,
-        recorded: BranchFilter,
-        freezes: bool,
-    ) -> Result<(), MsrFault> {
+    fn start_anew(&mut self, value: u64, recorded: BranchFilter) -> Result<(), MsrFault> {
         self.recording().halt()?;
         self.filter = None;
         self.recording().clear_stopped()?;
+        // Also what is the same: the registers may have lost their contents.
         self.memory.control.store(value, Relaxed);
         self.recording().write_filter()?;
-        // Also if the bit was set: the register may have lost its contents.
-        if freezes || self.memory.mode() & FREEZING != 0 {
+        let freezes = self.memory.has(FREEZES) && !recorded.is_call_stack();
+        if freezes || self.memory.mode() & (FREEZING | UNKNOWN) != 0 {
             self.recording().set_freeze(freezes)?;
         }
+        self.memory.clear_mode(UNKNOWN | STACK);
+        self.memory.set_mode(if recorded.is_call_stack() { STACK } else { 0 });
         self.filter = Some(recorded);
         self.recording().go_on()
     }
@@ -234,16 +228,22 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         if self.filter.is_none() {
             return Err(BranchError::NotStarted);
         }
-        let clear =
-            if self.recording().is_stale() { self.recording().halt_and_clear() } else { Ok(()) };
-        clear.and_then(|()| self.recording().go_on()).map_err(|fault| self.error(fault))
+        let recording = self.recording();
+        let clear = if recording.is_stale() { recording.halt_and_clear() } else { Ok(()) };
+        let programmed = clear.and_then(|()| match self.memory.mode() & RECORDING {
+            0 => recording.program(recording.of_recorder()),
+            // The filter is not written while the processor records.
+            _ => Ok(()),
+        });
+        programmed.and_then(|()| recording.go_on()).map_err(|fault| self.error(fault))
     }
 
     /// Programs the registers of the branch records again after the registers lost their contents, for example in a
     /// suspend to memory. The records are then empty. If the processor recorded before, the recording continues.
     ///
-    /// Call this on the processor that lost the registers' contents. For the counters, also call
-    /// [`reprogram`](crate::CounterSession::reprogram).
+    /// Call this on the processor that lost the registers' contents. A session whose source has the records makes the
+    /// call unnecessary: [`resume`](crate::CounterSession::resume) and
+    /// [`reprogram`](crate::CounterSession::reprogram) program the recorder's registers, too.
     ///
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
@@ -253,23 +253,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        let mode = self.memory.mode();
-        let again = self.program_again(mode & FREEZING != 0);
-        let recorded = mode & RECORDING != 0;
-        let again = again.and_then(|()| if recorded { self.recording().go_on() } else { Ok(()) });
+        let recording = self.recording();
+        let going_on = recording.going_on();
+        self.memory.lose();
+        let again = match going_on {
+            Some(wanted) => recording.record_anew(wanted, false),
+            None => recording.leave_nothing(false),
+        };
         again.map_err(|fault| self.error(fault))
-    }
-
-    /// Stops and clears the records, and writes the filter and the freeze bit.
-    pub(crate) fn program_again(&self, freezes: bool) -> Result<(), MsrFault> {
-        self.recording().halt()?;
-        self.recording().clear_stopped()?;
-        if self.filter.is_some() {
-            self.recording().write_filter()?;
-        }
-        // Another owner may have left it set, and its records frozen.
-        self.recording().set_freeze(false)?;
-        if freezes { self.recording().set_freeze(true) } else { Ok(()) }
     }
 
     /// Stops the recording, and reads the records. The records describe the last branches before this call.
@@ -329,7 +320,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         cleared.map_err(|fault| self.error(fault))
     }
 
-    /// Ends the recording, clears the records, and releases the memory. Later calls return
+    /// Ends the recording, clears the records, disables freezing, and releases the memory. Later calls return
     /// [`ShutDown`](BranchError::ShutDown).
     ///
     /// # Errors
@@ -338,25 +329,16 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.recording().halt().map_err(|fault| self.error(fault))?;
-        let freeze = self.recording().set_freeze(false);
-        self.recording().clear_stopped().and(freeze).map_err(BranchError::Access)?;
+        self.recording().leave_nothing(false).map_err(|fault| self.error(fault))?;
         self.is_open = false;
         self.memory.give_back();
         Ok(())
     }
 
-    /// Returns whether the processor records branches. The result is also `false` if
-    /// [`service_with`](crate::service_with) stopped the recording and could not restart the recording.
+    /// Returns whether the processor records branches. The result is also `false` if [`service`](crate::service())
+    /// stopped the recording and could not restart the recording.
     pub fn is_recording(&self) -> bool {
         self.is_open && self.memory.mode() & (RECORDING | LOST) == RECORDING
-    }
-
-    /// Returns the recorded branches, for use in the closure that you pass to
-    /// [`lend_with`](crate::CounterSession::lend_with). The closure receives the overflows that are pending when the
-    /// counters are lent. The branches are the last branches before these overflows.
-    pub fn branches(&self) -> &Branches<'a> {
-        &self.branches
     }
 
     /// Returns the filter of the present recording. If the recording is stopped, returns the filter of the last
@@ -370,10 +352,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     pub(crate) fn check_open(&self) -> Result<(), BranchError> {
-        match self.lent {
-            _ if !self.is_open => Err(BranchError::ShutDown),
-            Some(_) => Err(BranchError::Lent),
-            None => Ok(()),
+        match () {
+            () if !self.is_open => Err(BranchError::ShutDown),
+            () if self.memory.has(LENT) => Err(BranchError::Lent),
+            () => {
+                // From here on the task decides again.
+                self.memory.note(GOES_ON, false);
+                Ok(())
+            }
         }
     }
 

@@ -111,6 +111,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         saved: Option<&SavedBranches<N>>,
     ) -> Result<(), MsrFault> {
         self.recording().leave_no_records()?;
+        self.recording().program(self.recording().of_recorder())?;
         if let Some(saved) = saved {
             let records = saved.records().iter().copied();
             let written = self.unit.write_records(&self.msr, saved.newest, records);

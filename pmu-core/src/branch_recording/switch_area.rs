@@ -122,7 +122,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.depth != 0 && saved.depth != self.unit.depth() {
             return Err(BranchError::SavedElsewhere);
         }
-        self.recording().leave_no_records().map_err(|fault| self.error(fault))?;
+        let recording = self.recording();
+        let emptied = recording.leave_no_records();
+        let programmed = emptied.and_then(|()| recording.program(recording.of_recorder()));
+        programmed.map_err(|fault| self.error(fault))?;
         if saved.depth != 0 {
             // Until the recording continues, the registers have records of a thread that may not run.
             self.memory.set_mode(STALE);

@@ -17,7 +17,8 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// use pmu_core::{Branches, CallStackFrame, InterruptFrame};
 /// # struct StackRing;
 /// # impl StackRing { fn push_call_chain(&self, _: &dyn InterruptFrame) -> bool { true } }
-/// /// In the closure given to `service_with`: for `pmu_kprofile::trace::StackRing`, the record 0x1820.
+/// /// In the closure given to `service`, with the sample's `branch_records`.
+/// /// For `pmu_kprofile::trace::StackRing`, the record 0x1820.
 /// fn sample(ring: &StackRing, frame: &dyn InterruptFrame, branches: &Branches<'_>) {
 ///     ring.push_call_chain(&CallStackFrame::new(frame, branches));
 /// }

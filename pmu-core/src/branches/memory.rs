@@ -41,14 +41,23 @@ pub struct BranchSlot([AtomicU64; 3]);
 
 /// Values of `owner`.
 const UNTAKEN: u8 = 0;
-/// A recorder has the records.
-const TAKEN: u8 = 1;
+/// Bit of a recorder, which has the records. The bits below are beside it.
+const RECORDER: u8 = 8;
 /// The events of a session have the records.
-const OF_EVENTS: u8 = 2;
+const OF_EVENTS: u8 = 1;
 /// The events had the records last, which were found to answer.
-const VERIFIED: u8 = 3;
+const VERIFIED: u8 = 2;
 /// A register did not answer as the records were taken, and the processor may still freeze or record.
-const TRIED: u8 = 4;
+const TRIED: u8 = 3;
+
+/// Bit of a recorder: its records are to freeze where the filter allows it.
+pub(crate) const FREEZES: u8 = 16;
+
+/// Bit of a recorder: it recorded before the session took its registers away, and is to go on afterwards.
+pub(crate) const GOES_ON: u8 = 32;
+
+/// Bit of a recorder: its records are lent, with the counters.
+pub(crate) const LENT: u8 = 64;
 
 /// Bit of `mode`: the processor records.
 pub(crate) const RECORDING: u8 = 1;
@@ -148,11 +157,12 @@ impl BranchMemory {
 
     /// Takes the memory for a recorder of these records. Returns `false` if it is taken already.
     pub(crate) fn take(&self, unit: &BranchUnit) -> bool {
-        let from = |owner| self.owner.compare_exchange(owner, TAKEN, Acquire, Relaxed).is_ok();
+        let from = |owner| self.owner.compare_exchange(owner, RECORDER, Acquire, Relaxed).is_ok();
         let taken = [UNTAKEN, VERIFIED, TRIED].into_iter().any(from);
         if taken {
             // The events could not clear these.
             self.mode.fetch_and(FREEZING | STALE, Relaxed);
+            self.kept.store(0, Relaxed);
             // Until the mode is set, an interrupt accesses no register.
             self.unit.store(unit.fingerprint(), Relaxed);
         }
@@ -169,7 +179,7 @@ impl BranchMemory {
     /// Takes the memory for the events of a session, unless a recorder has it.
     pub(crate) fn take_for_events(&self, unit: &BranchUnit) -> Taken {
         let before = self.owner.load(Relaxed);
-        if before == TAKEN
+        if before & RECORDER != 0
             || self.owner.compare_exchange(before, OF_EVENTS, Acquire, Relaxed).is_err()
         {
             return Taken::Refused;
@@ -184,6 +194,23 @@ impl BranchMemory {
         self.kept.store(0, Relaxed);
         self.unit.store(unit.fingerprint(), Relaxed);
         Taken::Unverified
+    }
+
+    /// Notes that the records are about to be another owner's. Returns whether there may be any.
+    pub(crate) fn leave(&self) -> bool {
+        if self.is_of_recorder() && self.mode() & RECORDING != 0 {
+            self.note(GOES_ON, true);
+        }
+        self.owner.load(Relaxed) != UNTAKEN
+    }
+
+    /// Notes that the records are another owner's.
+    pub(crate) fn left(&self, is_to_return: bool) {
+        if self.is_of_recorder() {
+            self.note(if is_to_return { LENT } else { LENT | GOES_ON }, is_to_return);
+        } else {
+            self.leave_to_others();
+        }
     }
 
     /// Notes that no event needs the records.
@@ -215,7 +242,21 @@ impl BranchMemory {
 
     /// Returns whether a recorder has the records.
     pub(crate) fn is_of_recorder(&self) -> bool {
-        self.owner.load(Relaxed) == TAKEN
+        self.owner.load(Relaxed) & RECORDER != 0
+    }
+
+    /// Returns whether a bit of the recorder is set.
+    pub(crate) fn has(&self, bit: u8) -> bool {
+        self.owner.load(Relaxed) & bit != 0
+    }
+
+    /// Sets or clears bits of the recorder that has the records.
+    pub(crate) fn note(&self, bits: u8, set: bool) {
+        if set {
+            self.owner.fetch_or(bits, Relaxed);
+        } else {
+            self.owner.fetch_and(!bits, Relaxed);
+        }
     }
 
     /// Returns whether the events of a session have the records, or had them last.

@@ -5,7 +5,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::branches::memory::{BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STALE, UNFREEZABLE};
+use crate::branches::memory::{
+    BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STACK, STALE, UNFREEZABLE, UNKNOWN,
+};
 use crate::branches::unit::BranchUnit;
 use crate::msr::access::MsrAccess;
 use crate::msr::backend::MsrBackend;
@@ -17,6 +19,16 @@ pub(crate) struct Recording<'r, M> {
     pub(crate) unit: &'r BranchUnit,
     pub(crate) msr: &'r M,
     pub(crate) memory: &'r BranchMemory,
+}
+
+/// Selection of the branches that the running events or a recorder ask for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Value of the register of the filter.
+    pub(crate) value: u64,
+    pub(crate) is_call_stack: bool,
+    /// The records are to freeze. A freeze close to a call or return instruction would corrupt a call stack.
+    pub(crate) freezes: bool,
 }
 
 impl<M: MsrBackend> Recording<'_, M> {
@@ -130,5 +142,73 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     pub(crate) fn is_stale(&self) -> bool {
         self.memory.mode() & STALE != 0
+    }
+
+    /// Returns whether the processor records this already, and the records may be read.
+    pub(crate) fn goes_on(&self, wanted: Wanted) -> bool {
+        let is_same = self.memory.control.load(Relaxed) == wanted.value;
+        self.memory.mode() & (RECORDING | LOST | STALE | UNKNOWN | CLEAR) == RECORDING && is_same
+    }
+
+    /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
+    pub(crate) fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
+        let kept = self.memory.kept.swap(0, Relaxed);
+        let is_same = self.memory.control.load(Relaxed) == wanted.value;
+        if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
+            self.halt_and_clear()?;
+        }
+        self.program(wanted)?;
+        if kept != 0 && is_same && is_returned {
+            let slots = self.memory.slots().iter().take(kept.into());
+            let newest = self.memory.newest.load(Relaxed);
+            self.memory.clear_mode(CLEAR);
+            let written = self.unit.write_records(self.msr, newest, slots.map(|slot| slot.load()));
+            // A part of the call stack may be in the registers.
+            written.inspect_err(|_| self.memory.set_mode(STALE))?;
+        }
+        self.go_on()
+    }
+
+    /// Writes the filter and the freeze bit of a stopped recording, unless the registers have them.
+    pub(crate) fn program(&self, wanted: Wanted) -> Result<(), MsrFault> {
+        let is_same = self.memory.control.load(Relaxed) == wanted.value;
+        if is_same && self.memory.mode() & UNKNOWN == 0 {
+            return Ok(());
+        }
+        self.memory.set_mode(UNKNOWN);
+        self.memory.control.store(wanted.value, Relaxed);
+        self.write_filter()?;
+        self.set_freeze(wanted.freezes)?;
+        self.memory.clear_mode(UNKNOWN | STACK);
+        if wanted.is_call_stack {
+            self.memory.set_mode(STACK);
+        }
+        Ok(())
+    }
+
+    /// Leaves nothing that another owner may see, and no freeze. Keeps a call stack if it is to return.
+    #[inline(never)]
+    pub(crate) fn leave_nothing(&self, keeps: bool) -> Result<(), MsrFault> {
+        let mode = self.memory.mode();
+        if mode & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
+            return Ok(());
+        }
+        let found = self.halt_for_another()?;
+        if keeps && mode & (RECORDING | LOST | STALE | STACK) == RECORDING | STACK {
+            self.keep(found);
+        }
+        // Until they are cleared.
+        self.memory.set_mode(STALE);
+        self.set_freeze(false)?;
+        self.clear_stopped()
+    }
+
+    /// Keeps the records in the memory. If one cannot be read, the call stack begins anew.
+    fn keep(&self, found: u64) {
+        let Ok(filled) = self.unit.filled(self.msr, found) else { return };
+        if let (kept, Ok(())) = self.unit.read_records(self.msr, self.memory, found) {
+            self.memory.newest.store(filled.newest, Relaxed);
+            self.memory.kept.store(kept, Relaxed);
+        }
     }
 }

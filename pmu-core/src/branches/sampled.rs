@@ -52,9 +52,10 @@ use crate::msr::fault::MsrFault;
 /// }
 /// ```
 ///
-/// A kernel whose source has no such facility passes the value to [`service_with`](crate::service_with), with the
-/// memory of a [`BranchRecorder`](crate::BranchRecorder). A kernel whose source has the facility does not also pass it.
-/// [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`, too.
+/// A [`BranchRecorder`](crate::BranchRecorder) of the same memory lives with the session, too: its branches are in the
+/// samples of the source's rows, and the session suspends and ends its recording with the counters. While a recorder
+/// has the memory, events take no records of their own: their samples have the recorder's branches if it records by the
+/// same filter. [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
 ///
 /// # Context
 /// Any context, including interrupt and NMI. Reading copies the records one by one into the

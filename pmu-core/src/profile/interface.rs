@@ -1,8 +1,8 @@
 //! The operations of a profile interface, the same for all vendors.
 
 use crate::counters::error::ServiceError;
-use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
+use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::shared::memory::CounterMemory;
@@ -216,6 +216,9 @@ pub trait ProfileInterface: SourceInterface {
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
     /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
+    /// What a [facility](SourceInterface::Facility) recorded with an overflow, such as branches, is in the samples that
+    /// [`WithOpenedEvents::service_samples`](crate::WithOpenedEvents::service_samples) reports.
+    ///
     /// ```
     /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};
     /// # fn count(_: KProfileSource, _events: u64) {}
@@ -248,52 +251,11 @@ pub trait ProfileInterface: SourceInterface {
     where
         Self: Sized,
     {
-        self.service_with(msr, platform, memory, (), move |overflow, ()| overflowed(overflow))
-    }
-
-    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. For each
-    /// source that overflowed, the method calls `overflowed` and passes a reference to the facility.
-    ///
-    /// ```
-    /// # use pmu_core::{
-    /// #     CounterMemory, Facility, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError,
-    /// # };
-    /// # fn sample<B>(_: KProfileSource, _branches: &B) {}
-    /// /// The performance interrupt's handler, which gets the branches before an overflow.
-    /// fn performance_interrupt<B: Facility>(
-    ///     interface: &impl ProfileInterface,
-    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
-    ///     memory: &CounterMemory, // this processor's
-    ///     branches: B,            // this processor's
-    /// ) -> Result<(), ServiceError> {
-    ///     let serviced = interface.service_with(msr, platform, memory, branches, |overflow, branches| {
-    ///         sample(overflow.source, branches);
-    ///     });
-    ///     serviced.map(|_| ())
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Any context: task, interrupt or NMI.
-    ///
-    /// # Errors
-    /// The errors of [`pmu_core::service_with`](crate::service_with).
-    #[inline]
-    fn service_with<M: MsrBackend, P: Platform, B: Facility>(
-        &self,
-        msr: &M,
-        platform: &P,
-        memory: &CounterMemory,
-        facility: B,
-        mut overflowed: impl FnMut(Overflow, &B),
-    ) -> Result<Serviced, ServiceError>
-    where
-        Self: Sized,
-    {
-        crate::service_with(self, msr, platform, memory, facility, move |overflow, facility| {
+        let facility = SourceInterface::facility(self);
+        serve(self, msr, platform, memory, facility, move |overflow, _| {
             self.added().take_up_interval(SourceInterface::opened(self), &overflow);
             if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
-                overflowed(overflow, facility);
+                overflowed(overflow);
             }
         })
     }

@@ -179,55 +179,10 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, ServiceError> {
-        self.service_with(msr, platform, memory, (), move |report, ()| overflowed(report))
+        self.service_samples(msr, platform, memory, move |report, _| overflowed(report))
     }
 
-    /// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. The method
-    /// calls `overflowed` once for each overflow of a source or an [opened](crate::CounterSession::open_event) event,
-    /// and passes a reference to the facility.
-    ///
-    /// ```
-    /// # use pmu_core::{
-    /// #     CounterMemory, EventTable, Facility, KProfileSource, MsrBackend, Platform, Report, ServiceError,
-    /// #     SourceInterface, WithOpenedEvents,
-    /// # };
-    /// # fn source_hit(_: KProfileSource) {}
-    /// # fn sample<B>(_tag: u64, _branches: &B) {}
-    /// /// The handler of sources and opened events. Samples of events get branches.
-    /// fn performance_interrupt<I: SourceInterface, B: Facility>(
-    ///     both: &WithOpenedEvents<I>,
-    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
-    ///     memory: &CounterMemory, // this processor's
-    ///     branches: B,            // this processor's
-    /// ) -> Result<(), ServiceError> {
-    ///     let serviced = both.service_with(msr, platform, memory, branches, |report, branches| match report {
-    ///         Report::Source(overflow) => source_hit(overflow.source),
-    ///         Report::Event(overflow) => sample(overflow.tag, branches),
-    ///     });
-    ///     serviced.map(|_| ())
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Any context: task, interrupt or NMI.
-    ///
-    /// # Errors
-    /// The errors of [`pmu_core::service_with`](crate::service_with).
-    #[inline]
-    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
-        &self,
-        msr: &M,
-        platform: &P,
-        memory: &CounterMemory,
-        facility: B,
-        mut overflowed: impl FnMut(Report, &B),
-    ) -> Result<Serviced, ServiceError> {
-        self.service_samples(msr, platform, memory, facility, move |report, _, facility| {
-            overflowed(report, facility);
-        })
-    }
-
-    /// Services the performance interrupt like [`service_with`](Self::service_with), and passes each overflow also as a
+    /// Services the performance interrupt like [`service`](Self::service), and passes each overflow also as a
     /// [`Sample`], with what the source's own facility recorded.
     ///
     /// ```
@@ -242,7 +197,7 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     ///     (msr, platform): (&impl MsrBackend, &impl Platform),
     ///     memory: &CounterMemory, // this processor's
     /// ) -> Result<(), ServiceError> {
-    ///     let serviced = both.service_samples(msr, platform, memory, (), |report, sample, ()| {
+    ///     let serviced = both.service_samples(msr, platform, memory, |report, sample| {
     ///         sample.branches().for_each(|branch| push(report, branch.from));
     ///     });
     ///     serviced.map(|_| ())
@@ -253,9 +208,30 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// Any context: task, interrupt or NMI.
     ///
     /// # Errors
+    /// The errors of [`pmu_core::service`](crate::service). If register accesses of a facility fail, the error contains
+    /// the first failed access. All overflows are still reported.
+    #[inline]
+    pub fn service_samples<M: MsrBackend, P: Platform>(
+        &self,
+        msr: &M,
+        platform: &P,
+        memory: &CounterMemory,
+        mut sampled: impl FnMut(Report, Sample<'_, F>),
+    ) -> Result<Serviced, ServiceError> {
+        let sampled = move |report, sample: Sample<'_, F>, (): &()| sampled(report, sample);
+        self.service_with(msr, platform, memory, (), sampled)
+    }
+
+    /// Services the performance interrupt like [`service_samples`](Self::service_samples), and a [`Facility`] that is
+    /// not the source's. Each report also gets a reference to this facility.
+    ///
+    /// # Context
+    /// Any context: task, interrupt or NMI.
+    ///
+    /// # Errors
     /// The errors of [`pmu_core::service_with`](crate::service_with).
     #[inline]
-    pub fn service_samples<M: MsrBackend, P: Platform, B: Facility>(
+    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
         &self,
         msr: &M,
         platform: &P,

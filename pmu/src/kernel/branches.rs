@@ -95,10 +95,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// one function runs, use [`record_branches`](Self::record_branches).
     ///
     /// Until the recorder is shut down, another call on the same processor fails. Samples of sources have the
-    /// recorder's branches meanwhile, and samples of events if they ask for the same filter.
+    /// recorder's branches meanwhile, and samples of events if they ask for the same filter. The processor's session
+    /// [suspends, resumes and ends](BranchRecorder) the recording together with its counters.
     ///
     /// # Context
-    /// Task. The task must stay on this processor until the recorder is shut down.
+    /// Task. The task must stay on this processor until the recorder is shut down. No other task uses the processor's
+    /// session during a call of the recorder's methods.
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.

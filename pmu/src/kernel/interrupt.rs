@@ -165,7 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Report::Event(_) => sampled(report, sample, facility),
             };
             let (msr, apic) = (K::msr(), Duties::<K>::platform());
-            match events.service_samples(&msr, &apic, &of.counters, facility, report) {
+            match events.service_with(&msr, &apic, &of.counters, facility, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.overflows = serviced.overflows;

@@ -166,8 +166,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// that the kernel read before the suspend. The call does not report overflows that were pending at the suspend,
     /// because their interrupted addresses are unknown.
     ///
-    /// The call does not program what runs beside the counters. The kernel calls, afterwards:
-    /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
+    /// The call also programs the [`Facilities`](crate::Facilities) of the processor, with the records of a
+    /// [`BranchRecorder`](pmu_core::BranchRecorder). The call does not program what runs beside them. The kernel calls,
+    /// afterwards:
     /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
     ///
     /// # Context

@@ -16,11 +16,11 @@ use pmu::{
 };
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterError, CounterMemory,
+    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, CounterError, CounterMemory,
     CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount, EventEntry,
     EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS, ProfileInterface,
-    SavedBranches, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service,
-    service_with, stop_all, user_view,
+    SavedBranches, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service, stop_all,
+    user_view,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
@@ -148,8 +148,8 @@ fn profile(machine: &Machine, processor: &Snapshot) {
     }
 }
 
-/// Branch records: in a task, with threads, beside lent counters, and in each kind of service.
-fn record(machine: &Machine, processor: &Snapshot, unit: &CounterUnit) {
+/// Branch records without a session: in a task, and with threads.
+fn record(machine: &Machine, processor: &Snapshot) {
     let Some(branches) = any(machine.branches_of(processor, &Msr)) else { return };
     let Some(mut recorder) = any(BranchRecorder::take(&branches, Msr, &RECORDS)) else { return };
     any(recorder.freeze_on_interrupt());
@@ -160,25 +160,6 @@ fn record(machine: &Machine, processor: &Snapshot, unit: &CounterUnit) {
     let mut saved = SavedBranches::<32>::new();
     any(recorder.switch_out(black_box(Some(&mut saved))));
     any(recorder.switch_in(black_box(Some(&saved))));
-    let records = || Branches::new(&branches, &RECORDS);
-    let events = machine.events(&EVENTS);
-    any(service_with(&events, &Msr, &Apic, &MEMORY, records(), |overflow, branches| {
-        black_box((overflow, branches.is_frozen()));
-        branches.iter().for_each(|branch| _ = black_box(branch));
-    }));
-    let with_events = machine.with_events(&EVENTS);
-    any(with_events.service_with(&Msr, &Apic, &MEMORY, records(), |overflow, _| {
-        black_box(overflow);
-    }));
-    any(machine.service_with(&Msr, &Apic, &MEMORY, records(), |overflow, _| {
-        black_box(overflow);
-    }));
-    let counters = CounterSession::take(events, unit, CounterSet::ALL, Msr, Apic, &MEMORY);
-    if let Some(mut counters) = any(counters) {
-        let window = counters.lend_with(0, &mut recorder, |overflow, _| _ = black_box(overflow));
-        any(window.and_then(|window| Ok(window.end(black_box(1))?)));
-        any(counters.shut_down());
-    }
     any(recorder.stop());
     any(recorder.shut_down());
 }
@@ -233,7 +214,7 @@ extern "C" fn main() -> i32 {
         if any(count(&machine, &unit)).is_none() {
             return 30 + number as i32;
         }
-        record(&machine, &processor, &unit);
+        record(&machine, &processor);
         any(stop_all(&unit, &Msr));
         black_box(pmu_intel::clear_stale(&processor, CounterSet::ALL, &Msr));
         // SAFETY: `count` shut its session down, and no interrupt uses them.

@@ -56,7 +56,7 @@ fn with_each_fault(
 fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() {
     with_each_fault(|mock, recorder, counters, failing, at| {
         mock.inject(Fault::From(failing));
-        let lent = counters.lend_with(0, &mut *recorder, |_, _| ()).map(|_| ());
+        let lent = counters.lend(0, |_| ()).map(|_| ());
         mock.inject(Fault::None);
         if lent.is_ok() {
             return true;
@@ -75,8 +75,8 @@ fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() 
 
 #[test]
 fn a_fault_that_does_not_stay_changes_nothing_at_a_windows_end() {
-    with_each_fault(|mock, recorder, counters, failing, at| {
-        let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+    with_each_fault(|mock, _, counters, failing, at| {
+        let window = counters.lend(0, |_| ()).unwrap();
         assert!(!freezes(mock), "{at}");
         mock.inject(Fault::At(failing));
         let before = mock.accesses().total();
@@ -104,7 +104,7 @@ fn a_window_whose_end_fails_leaves_neither_a_recording_nor_records_nor_the_freez
                         for number in 0..40 {
                             mock.branch(&call(number));
                         }
-                        let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+                        let window = counters.lend(0, |_| ()).unwrap();
                         mock.inject(Fault::Register(register));
                         let ended = window.end(0);
                         mock.inject(Fault::None);
@@ -113,7 +113,7 @@ fn a_window_whose_end_fails_leaves_neither_a_recording_nor_records_nor_the_freez
                             // The register of the freeze, or the way to it, may be the one that fails.
                             assert!(!freezes(mock) || register == 0x1D9, "{at}");
                             // The next borrower finds nothing of this owner, or is not lent anything.
-                            let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+                            let window = counters.lend(0, |_| ()).unwrap();
                             mock.branch(&call(60));
                             let left = mock.with_branch_records(|left| *left).unwrap();
                             assert_eq!(left, left_clear(left), "{at}");
@@ -143,14 +143,40 @@ fn a_window_that_restores_no_records_leaves_the_index_of_the_newest() {
     let rings = processors().into_iter();
     let rings = rings.filter(|of| matches!(of.branches, BranchConfiguration::Legacy { .. }));
     for processor in rings {
-        with_samples(&processor, false, |mock, recorder, counters, _| {
+        with_samples(&processor, false, |mock, _, counters, _| {
             mock.branch(&call(1));
-            let window = counters.lend_with(0, &mut *recorder, |_, _| ()).unwrap();
+            let window = counters.lend(0, |_| ()).unwrap();
             // SAFETY: the mock's registers are numbers.
             let top = unsafe { MsrAddress::new(TOP) };
             mock.write(top, 3).unwrap();
             window.end(0).unwrap();
             assert_eq!(mock.read(top), Ok(3), "{}", processor.name);
         });
+    }
+}
+
+/// After a window whose end failed, the task decides: the next window brings back what was not stopped meanwhile.
+#[test]
+fn a_recording_that_could_not_return_returns_with_the_next_window_unless_it_was_stopped() {
+    for processor in processors() {
+        for stops in [false, true] {
+            with_samples(&processor, false, |mock, recorder, counters, _| {
+                let window = counters.lend(0, |_| ()).unwrap();
+                mock.inject(Fault::From(1));
+                let ended = window.end(0);
+                mock.inject(Fault::None);
+                let at = format!("{}, {stops}", processor.name);
+                assert!(ended.is_err() && !recorder.is_recording() && !is_recording(mock), "{at}");
+                if stops {
+                    recorder.stop().unwrap();
+                }
+                counters.lend(0, |_| ()).unwrap().end(0).unwrap();
+                assert_eq!((recorder.is_recording(), is_recording(mock)), (!stops, !stops), "{at}");
+                recorder.restart().unwrap();
+                mock.branch(&user(1));
+                assert_eq!(addresses(recorder), [user(1).from], "{at}");
+                no_breach(mock, &at);
+            });
+        }
     }
 }

@@ -9,6 +9,7 @@ mod formats;
 mod interrupted;
 mod lent;
 mod of_events;
+mod of_rows;
 mod outsiders;
 mod overflows;
 mod platforms;

@@ -5,7 +5,7 @@ use core::cell::RefCell;
 use pmu_core::{
     BranchError, BranchFilter, BranchFreeze, BranchRecorder, Branches, CounterMemory,
     CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress,
-    MsrBackend, OpenedEvents, service_with,
+    MsrBackend, OpenedEvents, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;
@@ -156,6 +156,9 @@ fn records_that_no_service_released_are_released_as_the_recording_goes_on() {
         for (name, operation) in operations {
             with_samples(&processor, true, |mock, recorder, counters, _| {
                 counters.shut_down().unwrap();
+                // The recording ended with the session.
+                assert!(!is_recording(mock) && !recorder.is_recording());
+                recorder.restart().unwrap();
                 mock.branch(&user(1));
                 mock.with_branch_records(GuestFacility::pmi_raised);
                 assert!(!is_recording(mock));
@@ -244,6 +247,7 @@ fn records_that_an_interrupt_froze_while_no_counter_is_served_are_released_by_th
     for processor in processors().into_iter().filter(|processor| processor.unit().can_freeze()) {
         with_samples(&processor, true, |mock, recorder, counters, samples| {
             counters.shut_down().unwrap();
+            recorder.restart().unwrap();
             for round in 1..4 {
                 mock.branch(&user(round));
                 mock.with_branch_records(GuestFacility::pmi_raised);
@@ -284,8 +288,9 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             let at = format!("{} as {}", processor.name, other.name);
             let found = RefCell::new(vec![]);
             let handler = |mock: &Mock<'_>| {
-                let branches = Branches::new(&other_unit, &records);
-                let served = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+                let source = source.with(Branches::new(&other_unit, &records));
+                let served = service(&source, mock, mock, &memory, |sample| {
+                    let branches = sample.facility();
                     found.borrow_mut().extend(branches.iter().map(|branch| branch.from));
                 });
                 assert_eq!(served.unwrap().overflows, 1, "{at}");
@@ -302,7 +307,7 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             assert_eq!(found.take(), [], "{at}");
             let without = {
                 let handler = |mock: &Mock<'_>| {
-                    service_with(&source, mock, mock, &memory, (), |_, ()| ()).unwrap();
+                    service(&source, mock, mock, &memory, |_| ()).unwrap();
                 };
                 mock.on_interrupt(&handler);
                 let before = mock.accesses().total();

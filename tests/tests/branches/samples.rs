@@ -4,7 +4,7 @@ use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_core::{
     Branch, BranchFilter, BranchRecorder, Branches, Claim, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, service_with,
+    CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Deviation;
@@ -24,7 +24,8 @@ fn sample(
     let records = Records::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source = OpenedEvents::new(&counter_unit, &table as &EventTable)
+        .with(Branches::new(&unit, &records));
     let mut counters =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
             .unwrap();
@@ -45,13 +46,12 @@ fn sample(
         // The way to the service.
         mock.branch(&kernel(1));
         mock.branch(&kernel(2));
-        let branches = Branches::new(&unit, &records);
-        let serviced =
-            service_with(&source, mock, mock, &memory, branches, |overflow, branches| {
-                assert_eq!(overflow.event, event);
-                mock.branch(&kernel(3));
-                samples.borrow_mut().push((branches.iter().collect(), branches.is_frozen()));
-            });
+        let serviced = service(&source, mock, mock, &memory, |sample| {
+            let branches = sample.facility();
+            assert_eq!(sample.event, event);
+            mock.branch(&kernel(3));
+            samples.borrow_mut().push((branches.iter().collect(), branches.is_frozen()));
+        });
         let serviced = serviced.unwrap();
         serving.set(false);
         assert_eq!(serviced.others, 0, "{}", processor.name);
@@ -153,7 +153,8 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let records = Records::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 4]>::new();
-        let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+        let source = OpenedEvents::new(&counter_unit, &table as &EventTable)
+            .with(Branches::new(&unit, &records));
         let mut counters =
             CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
@@ -162,8 +163,8 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let costs = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();
-            let branches = Branches::new(&unit, &records);
-            let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+            let serviced = service(&source, mock, mock, &memory, |sample| {
+                let branches = sample.facility();
                 assert_eq!(branches.iter().count(), 0);
                 assert_eq!(branches.raw().count(), 0);
             });

@@ -6,7 +6,7 @@ use pmu_core::{
     Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchRecorder, BranchSlot,
     BranchTransaction, BranchUnit, Branches, CounterMemory, CounterSession, CounterSet,
     CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
-    service_with,
+    service,
 };
 use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -18,7 +18,8 @@ use pmu_virt::{
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;
 pub(crate) type Recorder<'a, 'm> = BranchRecorder<'a, &'m Mock<'m>>;
-pub(crate) type Counters<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub(crate) type Counters<'a, 'm> =
+    CounterSession<'a, OpenedEvents<'a, Branches<'a>>, &'m Mock<'m>, &'m Mock<'m>>;
 
 /// Findings of the interrupts of [`with_samples`].
 #[derive(Default)]
@@ -232,7 +233,8 @@ impl Prepared {
         let records = Records::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 4]>::new();
-        let source = OpenedEvents::new(counter_unit, &table as &EventTable);
+        let source = OpenedEvents::new(counter_unit, &table as &EventTable)
+            .with(Branches::new(unit, &records));
         let mut counters =
             CounterSession::take(source, counter_unit, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
@@ -245,8 +247,8 @@ impl Prepared {
         counters.start_event(event, 0).unwrap();
         let samples = RefCell::new(Samples::default());
         let handler = |mock: &Mock<'_>| {
-            let branches = Branches::new(unit, &records);
-            let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
+            let serviced = service(&source, mock, mock, &memory, |sample| {
+                let branches = sample.facility();
                 let (branches, is_frozen) = (branches.iter().collect(), branches.is_frozen());
                 samples.borrow_mut().taken.push(Sample { branches, is_frozen });
             });

@@ -1,10 +1,8 @@
 //! Records that follow threads, and records beside lent counters.
 
 use super::support::*;
-use pmu_core::{
-    BranchError, BranchFilter, BranchRecorder, FacilityControl, MsrAddress, MsrBackend,
-    SavedBranches,
-};
+use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
+use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
@@ -164,56 +162,110 @@ fn a_switch_that_fails_shows_no_branch_of_another_thread() {
 fn a_borrower_finds_nothing_and_its_leavings_are_taken_away() {
     // SAFETY: the mock's registers are numbers.
     let msr = |address| unsafe { MsrAddress::new(address) };
-    for processor in processors() {
-        let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
-        let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-        let freezes = recorder.freeze_on_interrupt().is_ok();
-        recorder.start(BranchFilter::USER).unwrap();
-        mock.branch(&user(1));
-        recorder.suspend(&&mock).unwrap();
-        recorder.suspend(&&mock).unwrap();
-        assert_eq!(recorder.start(BranchFilter::USER), Err(BranchError::Lent));
-        assert_eq!(recorder.shut_down(), Err(BranchError::Lent));
-        assert_eq!(mock.with_branch_records(|records| records.is_recording()), Some(false));
-        assert_eq!(mock.read(msr(unit.registers().from)), Ok(0), "{}", processor.name);
-        if freezes {
-            assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 0, "{}", processor.name);
-        }
-        // The borrower records calls of the kernel, and freezes.
-        let others = Records::new();
-        let mut guest = BranchRecorder::take(&unit, &mock, &others).unwrap();
-        let _ = guest.freeze_on_interrupt();
-        guest.start(BranchFilter::KERNEL).unwrap();
-        mock.branch(&kernel(1));
-        recorder.resume(&&mock).unwrap();
-        assert!(recorder.is_recording());
-        mock.branch(&kernel(2));
-        mock.branch(&user(2));
-        let found: Vec<u64> = recorder.read().unwrap().iter().map(|branch| branch.from).collect();
-        assert_eq!(found, [user(2).from], "{}", processor.name);
-        if freezes {
-            assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 1, "{}", processor.name);
-        }
-        recorder.shut_down().unwrap();
-        no_breach(&mock, processor.name);
+    for prepared in processors().iter().map(Prepared::new) {
+        let (unit, name) = (prepared.unit, prepared.processor.name);
+        let freezes = unit.can_freeze();
+        prepared.with_samples(freezes, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER).unwrap();
+            mock.branch(&user(1));
+            // A window that was forgotten, and one that ends.
+            drop(counters.lend(0, |_| ()).unwrap());
+            let window = counters.lend(0, |_| ()).unwrap();
+            assert_eq!(recorder.start(BranchFilter::USER), Err(BranchError::Lent));
+            assert_eq!(recorder.restart(), Err(BranchError::Lent));
+            assert_eq!(recorder.shut_down(), Err(BranchError::Lent));
+            assert_eq!(mock.with_branch_records(|records| records.is_recording()), Some(false));
+            assert_eq!(mock.read(msr(unit.registers().from)), Ok(0), "{name}");
+            if freezes {
+                assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 0, "{name}");
+            }
+            // The borrower records calls of the kernel, and freezes.
+            let others = Records::new();
+            let mut guest = BranchRecorder::take(&unit, mock, &others).unwrap();
+            let _ = guest.freeze_on_interrupt();
+            guest.start(BranchFilter::KERNEL).unwrap();
+            mock.branch(&kernel(1));
+            window.end(0).unwrap();
+            assert!(recorder.is_recording());
+            mock.branch(&kernel(2));
+            mock.branch(&user(2));
+            let found: Vec<u64> =
+                recorder.read().unwrap().iter().map(|branch| branch.from).collect();
+            assert_eq!(found, [user(2).from], "{name}");
+            if freezes {
+                assert_eq!(mock.read(msr(0x1D9)).unwrap() >> 11 & 1, 1, "{name}");
+            }
+            recorder.shut_down().unwrap();
+            no_breach(mock, name);
+        });
     }
 }
 
 #[test]
 fn a_call_stack_outlives_a_borrower() {
     for processor in processors() {
-        let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
-        if !unit.offers().call_stack {
+        if !processor.unit().offers().call_stack {
             continue;
         }
-        let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
-        recorder.start(BranchFilter::USER.call_stack()).unwrap();
-        mock.branch(&call(0x1000));
-        mock.branch(&call(0x2000));
-        recorder.suspend(&&mock).unwrap();
-        recorder.resume(&&mock).unwrap();
-        mock.branch(&call(0x3000));
-        assert_eq!(addresses(&mut recorder), [0x3000, 0x2000, 0x1000], "{}", processor.name);
-        no_breach(&mock, processor.name);
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER.call_stack()).unwrap();
+            mock.branch(&call(0x1000));
+            mock.branch(&call(0x2000));
+            counters.lend(0, |_| ()).unwrap().end(0).unwrap();
+            mock.branch(&call(0x3000));
+            assert_eq!(addresses(recorder), [0x3000, 0x2000, 0x1000], "{}", processor.name);
+            // A suspend, in which the registers lose their contents.
+            counters.suspend(0, |_| ()).unwrap();
+            assert_eq!(recorder.restart(), Err(BranchError::Lent));
+            mock.lose_registers();
+            counters.resume(0, |_| ()).unwrap();
+            mock.branch(&call(0x4000));
+            let expected = [0x4000, 0x3000, 0x2000, 0x1000];
+            assert_eq!(addresses(recorder), expected, "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
+    }
+}
+
+/// A thread's call stack and filter, where the registers lose their contents while no thread is recorded.
+#[test]
+fn a_call_stack_that_was_switched_out_outlives_a_suspend() {
+    for processor in processors() {
+        if !processor.unit().offers().call_stack {
+            continue;
+        }
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            recorder.start(BranchFilter::USER.call_stack()).unwrap();
+            mock.branch(&call(0x1000));
+            let mut saved = SavedBranches::<32>::new();
+            recorder.switch_out(Some(&mut saved)).unwrap();
+            counters.suspend(0, |_| ()).unwrap();
+            mock.lose_registers();
+            counters.resume(0, |_| ()).unwrap();
+            assert!(!is_recording(mock), "{}", processor.name);
+            recorder.switch_in(Some(&saved)).unwrap();
+            mock.branch(&kernel(1));
+            mock.branch(&user(2));
+            mock.branch(&call(0x2000));
+            assert_eq!(addresses(recorder), [0x2000, 0x1000], "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
+    }
+}
+
+/// Neither an event that comes or goes, nor a switch of the session's threads, changes a recorder's records.
+#[test]
+fn the_records_of_a_stopped_recorder_outlast_other_events_and_threads() {
+    for processor in processors() {
+        with_samples(&processor, false, |mock, recorder, counters, _| {
+            mock.branch(&user(1));
+            recorder.stop().unwrap();
+            let other = counters.open_event(&processor.counters(), &raw(2).every(100_000)).unwrap();
+            counters.start_event(other, 0).unwrap();
+            counters.switch_out(&mut [], 1, |_| ()).unwrap();
+            counters.close_event(other, 2).unwrap();
+            assert_eq!(addresses(recorder), [user(1).from], "{}", processor.name);
+            no_breach(mock, processor.name);
+        });
     }
 }

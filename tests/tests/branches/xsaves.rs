@@ -4,7 +4,8 @@ use super::support::*;
 use core::cell::Cell;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
-    BranchArea, BranchError, BranchFilter, BranchRecorder, Branches, SaveBranches, XsaveFault,
+    BranchArea, BranchError, BranchFilter, BranchRecorder, Branches, MsrAddress, MsrBackend,
+    SaveBranches, XsaveFault,
 };
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, GuestFacility, Privilege, Read, Writer};
@@ -330,4 +331,23 @@ fn restored_records_whose_recording_does_not_start_are_shown_to_no_other_thread(
     recorder.switch_in_from(&mut first).unwrap();
     assert_eq!(addresses(&mut recorder), [0x1000]);
     no_breach(&mock, processor.name);
+}
+
+/// The registers lose their contents while no thread is recorded: the freeze bit is no part of the area.
+#[test]
+fn a_thread_that_is_switched_in_after_a_suspend_freezes_again() {
+    // SAFETY: the mock's registers are numbers.
+    let debug_control = unsafe { MsrAddress::new(0x1D9) };
+    with_xsaves(|mock, _, recorder| {
+        let faults = Cell::new(false);
+        let mut thread = BranchArea::new(Area::new(mock, &faults));
+        recorder.start(BranchFilter::USER).unwrap();
+        recorder.freeze_on_interrupt().unwrap();
+        recorder.switch_out_to(&mut thread).unwrap();
+        mock.lose_registers();
+        recorder.reprogram().unwrap();
+        assert!(!recorder.is_recording());
+        recorder.switch_in_from(&mut thread).unwrap();
+        assert_eq!(mock.read(debug_control).unwrap() >> 11 & 1, 1);
+    });
 }

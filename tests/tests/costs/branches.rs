@@ -4,7 +4,7 @@ use core::cell::Cell;
 use pmu_core::{
     BranchArea, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
     CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-    SaveBranches, SavedBranches, XsaveFault, service_with,
+    SaveBranches, SavedBranches, XsaveFault, service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::{
@@ -57,6 +57,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 2]>::new();
     let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source = source.with(Branches::new(&unit, &lent));
     let mut counters =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
             .unwrap();
@@ -74,9 +75,8 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     };
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
-        let branches = Branches::new(&unit, &lent);
-        let serviced = service_with(&source, mock, mock, &memory, branches, |_, branches| {
-            found.set(branches.iter().count());
+        let serviced = service(&source, mock, mock, &memory, |sample| {
+            found.set(sample.facility().iter().count());
         });
         assert_eq!(serviced.unwrap().overflows, 1);
     };

@@ -3,8 +3,8 @@
 use core::cell::Cell;
 
 use pmu_core::{
-    Claim, CounterSession, CounterSet, Facility, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
-    OpenedEvents, service_with,
+    Claim, CounterSession, CounterSet, EventFacility, Facility, MsrBackend, MsrErrorKind, MsrFault,
+    MsrOperation, OpenedEvents, Running, Unsettled, service,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::{Deviation, Deviations};
@@ -43,11 +43,10 @@ fn without_counters_no_register_is_accessed_for_facilities_that_need_them() {
         scene.hardware.wanted.set(true);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let source = OpenedEvents::new(&processor.unit, &scene.table);
         let hardware = &scene.hardware;
         let facilities = (LastBranch::new(hardware), Buffer { hardware, counter: None });
-        let serviced =
-            service_with(&source, &registers, &registers, &scene.memory, facilities, |_, _| ());
+        let source = OpenedEvents::new(&processor.unit, &scene.table).with(facilities);
+        let serviced = service(&source, &registers, &registers, &scene.memory, |_| ());
         assert_eq!(serviced.unwrap().claim, Claim::NotOurs);
         assert_eq!((hardware.accesses.get(), mock.accesses().total()), (0, 0));
     });
@@ -75,7 +74,7 @@ fn an_op_within_the_service_of_an_op_is_not_lost() {
     }
 }
 
-/// The session services overflows itself as it programs its counters again, and knows no facility.
+/// The session services overflows itself as it programs its counters again.
 #[test]
 fn an_op_and_an_overflow_within_a_tasks_own_service_are_not_lost() {
     each(platforms(), |processor, freezes| {
@@ -93,7 +92,7 @@ fn an_op_and_an_overflow_within_a_tasks_own_service_are_not_lost() {
             let registers = Registers(&mock, &scene.hardware, sample);
             let mut counters = scene.take(&registers);
             scene.hardware.accesses.set(0);
-            counters.reprogram(|_| scene.told.borrow_mut().push(None)).unwrap();
+            counters.reprogram(|sample| scene.note(&sample)).unwrap();
             let ops: Vec<_> = (1..=scene.hardware.ops.get()).collect();
             assert_eq!(*scene.hardware.op_samples.borrow(), ops, "{}: {at}", scene.context);
             let told = scene.told.borrow().len() as u64;
@@ -174,7 +173,10 @@ fn a_pair_is_served_alone_if_one_of_the_two_is() {
 }
 
 /// A facility that another owner's interrupt stopped.
+#[derive(Clone, Copy)]
 struct Stopped<'a>(&'a Cell<u32>);
+
+unconcerned!(Stopped<'_>, Late<'_>);
 
 impl Facility for Stopped<'_> {
     fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
@@ -184,33 +186,29 @@ impl Facility for Stopped<'_> {
     }
 }
 
-/// Of a pair, beside one that interrupts alone, and behind a reference; and the failure is told.
+/// Of a pair, and beside one that interrupts alone; and the failure is told.
 #[test]
 fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window() {
     let processor = pmu_tests::opened::plain(4);
     let scene = Scene::new(&processor, false);
     let mock = processor.mock();
     let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-    let source = OpenedEvents::new(&processor.unit, &scene.table);
     let (unit, memory) = (&processor.unit, &scene.memory);
+    let source = OpenedEvents::new(unit, &scene.table);
     let calls = Cell::new(0);
     let stopped = || Stopped(&calls);
     let refused = |error: pmu_core::ServiceError| (error.fault.register, error.masked);
-    let serve = || {
-        let mut behind = stopped();
-        let both = (Some(stopped()), (&mut behind, None::<Stopped<'_>>));
-        service_with(&source, &registers, &registers, memory, both, |_, _| ()).map_err(refused)
-    };
+    let both = source.with((Some(stopped()), (stopped(), None::<Stopped<'_>>)));
+    let serve = || service(&both, &registers, &registers, memory, |_| ()).map_err(refused);
     assert_eq!(serve().map(|_| ()), Err((0x390, false)));
     assert_eq!(calls.replace(0), 2);
-    let ops = (Ops(&scene.hardware), stopped());
-    let served = service_with(&source, &registers, &registers, memory, ops, |_, _| ());
+    let ops = source.with((Ops(&scene.hardware), stopped()));
+    let served = service(&ops, &registers, &registers, memory, |_| ());
     assert_eq!(served.map(|_| ()).map_err(refused), Err((0x390, false)));
     assert_eq!(calls.replace(0), 1);
     // It is called neither while counters are served nor while they are lent.
     let mut counters =
-        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-            .unwrap();
+        CounterSession::take(both, unit, CounterSet::ALL, &registers, &registers, memory).unwrap();
     serve().unwrap();
     let window = counters.lend(0, |_| ()).unwrap();
     assert!(serve().unwrap().lent);
@@ -219,30 +217,33 @@ fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window
 }
 
 /// A facility that was suspended with interrupts under way.
-struct Late(u32);
+#[derive(Clone, Copy)]
+struct Late<'a>(&'a Cell<u32>);
 
-impl Facility for Late {
+impl Facility for Late<'_> {
     fn while_lent(&mut self) -> u32 {
-        core::mem::take(&mut self.0)
+        self.0.take()
     }
 }
 
-/// Of a pair, beside one that interrupts alone, and behind a reference.
+/// Of a pair, and beside one that interrupts alone.
 #[test]
 fn late_interrupts_of_each_facility_are_claimed_in_a_window() {
     let processor = pmu_tests::opened::plain(4);
     let scene = Scene::new(&processor, false);
     let mock = processor.mock();
     let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-    let source = OpenedEvents::new(&processor.unit, &scene.table);
+    let late: [Cell<u32>; 3] = Default::default();
+    let [first, second, third] = late.each_ref().map(Late);
+    let all = ((Ops(&scene.hardware), Some(first)), (second, third));
     let (unit, memory) = (&processor.unit, &scene.memory);
+    let source = OpenedEvents::new(unit, &scene.table).with(all);
     let mut counters =
         CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
             .unwrap();
-    let serve = |late: [u32; 3]| {
-        let [first, mut second, third] = late.map(Late);
-        let all = ((Ops(&scene.hardware), Some(first)), (&mut second, third));
-        let served = service_with(&source, &registers, &registers, memory, all, |_, _| ()).unwrap();
+    let serve = |interrupts: [u32; 3]| {
+        late.iter().zip(interrupts).for_each(|(late, interrupts)| late.set(interrupts));
+        let served = service(&source, &registers, &registers, memory, |_| ()).unwrap();
         (served.claim, served.lent)
     };
     assert_eq!(serve([1, 1, 1]), (Claim::NotOurs, false));

@@ -3,8 +3,9 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    CounterId, CounterSet, CounterUnit, Facility, FacilityControl, Interrupted, MsrAccess,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, Platform, PmcIndex,
+    CounterId, CounterSet, CounterUnit, EventFacility, Facility, Interrupted, MsrAccess,
+    MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, Platform, PmcIndex, Running,
+    Unsettled,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::Deviation;
@@ -57,6 +58,8 @@ pub(crate) struct Hardware {
     pub(crate) serving: Cell<bool>,
     /// State that the drivers keep in lent memory: that they record, and their findings.
     pub(crate) wanted: Cell<bool>,
+    /// The records, and the trace, are suspended for a borrower of the counters.
+    suspended: [Cell<bool>; 2],
     pub(crate) op_samples: RefCell<Vec<u64>>,
     /// Ops whose data could not be read.
     pub(crate) op_lost: Cell<u64>,
@@ -208,17 +211,35 @@ impl<B: Fn(&Mock<'_>)> Platform for Registers<'_, '_, B> {
     }
 }
 
+/// Settles a facility that records, but for no borrower of the counters: what it needs of the hardware to be suspended,
+/// and to be resumed.
+fn settle_recording(
+    running: &Running<'_>,
+    suspended: &Cell<bool>,
+    suspend: impl FnOnce() -> Result<(), MsrFault>,
+    resume: impl FnOnce() -> Result<(), MsrFault>,
+) -> Result<(), Unsettled> {
+    let settled = match (running.are_lent(), suspended.get()) {
+        (true, false) => suspend(),
+        (false, true) if running.are_returned() => resume(),
+        _ => return Ok(()),
+    };
+    settled.map_err(|fault| Unsettled { counters: CounterSet::NONE, fault })?;
+    suspended.set(running.are_lent() && !running.are_given_up());
+    Ok(())
+}
+
 /// Branch records: share the status, and add to the counters' overflows.
+#[derive(Clone, Copy)]
 pub(crate) struct LastBranch<'a> {
     pub(crate) hardware: &'a Hardware,
     pub(crate) newest: Option<u64>,
     stopped: bool,
-    suspended: bool,
 }
 
 impl<'a> LastBranch<'a> {
     pub(crate) fn new(hardware: &'a Hardware) -> Self {
-        Self { hardware, newest: None, stopped: false, suspended: false }
+        Self { hardware, newest: None, stopped: false }
     }
 }
 
@@ -255,28 +276,29 @@ impl Facility for LastBranch<'_> {
     }
 }
 
-impl FacilityControl for LastBranch<'_> {
-    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        if !self.suspended {
-            self.hardware.wanted.set(false);
+impl EventFacility for LastBranch<'_> {
+    const OFFERS: bool = true;
+
+    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+        let Hardware { wanted, suspended: [suspended, _], .. } = self.hardware;
+        let suspend = || {
+            wanted.set(false);
             let stopped = msr.wrmsr_retrying(register(CONTROL), 0);
-            stopped.inspect_err(|_| self.hardware.wanted.set(true))?;
-            self.suspended = true;
-        }
-        Ok(())
+            stopped.inspect_err(|_| wanted.set(true))
+        };
+        let resume = || {
+            msr.wrmsr_retrying(register(CONTROL), 1)?;
+            wanted.set(true);
+            Ok(())
+        };
+        settle_recording(running, suspended, suspend, resume)
     }
 
-    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        if self.suspended {
-            msr.wrmsr_retrying(register(CONTROL), 1)?;
-            self.hardware.wanted.set(true);
-            self.suspended = false;
-        }
-        Ok(())
-    }
+    fn lose(&self) {}
 }
 
-/// An op sampler: has a status of its own, and interrupts without a counter.
+/// An op sampler, which goes on for a borrower: has a status of its own, and interrupts without a counter.
+#[derive(Clone, Copy)]
 pub(crate) struct Ops<'a>(pub(crate) &'a Hardware);
 
 impl Facility for Ops<'_> {
@@ -297,6 +319,7 @@ impl Facility for Ops<'_> {
 }
 
 /// A buffer of records that the overflows of one counter fill, and whose interrupt is that of the counters.
+#[derive(Clone, Copy)]
 pub(crate) struct Buffer<'a> {
     pub(crate) hardware: &'a Hardware,
     pub(crate) counter: Option<CounterId>,
@@ -329,30 +352,39 @@ impl Facility for Buffer<'_> {
 }
 
 /// A trace that is on or off, beside the counters' interrupt.
-pub(crate) struct Trace {
-    suspended: bool,
-}
+#[derive(Clone, Copy)]
+pub(crate) struct Trace<'a>(pub(crate) &'a Hardware);
 
-impl Trace {
-    pub(crate) const ON: Self = Self { suspended: false };
-}
+impl Facility for Trace<'_> {}
 
-impl Facility for Trace {}
+impl EventFacility for Trace<'_> {
+    const OFFERS: bool = true;
 
-impl FacilityControl for Trace {
-    fn suspend<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        if !self.suspended {
-            msr.wrmsr_retrying(register(TRACE), 0)?;
-            self.suspended = true;
+    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+        let Hardware { traces, suspended: [_, suspended], .. } = self.0;
+        if !traces.get() && !suspended.get() {
+            return Ok(());
         }
-        Ok(())
+        let write = |on| msr.wrmsr_retrying(register(TRACE), on);
+        settle_recording(running, suspended, || write(0), || write(1))
     }
 
-    fn resume<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
-        if self.suspended {
-            msr.wrmsr_retrying(register(TRACE), 1)?;
-            self.suspended = false;
-        }
-        Ok(())
-    }
+    fn lose(&self) {}
 }
+
+/// Has facilities whose hardware no event and no borrower concerns.
+macro_rules! unconcerned {
+    ($($facility:ty),*) => {$(
+        impl EventFacility for $facility {
+            const OFFERS: bool = true;
+
+            fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+                Ok(())
+            }
+
+            fn lose(&self) {}
+        }
+    )*};
+}
+pub(crate) use unconcerned;
+unconcerned!(Ops<'_>, Buffer<'_>);

@@ -8,7 +8,7 @@ use pmu_core::{
     BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
     EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, Precision, WindowError,
-    service_with,
+    service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::StateRegisters;
@@ -22,7 +22,7 @@ use pmu_virt::{
 
 type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;
-type Source = OpenedEvents<'static, Pebs<'static>>;
+type Source = OpenedEvents<'static, (Pebs<'static>, Branches<'static>)>;
 type Session = CounterSession<'static, Source, Msr, Msr>;
 type Outcome = Result<(), Failure>;
 
@@ -142,13 +142,14 @@ impl Machine {
     fn source(&'static self) -> Source {
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         let pebs = unsafe { Pebs::new(&self.precise_unit, self.records, Some(PHYSICAL)) };
-        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable).with(pebs.unwrap())
+        let branches = Branches::new(&self.branch_unit, &self.branches);
+        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable)
+            .with((pebs.unwrap(), branches))
     }
 
     fn interrupted(&'static self) {
-        let branches = Branches::new(&self.branch_unit, &self.branches);
-        let (source, seen) = (self.source(), |overflow, _: &_| self.note(overflow));
-        service_with(&source, &self.mock, &self.mock, &self.counters, branches, seen).unwrap();
+        let (source, mock) = (self.source(), &self.mock);
+        service(&source, mock, mock, &self.counters, |sample| self.note(*sample)).unwrap();
     }
 
     fn note(&self, overflow: EventOverflow) {
@@ -222,31 +223,29 @@ impl World {
     /// Lends the counters, and ends the window.
     fn lend(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches) = self.parts();
-        let window = session.lend_with(0, branches, |overflow, _| machine.note(overflow))?;
+        let (session, _) = self.parts();
+        let window = session.lend(0, |sample| machine.note(*sample))?;
         Ok(window.end(0)?)
     }
 
     fn reprogram(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches) = self.parts();
+        let (session, _) = self.parts();
         session.reprogram(|sample| machine.note(*sample))?;
-        Ok(branches.reprogram()?)
+        Ok(())
     }
 
     fn suspend(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches) = self.parts();
-        branches.stop()?;
+        let (session, _) = self.parts();
         Ok(session.suspend(0, |sample| machine.note(*sample))?)
     }
 
     fn resume(&mut self) -> Outcome {
         let machine = self.machine;
-        let (session, branches) = self.parts();
+        let (session, _) = self.parts();
         session.resume(0, |sample| machine.note(*sample))?;
-        branches.reprogram()?;
-        Ok(branches.restart()?)
+        Ok(())
     }
 
     fn shut_down(&mut self) -> Outcome {

@@ -3,8 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Claim, CounterId, CounterSession, CounterSet, EventId, EventOverflow, OpenedEvents,
-    ServiceError, Serviced, service_with,
+    Claim, CounterId, CounterSession, CounterSet, EventId, OpenedEvents, Sample, ServiceError,
+    Serviced, service,
 };
 use pmu_tests::deviations::{pairs, single};
 use pmu_tests::opened::*;
@@ -19,9 +19,14 @@ pub(crate) const PERIOD: u64 = 0x1000;
 pub(crate) const SAMPLED: usize = 2;
 pub(crate) const PRECISE: usize = 3;
 
+/// The facilities of the source of the events.
+pub(crate) type Facilities<'a> = (LastBranch<'a>, (Trace<'a>, (Ops<'a>, Buffer<'a>)));
+
+pub(crate) type Source<'a> = OpenedEvents<'a, Facilities<'a>>;
+
 /// Counters of a session, over registers that call the scene before each access.
 pub(crate) type Session<'a, 'r, 'h, B> =
-    CounterSession<'a, OpenedEvents<'a>, &'r Registers<'r, 'h, B>, &'r Registers<'r, 'h, B>>;
+    CounterSession<'a, Source<'a>, &'r Registers<'r, 'h, B>, &'r Registers<'r, 'h, B>>;
 
 pub(crate) struct Scene<'a> {
     pub(crate) processor: &'a Processor,
@@ -33,7 +38,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) counters: [Option<CounterId>; 2],
     /// Overflows of the two events.
     pub(crate) overflows: [Cell<u64>; 2],
-    /// The sampled event's reports by `service_with`, with the records.
+    /// The sampled event's reports by `service`, with the records.
     pub(crate) told: RefCell<Vec<Option<u64>>>,
     pub(crate) last: Cell<Option<Result<Serviced, ServiceError>>>,
     pub(crate) errors: Cell<u32>,
@@ -90,9 +95,8 @@ impl<'a> Scene<'a> {
         registers: &'r Registers<'r, 'h, B>,
     ) -> Session<'s, 'r, 'h, B> {
         let (unit, memory) = (&self.processor.unit, &self.memory);
-        let source = OpenedEvents::new(unit, &self.table);
         let all = CounterSet::ALL;
-        let taken = CounterSession::take(source, unit, all, registers, registers, memory);
+        let taken = CounterSession::take(self.source(), unit, all, registers, registers, memory);
         let mut counters = taken.unwrap();
         self.start(&mut counters);
         counters
@@ -121,23 +125,27 @@ impl<'a> Scene<'a> {
         (0..2).map(EventId::of_place).find(runs).unwrap()
     }
 
-    /// Returns the facilities, as an interrupt takes them.
-    pub(crate) fn facilities(&self) -> (LastBranch<'_>, (Ops<'_>, Buffer<'_>)) {
+    /// Returns the source of the events, with all facilities.
+    pub(crate) fn source(&self) -> Source<'_> {
         let hardware = &self.hardware;
-        (LastBranch::new(hardware), (Ops(hardware), Buffer { hardware, counter: self.counters[1] }))
+        let buffer = Buffer { hardware, counter: self.counters[1] };
+        let others = (Trace(hardware), (Ops(hardware), buffer));
+        OpenedEvents::new(&self.processor.unit, &self.table)
+            .with((LastBranch::new(hardware), others))
+    }
+
+    /// Notes a sample, with the records.
+    pub(crate) fn note(&self, sample: &Sample<'_, Facilities<'_>>) {
+        assert_eq!(sample.tag, SAMPLED as u64, "{}: the facility's event", self.context);
+        self.told.borrow_mut().push(sample.facility().0.newest);
     }
 
     /// Services an interrupt.
     pub(crate) fn interrupt(&self, mock: &Mock<'_>) {
         let registers = Registers(mock, &self.hardware, |mock: &Mock<'_>| self.step(mock));
-        let source = OpenedEvents::new(&self.processor.unit, &self.table);
-        let told = |overflow: EventOverflow, (branches, _): &(LastBranch<'_>, _)| {
-            assert_eq!(overflow.tag, SAMPLED as u64, "{}: the facility's event", self.context);
-            self.told.borrow_mut().push(branches.newest);
-        };
         let outer = self.hardware.serving.replace(true);
-        let serviced =
-            service_with(&source, &registers, &registers, &self.memory, self.facilities(), told);
+        let (source, told) = (self.source(), |sample: Sample<'_, _>| self.note(&sample));
+        let serviced = service(&source, &registers, &registers, &self.memory, told);
         self.hardware.serving.set(outer);
         self.last.set(Some(serviced));
         let claim = match serviced {

@@ -3,7 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    CounterError, Facility, FacilityControl, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
+    CounterError, CounterSession, CounterSet, EventFacility, Facility, MsrBackend, MsrErrorKind,
+    MsrFault, MsrOperation, OpenedEvents, Running, Sample, Unsettled,
 };
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
@@ -24,19 +25,11 @@ fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u
     let event = scene.sampled_event();
     scene.happen(&mock, SAMPLED, PERIOD - 1);
     let context = format!("{}, {at:?}, {faults:?}", scene.context);
-    let mut recorder = LastBranch::new(hardware);
 
     hardware.accesses.set(0);
     scene.at.set(at);
     hardware.faults.set(faults);
-    let reported = Cell::new(0);
-    let told = |overflow: pmu_core::EventOverflow, recorder: &&mut LastBranch<'_>| {
-        if overflow.tag == SAMPLED as u64 {
-            reported.set(reported.get() + 1);
-            scene.told.borrow_mut().push(recorder.newest);
-        }
-    };
-    let window = counters.lend_with(0, &mut recorder, told);
+    let window = counters.lend(0, |sample| scene.note(&sample));
     let ended = match window {
         Err(error) => {
             assert!(hardware.faulted.get(), "{context}: {error:?}");
@@ -113,13 +106,12 @@ enum Failed {
     End,
 }
 
-/// Lends the counters with two facilities, and ends the window.
-fn lend_both<B: Fn(&Mock<'_>)>(
+/// Lends the counters, and ends the window.
+fn lend_once<B: Fn(&Mock<'_>)>(
     counters: &mut Session<'_, '_, '_, B>,
-    facilities: (&mut LastBranch<'_>, &mut Trace),
     in_window: impl FnOnce(),
 ) -> Result<(), Failed> {
-    let window = counters.lend_with(0, facilities, |_, _| ()).map_err(Failed::Begin)?;
+    let window = counters.lend(0, |_| ()).map_err(Failed::Begin)?;
     in_window();
     window.end(0).map_err(|_| Failed::End)
 }
@@ -140,12 +132,11 @@ fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
             hardware.traces.set(true);
             let event = scene.sampled_event();
             let context = format!("{}, from {access}", scene.context);
-            let (mut branches, mut trace) = (LastBranch::new(hardware), Trace::ON);
             let is_off = || assert!(!hardware.recording.get() && !hardware.traces.get());
 
             hardware.accesses.set(0);
             hardware.faults.set(Some((access, u32::MAX)));
-            let first = lend_both(&mut counters, (&mut branches, &mut trace), is_off);
+            let first = lend_once(&mut counters, is_off);
             hardware.faults.set(None);
             let faulted = match &first {
                 Ok(()) => break,
@@ -158,7 +149,7 @@ fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
                 _ => ends += 1,
             }
 
-            let again = lend_both(&mut counters, (&mut branches, &mut trace), is_off);
+            let again = lend_once(&mut counters, is_off);
             assert!(again.is_ok(), "{context}: {again:?}");
             let on = (hardware.recording.get(), hardware.wanted.get(), hardware.traces.get());
             assert_eq!(on, (true, true, true), "{context}");
@@ -191,10 +182,10 @@ fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {
         scene.happen(&mock, SAMPLED, PERIOD);
         let context = &scene.context;
         let records = RefCell::new(vec![]);
-        let mut recorder = LastBranch::new(&scene.hardware);
-        let window = counters
-            .lend_with(0, &mut recorder, |_, recorder| records.borrow_mut().push(recorder.newest))
-            .unwrap();
+        let note = |sample: Sample<'_, Facilities<'_>>| {
+            records.borrow_mut().push(sample.facility().0.newest);
+        };
+        let window = counters.lend(0, note).unwrap();
         assert!(!scene.hardware.frozen.get(), "{context}: acknowledged before the borrower");
         assert_eq!(records.borrow().len(), 1, "{context}");
         let newest = records.borrow()[0].unwrap_or_else(|| panic!("{context}: no records"));
@@ -219,17 +210,16 @@ fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
         scene.happen(&mock, SAMPLED, PERIOD);
         scene.hardware.broken.set(Some(NEWEST));
         let (reported, context) = (Cell::new(0), &scene.context);
-        let mut recorder = LastBranch::new(&scene.hardware);
-        let told = |_, recorder: &&mut LastBranch<'_>| {
-            assert_eq!(recorder.newest, None);
+        let told = |sample: Sample<'_, Facilities<'_>>| {
+            assert_eq!(sample.facility().0.newest, None);
             reported.set(reported.get() + 1);
         };
-        let lent = counters.lend_with(0, &mut recorder, told).map(|_| ());
+        let lent = counters.lend(0, told).map(|_| ());
         assert!(matches!(lent, Err(CounterError::Access(_))), "{context}: {lent:?}");
         assert_eq!((reported.get(), counters.is_started(event)), (1, true), "{context}");
         assert!(scene.hardware.recording.get() && scene.hardware.wanted.get(), "{context}");
         scene.hardware.broken.set(None);
-        counters.lend_with(0, &mut recorder, |_, _| ()).unwrap().end(0).unwrap();
+        counters.lend(0, |_| ()).unwrap().end(0).unwrap();
         assert!(counters.is_started(event), "{context}");
     });
 }
@@ -243,8 +233,7 @@ fn records_that_another_owners_interrupt_froze_are_released_before_a_window() {
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
         let mut counters = scene.take(&registers);
         scene.hardware.raised();
-        let mut recorder = LastBranch::new(&scene.hardware);
-        let window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
+        let window = counters.lend(0, |_| ()).unwrap();
         assert!(!scene.hardware.frozen.get(), "{}", scene.context);
         window.end(0).unwrap();
         assert!(scene.hardware.recording.get(), "{}", scene.context);
@@ -259,10 +248,9 @@ fn a_dropped_window_leaves_the_facility_suspended() {
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
         let mut counters = scene.take(&registers);
-        let mut recorder = LastBranch::new(&scene.hardware);
-        drop(counters.lend_with(0, &mut recorder, |_, _| ()).unwrap());
+        drop(counters.lend(0, |_| ()).unwrap());
         assert!(!scene.hardware.recording.get());
-        let window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
+        let window = counters.lend(0, |_| ()).unwrap();
         assert!(!scene.hardware.recording.get());
         window.end(0).unwrap();
         assert!(scene.hardware.recording.get() && scene.hardware.wanted.get());
@@ -270,6 +258,7 @@ fn a_dropped_window_leaves_the_facility_suspended() {
 }
 
 /// A facility that notes its calls; one of them fails.
+#[derive(Clone, Copy)]
 struct Noted<'a> {
     name: &'static str,
     calls: &'a RefCell<Vec<(&'static str, &'static str)>>,
@@ -295,39 +284,52 @@ impl Facility for Noted<'_> {
     }
 }
 
-impl FacilityControl for Noted<'_> {
-    fn suspend<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        self.note("suspend")
+impl EventFacility for Noted<'_> {
+    const OFFERS: bool = true;
+
+    fn settle<M: MsrBackend>(&self, _: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+        let call = match (running.are_lent(), running.are_returned()) {
+            (true, _) => SUSPEND,
+            (_, true) => RESUME,
+            _ => return Ok(()),
+        };
+        self.note(call).map_err(|fault| Unsettled { counters: CounterSet::NONE, fault })
     }
 
-    fn resume<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
-        self.note("resume")
-    }
+    fn lose(&self) {}
 }
 
+const SUSPEND: &str = "suspend";
+const RESUME: &str = "resume";
+
 #[test]
-fn of_a_pair_the_first_is_resumed_if_the_second_cannot_be_suspended() {
+fn of_a_pair_both_are_resumed_if_one_cannot_be_suspended() {
     let processor = pmu_tests::opened::plain(4);
-    let run = |fails: [&'static str; 2]| {
+    let run = |[first, second]: [&'static str; 2]| {
         let calls = RefCell::new(vec![]);
         let scene = Scene::new(&processor, false);
         let mock = processor.mock();
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
-        let mut counters = scene.take(&registers);
-        let [first, second] = fails;
         let noted = |name, fails| Noted { name, calls: &calls, fails };
         let pair = (noted("first", first), noted("second", second));
-        let outcome = match counters.lend_with(0, pair, |_, _| ()) {
+        let (unit, memory) = (&processor.unit, &scene.memory);
+        let source = OpenedEvents::new(unit, &scene.table).with(pair);
+        let all = CounterSet::ALL;
+        let taken = CounterSession::take(source, unit, all, &registers, &registers, memory);
+        let mut counters = taken.unwrap();
+        let outcome = match counters.lend(0, |_| ()) {
             Ok(window) => window.end(0).map_err(CounterError::from),
             Err(error) => Err(error),
         };
         (outcome.is_ok(), calls.take())
     };
-    let (suspend, resume) = ("suspend", "resume");
-    let both = vec![("first", suspend), ("second", suspend), ("first", resume), ("second", resume)];
-    assert_eq!(run(["", ""]), (true, both.clone()));
-    assert_eq!(run([suspend, ""]), (false, both[..1].to_vec()));
-    assert_eq!(run(["", suspend]), (false, both[..3].to_vec()));
-    assert_eq!(run([resume, ""]), (false, both.clone()));
-    assert_eq!(run(["", resume]), (false, both));
+    let both = |call| [("first", call), ("second", call)];
+    // A second attempt follows a resume that failed.
+    let (once, twice) =
+        ([both(SUSPEND), both(RESUME)], [both(SUSPEND), both(RESUME), both(RESUME)]);
+    assert_eq!(run(["", ""]), (true, once.concat()));
+    assert_eq!(run([SUSPEND, ""]), (false, once.concat()));
+    assert_eq!(run(["", SUSPEND]), (false, once.concat()));
+    assert_eq!(run([RESUME, ""]), (false, twice.concat()));
+    assert_eq!(run(["", RESUME]), (false, twice.concat()));
 }

@@ -2,9 +2,9 @@
 
 use super::machine::*;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress, MsrBackend,
-    OpenedEvents,
+    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
+    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress,
+    MsrBackend, OpenedEvents,
 };
 use pmu_virt::{
     BranchConfiguration, Configuration, FedBranch, FedBranchKind, GuestInterrupts, Privilege,
@@ -39,6 +39,7 @@ fn a_mediated_guest_is_not_recorded_and_finds_no_record() {
         );
         let records = BranchMemory::<[BranchSlot; 32]>::new();
         let source = OpenedEvents::new(&unit, &table as &EventTable);
+        let source = source.with(Branches::new(&branches, &records));
         let mut counters =
             CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
         let mut recorder = BranchRecorder::take(&branches, &mock, &records).unwrap();
@@ -56,7 +57,7 @@ fn a_mediated_guest_is_not_recorded_and_finds_no_record() {
 
         let mut guest = VirtualPmu::new(given, events()).unwrap();
         let (cell, of_guests) = (GuestInterrupts::default(), host_counters(host));
-        let mut window = counters.lend_with(0, &mut recorder, |_, _| ()).unwrap();
+        let mut window = counters.lend(0, |_| ()).unwrap();
         let loaded = of_guests.load(window.lent(), &mut guest, &cell, &mock).unwrap();
         branch(0x2000);
         // SAFETY: the mock's registers are numbers.

@@ -7,10 +7,10 @@ use crate::msr::fault::MsrFault;
 /// Methods by which a task suspends a [`Facility`] and resumes it later. The facility is suspended while the session's
 /// counters are [lent](crate::CounterSession::lend_with), for instance to a guest.
 ///
-/// Implement this trait for the type through which tasks control the facility, such as
-/// [`BranchRecorder`](crate::BranchRecorder). While the counters are lent, their [window](crate::CounterWindow) borrows
-/// the facility mutably. The compiler therefore rejects other uses of the facility until the window ends. `()` stands
-/// for no facility. A pair of two facilities is itself a facility.
+/// Implement this trait for the type through which tasks control a facility of which events cannot ask anything yet.
+/// While the counters are lent, their [window](crate::CounterWindow) borrows the facility mutably. The compiler
+/// therefore rejects other uses of the facility until the window ends. `()` stands for no facility. A pair of two
+/// facilities is itself a facility.
 ///
 /// This example is a fake facility with one control register. The borrower of the counters may change the register's
 /// value.

@@ -67,7 +67,7 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     })
 }
 
-/// Services the performance interrupt of the counters and of a [`Facility`], such as branch records. With each
+/// Services the performance interrupt of the counters and of a [`Facility`] that is not the source's. With each
 /// overflow, `overflowed` receives a reference to the facility, which has already collected the new records.
 ///
 /// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
@@ -80,16 +80,16 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
 ///
 /// ```
 /// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
-/// # fn sample<B>(_tag: u64, _branches: &B) {}
-/// /// The NMI handler: each sample gets the branches that the processor recorded before the overflow.
+/// # fn sample<B>(_tag: u64, _facility: &B) {}
+/// /// The NMI handler: each sample gets what the facility recorded before the overflow.
 /// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
 ///     source: &S,
 ///     (msr, platform): (&M, &P),
 ///     memory: &CounterMemory, // this processor's
-///     branches: B,            // this processor's
+///     facility: B,            // this processor's
 /// ) -> Claim {
-///     let report = |overflow: pmu_core::EventOverflow, branches: &B| sample(overflow.tag, branches);
-///     let serviced = pmu_core::service_with(source, msr, platform, memory, branches, report);
+///     let report = |overflow: pmu_core::EventOverflow, facility: &B| sample(overflow.tag, facility);
+///     let serviced = pmu_core::service_with(source, msr, platform, memory, facility, report);
 ///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
 /// }
 /// ```

@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use pmu_core::{
-    CounterMemory, CounterSlot, Facility, Interrupted, KProfileSource, MsrBackend, MsrFault,
-    Overflow, ProcessorNumber, ProfileInterface, SavedCounter, SavedCounters,
+    CounterMemory, CounterSlot, EventFacility, EventTable, Facility, Interrupted, KProfileSource,
+    MsrBackend, MsrFault, Overflow, ProcessorNumber, ProfileInterface, Report, Running,
+    SavedCounter, SavedCounters, Unsettled, WithOpenedEvents,
 };
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
@@ -83,6 +84,16 @@ impl Facility for &Sampler {
     }
 }
 
+impl EventFacility for &Sampler {
+    const OFFERS: bool = true;
+
+    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+        Ok(())
+    }
+
+    fn lose(&self) {}
+}
+
 /// Executes an operation, interrupted or not, and checks every result. If `samples`, an interrupt without an overflow
 /// is that of a sampler.
 fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation, samples: bool) {
@@ -112,8 +123,14 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation, sa
         };
         let serviced = match samples {
             false => interface.service(&chip, &chip, &memory, report),
-            true => interface
-                .service_with(&chip, &chip, &memory, &sampler, |overflow, _| report(overflow)),
+            true => {
+                let beside = WithOpenedEvents::new(interface, EventTable::none()).with(&sampler);
+                beside.service(&chip, &chip, &memory, |reported| {
+                    if let Report::Source(overflow) = reported {
+                        report(overflow);
+                    }
+                })
+            }
         };
         if serviced.is_err() {
             std::process::abort();

@@ -63,8 +63,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// let the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
     /// The call suspends the [facilities](crate::EventSource::Facility) of the session's event source with the
-    /// counters: the branch records that events asked for, and precise records. The window's end resumes them. A
-    /// facility that the source does not have needs [`lend_with`](Self::lend_with).
+    /// counters: the branch records that events asked for or a [`BranchRecorder`](crate::BranchRecorder) records, and
+    /// precise records. The window's end resumes them. A facility that the source does not have needs
+    /// [`lend_with`](Self::lend_with).
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`] with its
     /// branches and its precise record. The call also reports the samples of all precise records that wait in memory.
@@ -121,10 +122,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl) that is not
-    /// the event source's until the window ends, such as a [`BranchRecorder`](crate::BranchRecorder) or AMD's
-    /// instruction-based sampling. If such a facility records on this processor, open each window by this method, with
-    /// the facility. With `lend` instead, the facility would record the borrower's execution, and the borrower could
-    /// read the facility's earlier records.
+    /// the event source's until the window ends, such as AMD's instruction-based sampling. If such a facility records
+    /// on this processor, open each window by this method, with the facility. With `lend` instead, the facility would
+    /// record the borrower's execution, and the borrower could read the facility's earlier records.
     ///
     /// If an overflow is pending, `overflowed` receives the overflow together with the given facility's records from
     /// before the overflow. It receives no records of the source's facilities: for an overflow of a precise event, it
@@ -135,13 +135,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// #     CounterError, CounterSession, EventSource, FacilityControl, LentCounters, MsrBackend, Platform,
     /// # };
     /// # fn enter_guest(_: &mut LentCounters) {}
-    /// /// Runs a guest. The recorder does not record the guest, and the guest cannot read the host's records.
+    /// /// Runs a guest. The sampler does not sample the guest, and the guest cannot read the host's samples.
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     recorder: &mut impl FacilityControl,
+    ///     sampler: &mut impl FacilityControl,
     ///     clock: impl Fn() -> u64,
     /// ) -> Result<(), CounterError> {
-    ///     let mut window = counters.lend_with(clock(), recorder, |_, _| ())?;
+    ///     let mut window = counters.lend_with(clock(), sampler, |_, _| ())?;
     ///     enter_guest(window.lent());
     ///     Ok(window.end(clock())?)
     /// }

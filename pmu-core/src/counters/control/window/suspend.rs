@@ -17,9 +17,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// may lose their contents. Before `resume`, call no other method of the session than
     /// [`shut_down`](Self::shut_down).
     ///
-    /// The call also suspends the [facilities](crate::EventSource::Facility) of the session's event source, and
-    /// `resume` programs them again. A facility that the source does not have is programmed again by its own method,
-    /// for example [`BranchRecorder::reprogram`](crate::BranchRecorder::reprogram).
+    /// The call also suspends the [facilities](crate::EventSource::Facility) of the session's event source, such as a
+    /// [`BranchRecorder`](crate::BranchRecorder)'s records, and `resume` programs them again. A facility that the
+    /// source does not have is programmed again by its own method.
     ///
     /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
     ///
