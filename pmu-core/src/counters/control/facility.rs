@@ -61,10 +61,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let counters = self.source.facility().resolve(&mut asked, counters)?;
         asked.unmet()?;
+        let is_part = asked.is_part;
         if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {
             return Err(CounterError::NotPrecise(NotPrecise::NeedsBeside(other)));
         }
-        Ok(OnProcessor { select: asked.select, counters, latency: asked.latency_register })
+        Ok(OnProcessor { select: asked.select, counters, latency: asked.latency_register, is_part })
     }
 
     /// Checks that no event that runs records branches by another filter than an event that is to run.

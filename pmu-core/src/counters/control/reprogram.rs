@@ -239,6 +239,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let register = registers.register_for(value);
             let programmed = self
                 .wrmsr_retrying(register, value)
+                .and_then(|()| self.begin_loaded(counter, &registers, event))
                 .and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
                 self.mark_faulted(slot);

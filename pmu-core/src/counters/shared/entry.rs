@@ -80,6 +80,8 @@ pub(crate) struct OnProcessor {
     pub(crate) counters: CounterSet,
     /// The extra register of a latency.
     pub(crate) latency: Option<MsrAddress>,
+    /// The event is a part of another one, and needs no counter.
+    pub(crate) is_part: bool,
 }
 
 /// Memory for one event in an [`EventTable`](crate::EventTable).
@@ -416,6 +418,22 @@ impl EventEntry {
     /// Returns the total so far, and the counter's value to which it corresponds.
     pub(crate) fn accumulated(&self) -> (u64, u64) {
         (self.total.load(Relaxed), self.counted_to.load(Relaxed))
+    }
+
+    /// Adds to the total.
+    pub(crate) fn add(&self, more: u64) {
+        self.total.store(self.total.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+
+    /// Takes over the times of the event of which this one is a part.
+    pub(crate) fn take_times(&self, of: &Self) {
+        self.enabled.store(of.enabled.load(Relaxed), Relaxed);
+        self.running.store(of.running.load(Relaxed), Relaxed);
+    }
+
+    /// Returns whether the event is a [part](crate::Event::part) of another one: no counter can count it.
+    pub(crate) fn is_part(&self) -> bool {
+        self.members.counters.load(Relaxed) == 0
     }
 
     /// Notes that the counter was loaded with `value`.

@@ -261,6 +261,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 cleared.map_err(CounterError::Access)?;
             }
         }
+        if S::Facility::DIVIDES {
+            self.harvest_stopped_of(own)?;
+        }
         // Not before: an interrupt in between may have loaded one of them.
         self.read_values(own).map(|(values, _)| values)
     }
@@ -395,6 +398,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
             counters.source.facility().lose();
         }
         counters.restore_values(own, &values, &mut failures);
+        if S::Facility::DIVIDES
+            && let Err((counter, fault)) = counters.begin_parts_of_running(own)
+            && let Some(slot) = counters.slot(counter)
+        {
+            failures.note(counter, slot, fault);
+        }
         // From here on the interrupt path serves the counters: without a global control register they start one by
         // one.
         let interrupted = counters.memory.take_back(own);
