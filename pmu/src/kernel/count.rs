@@ -45,6 +45,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         events: &[Event; C],
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
+        let mut counts = [EventCount::default(); C];
+        self.count_into(events, &mut counts, work).map(|()| counts)
+    }
+
+    pub(super) fn count_into(
+        &'static self,
+        events: &[Event],
+        counts: &mut [EventCount],
+        work: impl FnOnce(),
+    ) -> Result<(), PmuError> {
         K::pinned(|| {
             let group = self.here(|here| {
                 let counters = here.session.counters_mut();
@@ -63,10 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.place(|place| {
                 let here = place.as_mut().ok_or(PmuError::NotUp)?;
                 let counters = here.session.counters_mut();
-                let mut counts = [EventCount::default(); C];
-                let read = counters.read_group(group, K::now(), &mut counts);
+                let read = counters.read_group(group, K::now(), counts);
                 let closed = close(here, group);
-                Ok(read.and(closed).map(|()| counts)?)
+                Ok(read.and(closed)?)
             })?
         })
     }

@@ -80,9 +80,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// may get the [`EventId`](pmu_core::EventId) of a closed event. So before this call, the kernel closes its own
     /// events, and switches out the events of threads. The kernel also discards the `EventId`s of the closed events.
     ///
-    /// If a task has [taken](Self::take_top_down) the processor's top-down counters, the kernel calls
-    /// [`release_top_down`](Self::release_top_down) before this call. `processor_down` does not release these counters.
-    ///
     /// # Context
     /// Task, on the processor that goes down.
     ///
@@ -168,8 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// The call does not program what runs beside the counters. The kernel calls, afterwards:
     /// - [`BranchRecorder::reprogram`](pmu_core::BranchRecorder::reprogram);
-    /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram);
-    /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
+    /// - [`IbsSampler::reprogram`](pmu_amd::ibs::IbsSampler::reprogram).
     ///
     /// # Context
     /// Task, on the processor that resumed.

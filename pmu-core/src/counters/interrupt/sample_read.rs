@@ -1,5 +1,6 @@
 //! The counts of an event and its group, read at an overflow.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::error::{CounterError, GroupError, no_such};
@@ -107,10 +108,12 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
         }
     }
     let overflowed = counter_of(source, memory, event);
+    // All parts are of one moment.
+    let divided = Cell::new(None);
     let read = move |(event, entry): (EventId, &EventEntry)| SampleRead {
         event,
         tag: entry.tag(),
-        count: read((source, msr, memory), overflowed, (event, entry), now),
+        count: read((source, msr, memory), overflowed, (event, entry), now, &divided),
     };
     Ok(table.opened().filter(move |(of, entry)| its(*of, entry)).map(read))
 }
@@ -134,12 +137,13 @@ fn read<S: EventSource, M: MsrBackend>(
     overflowed: Option<CounterId>,
     (event, entry): (EventId, &EventEntry),
     now: u64,
+    divided: &Cell<Option<(u64, u64)>>,
 ) -> Result<EventCount, CounterError> {
     if !entry.wants_total() {
         return Err(CounterError::NoTotal(event));
     }
     if S::Facility::DIVIDES && entry.is_part() {
-        return read_part((source, msr, memory), entry, now);
+        return read_part((source, msr, memory), entry, now, divided);
     }
     let on = counter_of(source, memory, event);
     let count = entry.count_at(now, on.is_some());
@@ -148,7 +152,7 @@ fn read<S: EventSource, M: MsrBackend>(
         return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
     };
     if S::Facility::DIVIDES && divides(source, event) {
-        let (occurrences, _) = divided_now((source, msr), counter)?;
+        let (occurrences, _) = divided_now((source, msr), counter, divided)?;
         return Ok(EventCount { value: count.value.wrapping_add(occurrences), ..count });
     }
     let (value, _) = total_on((source, msr, memory), counter, overflowed, entry)?;
@@ -160,6 +164,7 @@ fn read_part<S: EventSource, M: MsrBackend>(
     (source, msr, memory): (&S, &M, &CounterMemory),
     part: &EventEntry,
     now: u64,
+    read: &Cell<Option<(u64, u64)>>,
 ) -> Result<EventCount, CounterError> {
     let of_group =
         |(_, entry): &(EventId, &EventEntry)| part.is_grouped() && entry.group() == part.group();
@@ -169,7 +174,7 @@ fn read_part<S: EventSource, M: MsrBackend>(
     let count = EventCount { value: part.count().value, ..of.count_at(now, on.is_some()) };
     match (on, Division::part_of(part.select())) {
         (Some(counter), Some(number)) => {
-            let (occurrences, shares) = divided_now((source, msr), counter)?;
+            let (occurrences, shares) = divided_now((source, msr), counter, read)?;
             let share = Division::share(number, occurrences, shares);
             Ok(EventCount { value: count.value.wrapping_add(share), ..count })
         }
@@ -187,12 +192,17 @@ fn divides<S: EventSource>(source: &S, event: EventId) -> bool {
 fn divided_now<S: EventSource, M: MsrBackend>(
     (source, msr): (&S, &M),
     counter: CounterId,
+    read: &Cell<Option<(u64, u64)>>,
 ) -> Result<(u64, u64), CounterError> {
+    if let Some(found) = read.get() {
+        return Ok(found);
+    }
     let facility = source.facility();
     let readable = facility.division().filter(|division| division.memory.is_readable());
     let division = readable.ok_or(CounterError::NotAvailable(counter.only()))?;
     let occurrences = source.unit().registers(counter).read(msr).map_err(CounterError::Access)?;
     let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Access)?;
+    read.set(Some((occurrences, shares)));
     Ok((occurrences, shares))
 }
 

@@ -85,7 +85,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             None
         };
         let usable = here.map_or(counters, |here| here.counters);
-        let is_part = S::Facility::DIVIDES && here.is_some_and(|here| here.is_part);
+        let is_part =
+            S::Facility::DIVIDES && event.is_part() && here.is_some_and(|here| here.is_part);
         if is_part {
             self.check_part(processor, event, before)?;
         } else if S::Facility::DIVIDES && event.is_part() {
