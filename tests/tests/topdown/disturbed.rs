@@ -140,7 +140,14 @@ fn disturb(
                 Disturbance::Interrupt => {
                     mock.interrupt_from_elsewhere();
                 }
-                Disturbance::Wrap => count(1 << 48),
+                Disturbance::Wrap => {
+                    let pmu_virt::Read::Value(held) = mock.with_pmu(|pmu| pmu.read(0x30C)) else {
+                        panic!("the slots' counter");
+                    };
+                    count((1 << 48) - held);
+                    // Unless the task was about to stop the counter, which the handler did then.
+                    count(held);
+                }
                 Disturbance::Overflow => branches(mock, BESIDE),
             }
         }

@@ -7,4 +7,4 @@ mod names;
 mod registers;
 mod shares;
 mod support;
-// mod threads;
+mod threads;

@@ -40,10 +40,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         facility.division().is_some_and(|division| division.divides(self.table(), event))
     }
 
-    /// Returns whether only one event of a group takes a counter: its start and its stop need no other write.
+    /// Returns whether an event is a part, or is the only one of its group that takes a counter: its start and its stop
+    /// need no other write.
     #[inline(always)]
     pub(crate) fn takes_one_counter(&self, event: EventId) -> bool {
-        S::Facility::DIVIDES && self.table().with_group(event).nth(1).is_none()
+        let is_one = |event| self.is_part(event) || self.table().with_group(event).nth(1).is_none();
+        S::Facility::DIVIDES && is_one(event)
+    }
+
+    /// Returns the bits of the global control register and of the overflow status that belong to the shares.
+    #[inline(always)]
+    pub(crate) fn division_bits(&self) -> u64 {
+        if !S::Facility::DIVIDES {
+            return 0;
+        }
+        self.source.facility().division().map_or(0, |division| division.bits)
     }
 
     /// Checks that the event of which another event of the group is to be a part comes `before` it.

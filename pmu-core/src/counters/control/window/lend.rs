@@ -393,7 +393,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         let own = counters.declared;
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
-            counters.disarm(lent.counters, lent.status, &mut failures);
+            let status = lent.status | counters.division_bits();
+            counters.disarm(lent.counters, status, &mut failures);
             // The borrower may have changed the facilities' registers, too.
             counters.source.facility().lose();
         }
