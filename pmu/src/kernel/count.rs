@@ -45,16 +45,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         events: &[Event; C],
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
-        let mut counts = [EventCount::default(); C];
-        self.count_into(events, &mut counts, work).map(|()| counts)
-    }
-
-    pub(super) fn count_into(
-        &'static self,
-        events: &[Event],
-        counts: &mut [EventCount],
-        work: impl FnOnce(),
-    ) -> Result<(), PmuError> {
         K::pinned(|| {
             let group = self.here(|here| {
                 let counters = here.session.counters_mut();
@@ -73,9 +63,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.place(|place| {
                 let here = place.as_mut().ok_or(PmuError::NotUp)?;
                 let counters = here.session.counters_mut();
-                let read = counters.read_group(group, K::now(), counts);
+                let mut counts = [EventCount::default(); C];
+                let read = counters.read_group(group, K::now(), &mut counts);
                 let closed = close(here, group);
-                Ok(read.and(closed)?)
+                Ok(read.and(closed).map(|()| counts)?)
             })?
         })
     }

@@ -1,6 +1,6 @@
 //! Where issue slots go: the top-down counts of a kernel's processors.
 
-use pmu_core::{DivisionMemory, Event, EventCount, MsrBackend, Snapshot, WriteOnce};
+use pmu_core::{DivisionMemory, Event, MsrBackend, Snapshot, WriteOnce};
 use pmu_intel::topdown::{NoTopDown, TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::error::PmuError;
@@ -148,9 +148,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let usable = self.here(|here| here.session.counters_mut().counters().usable)?;
             let unit = self.top_down(K::this_processor())?;
             let events = unit.events(usable).each(change);
-            let mut counts = [EventCount::default(); 9];
-            self.count_into(&events, &mut counts, work)?;
-            Ok(unit.counts(counts.get(..events.len()).unwrap_or_default()))
+            // An E-core's; a P-core's with level 2; with level 1 alone.
+            if let Ok(events) = <&[Event; 4]>::try_from(&*events) {
+                return Ok(unit.counts(&self.count(events, work)?));
+            }
+            if let Ok(events) = <&[Event; 9]>::try_from(&*events) {
+                return Ok(unit.counts(&self.count(events, work)?));
+            }
+            match <&[Event; 5]>::try_from(&*events) {
+                Ok(events) => Ok(unit.counts(&self.count(events, work)?)),
+                Err(_) => Err(NoTopDown::NotDeclared.into()),
+            }
         })
     }
 }

@@ -61,11 +61,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let counters = self.source.facility().resolve(&mut asked, counters)?;
         asked.unmet()?;
-        let is_part = asked.is_part;
+        if S::Facility::DIVIDES && self.is_undivided(&asked, counters) {
+            return Err(CounterError::NotDivided);
+        }
         if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {
             return Err(CounterError::NotPrecise(NotPrecise::NeedsBeside(other)));
         }
-        Ok(OnProcessor { select: asked.select, counters, latency: asked.latency_register, is_part })
+        Ok(OnProcessor { select: asked.select, counters, latency: asked.latency_register })
     }
 
     /// Checks that no event that runs records branches by another filter than an event that is to run.

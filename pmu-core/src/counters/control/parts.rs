@@ -7,6 +7,7 @@ use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, GroupError};
 use crate::counters::events::event::Event;
 use crate::counters::events::thread_event::ThreadEvent;
+use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
@@ -55,6 +56,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return 0;
         }
         self.source.facility().division().map_or(0, |division| division.bits)
+    }
+
+    /// Returns whether an event is a part that no facility divides another event into.
+    pub(crate) fn is_undivided(&self, asked: &Asked, counters: CounterSet) -> bool {
+        counters.is_empty() && !asked.is_part && Division::part_of(asked.select).is_some()
     }
 
     /// Checks that the event of which another event of the group is to be a part comes `before` it.

@@ -80,8 +80,6 @@ pub(crate) struct OnProcessor {
     pub(crate) counters: CounterSet,
     /// The extra register of a latency.
     pub(crate) latency: Option<MsrAddress>,
-    /// The event is a part of another one, and needs no counter.
-    pub(crate) is_part: bool,
 }
 
 /// Memory for one event in an [`EventTable`](crate::EventTable).

@@ -55,8 +55,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let is_gated = |placed: Placement| {
             let entry = self.table().entry(placed.event);
             let is_gated = |entry: &EventEntry| {
-                let is_alone = !entry.is_of_guests() && self.takes_one_counter(placed.event);
-                entry.is_gated() && !is_alone || !comes_alone && Self::asks(entry)
+                let is_alone = S::Facility::DIVIDES
+                    && !entry.is_of_guests()
+                    && self.takes_one_counter(placed.event);
+                !is_alone && entry.is_gated() || !comes_alone && Self::asks(entry)
             };
             entry.is_some_and(is_gated)
         };

@@ -85,12 +85,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             None
         };
         let usable = here.map_or(counters, |here| here.counters);
-        let is_part =
-            S::Facility::DIVIDES && event.is_part() && here.is_some_and(|here| here.is_part);
+        let is_part = S::Facility::DIVIDES && event.is_part();
         if is_part {
             self.check_part(processor, event, before)?;
-        } else if S::Facility::DIVIDES && event.is_part() {
-            return Err(CounterError::NotDivided);
         } else if (usable & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }

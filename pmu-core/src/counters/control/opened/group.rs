@@ -276,10 +276,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let divided = if S::Facility::DIVIDES { self.read_divided(group, now)? } else { None };
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
             let failed = |reason| GroupError::of_member(read, reason);
-            *count = match self.table().entry(event) {
-                // These were just read, at one moment.
-                Some(entry) if divided == Some(event) || self.is_part(event) => entry.count(),
-                _ => self.read_event(event, now).map_err(failed)?,
+            let was_read = S::Facility::DIVIDES && (divided == Some(event) || self.is_part(event));
+            *count = if was_read {
+                // All of them at one moment.
+                self.table().entry(event).map(EventEntry::count).unwrap_or_default()
+            } else {
+                self.read_event(event, now).map_err(failed)?
             };
             read += 1;
         }

@@ -280,8 +280,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Self::check_plain(membership.reload, event.branches, event.precise()).map(|()| None)
         };
         let counters = here.map(|here| here.map_or(event.counters(), |here| here.counters));
-        let is_part =
-            S::Facility::DIVIDES && here.is_ok_and(|here| here.is_some_and(|here| here.is_part));
+        let is_part = S::Facility::DIVIDES && event.is_part() && here.is_ok();
         let can_count = |counters| self.can_count(processor, &event, counters, is_part);
         entry.insert(&event, counters.is_ok_and(can_count));
         if let Ok(Some(here)) = here {
