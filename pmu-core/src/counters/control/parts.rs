@@ -147,6 +147,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some((division, slot)) = facility.division().zip(slot) else { return Ok(()) };
         let bits = self.running_bits(&registers, event).unwrap_or(0);
         let restart = || {
+            division.memory.note_use();
             self.set_control(&registers, bits).map_err(|fault| {
                 slot.store(SlotState::Faulted);
                 CounterError::Faulted(fault)

@@ -260,7 +260,7 @@ impl Division<'_> {
         // Until the shares are 0, too, they are of no use.
         self.memory.set(STALE);
         msr.wrmsr_retrying(self.shares, 0).map_err(NotHarvested::Stale)?;
-        self.memory.take(STALE);
+        self.memory.0.fetch_and(!(STALE | USED), AcqRel);
         Ok(())
     }
 }

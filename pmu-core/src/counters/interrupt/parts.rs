@@ -65,6 +65,7 @@ where
         let harvested = value.and_then(|value| {
             division.harvest(self.msr, &registers, (self.source.opened(), event), value)
         });
+        division.memory.note_use();
         let restarted = self.msr.update_retrying(control.set_to(found));
         if restarted.is_err() {
             self.fall_out(Some(event));
