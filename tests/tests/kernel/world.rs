@@ -10,7 +10,7 @@ use pmu::core::{
 };
 use pmu::intel::SiblingErratum;
 use pmu::kprofile::SourceRequest;
-use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuTopDown};
+use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, TopDownParts};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, processors};
@@ -22,7 +22,7 @@ use pmu_virt::{
 
 pub(crate) const PROCESSORS: usize = 3;
 
-pub(crate) type TestPmu = Pmu<World, PROCESSORS, 6, 4>;
+pub(crate) type TestPmu = Pmu<World, PROCESSORS, 24, 4>;
 
 thread_local! {
     static MACHINE: Cell<Option<&'static Machine>> = const { Cell::new(None) };
@@ -95,7 +95,6 @@ pub(crate) struct Machine {
     pub(crate) samplers: [RefCell<Option<IbsSampler<'static, Registers>>>; PROCESSORS],
     pub(crate) ops: [IbsMemory; PROCESSORS],
     beside: Beside,
-    pub(crate) top_down: PmuTopDown<World, PROCESSORS>,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
 }
@@ -190,7 +189,6 @@ impl Machine {
             samplers: Default::default(),
             ops: Default::default(),
             beside,
-            top_down: PmuTopDown::new(),
             sampled: RefCell::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
@@ -255,12 +253,7 @@ impl Machine {
             return;
         }
         if let Beside::TopDown(_) = self.beside {
-            let top_down = machine().top_down.here();
-            let interrupted = self.pmu().interrupt_beside(&frame, top_down, |report, _, _| {
-                if let Report::Event(overflow) = report {
-                    overflowed(overflow);
-                }
-            });
+            let interrupted = self.pmu().interrupt_with(&frame, |sample| overflowed(*sample));
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
@@ -327,7 +320,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = pmu::BranchRecords;
+    type Facilities = (BranchRecords, TopDownParts);
 
     fn msr() -> Registers {
         Registers
