@@ -12,13 +12,13 @@ use crate::topdown::unit::{SLOTS, TopDownUnit};
 const METRICS: u64 = 1 << 48;
 
 /// The facility that divides the issue slots of one processor into [parts](crate::topdown::TopDownPart), on processors
-/// that have `MSR_PERF_METRICS`. A session whose event source has it counts the [events](TopDownUnit::events) of the slots
-/// and of their parts as it counts other events: of the processor and of threads, in groups, by turns. On an E-core, these
-/// events need no facility, and the facility does nothing.
+/// that have `MSR_PERF_METRICS`. A session whose event source has it counts the [events](TopDownUnit::events) of the
+/// slots and of their parts as it counts other events: of the processor and of threads, in groups, by turns. On an
+/// E-core, these events need no facility, and the facility does nothing.
 ///
 /// Fixed counter 3 counts the slots. Each read of the group, and each time that the group leaves its counter, adds the
-/// parts to their counts, and sets fixed counter 3 and `MSR_PERF_METRICS` to 0. So a part has an error of at most 1/255 of
-/// the slots since the read before. Reads at each timer tick keep the error small.
+/// parts to their counts, and sets fixed counter 3 and `MSR_PERF_METRICS` to 0. So a part has an error of at most 1/255
+/// of the slots since the read before. Reads at each timer tick keep the error small.
 ///
 /// ```
 /// use pmu_core::{
@@ -67,8 +67,8 @@ impl<'a> TopDown<'a> {
     }
 }
 
-/// The registers overflow only if the kernel does not read the counts for hours. Fixed counter 3 and the metrics overflow
-/// together, which is one interrupt.
+/// The registers overflow only if the kernel does not read the counts for hours. Fixed counter 3 and the metrics
+/// overflow together, which is one interrupt.
 impl Facility for TopDown<'_> {
     #[inline]
     fn status_bits(&self) -> u64 {

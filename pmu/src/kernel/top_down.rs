@@ -1,4 +1,4 @@
-//! Where issue slots go: the top-down counts of a kernel's processors.
+//! The top-down counts of a kernel's processors: the parts of their issue slots.
 
 use pmu_core::{DivisionMemory, Event, MsrBackend, Snapshot, WriteOnce};
 use pmu_intel::topdown::{NoTopDown, TopDown, TopDownCounts, TopDownUnit};
@@ -10,8 +10,8 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 /// The issue slots of one processor and their parts, on Intel's processors that divide them. A kernel whose
-/// [`Facilities`] have this type counts the [events of the slots](TopDownUnit::events) as it counts other events: of the
-/// processor and of threads, in groups, by turns.
+/// [`Facilities`] have this type counts the [events of the slots](TopDownUnit::events) as it counts other events: of
+/// the processor and of threads, in groups, by turns.
 ///
 /// ```
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -88,8 +88,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Makes the events of a new thread's slots of user mode, which count on this type of core. They follow the thread
-    /// /// in the switch of its events.
+    /// /// Makes the events of a new thread's slots of user mode, which count on this type of core. They follow the
+    /// /// thread in the switch of its events.
     /// fn slots_of_thread(processor: usize) -> Result<[ThreadEvent; 9], PmuError> {
     ///     let unit = PMU.top_down(processor)?;
     ///     PMU.with(|session, this_unit| {

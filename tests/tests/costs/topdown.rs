@@ -21,8 +21,8 @@ fn text(cost: Cost) -> String {
 }
 
 /// Costs of a counter's interrupt without an overflow of the slots, beyond the counter's own; of the overflow's
-/// interrupt; of a start, of a read, of a read of many slots, of a switch out and in, of a stop, of the first start, and of
-/// a read in a handler.
+/// interrupt; of a start, of a read, of a read of many slots, of a switch out and in, of a stop, of the first start,
+/// and of a read in a handler.
 fn measure(freezing: bool) -> [Cost; 9] {
     let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     let (slots, branches) = (EventKey::fixed(3).unwrap(), EventKey::general(0xC4, 0));

@@ -28,8 +28,8 @@ fn start(pmu: &'static TestPmu, processor: usize) -> GroupId {
     group.unwrap().unwrap()
 }
 
-/// A processor goes down while its slots are counted. Afterwards, they are counted anew, and the new session's own events
-/// are left alone.
+/// A processor goes down while its slots are counted. Afterwards, they are counted anew, and the new session's own
+/// events are left alone.
 #[test]
 fn slots_of_a_processor_that_went_down_are_counted_anew() {
     for (processors, level_2) in machines() {

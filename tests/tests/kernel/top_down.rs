@@ -403,7 +403,8 @@ fn the_slots_of_threads_follow_them_beside_their_events() {
     }
 }
 
-/// A function of a thread whose slots are counted, too, and take turns: where both need one counter, the function has it.
+/// A function of a thread whose slots are counted, too, and take turns: where both need one counter, the function has
+/// it.
 #[test]
 fn a_function_is_counted_beside_its_thread() {
     for (processors, level_2) in machines() {

@@ -236,7 +236,7 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
     }
 }
 
-/// What cannot be counted is refused as the group is opened, and none of it stays open.
+/// Groups that cannot be counted are refused as they are opened, and none of their events stays open.
 #[test]
 fn illegal_combinations_are_typed_errors_and_change_nothing() {
     let processor = processors()[2];

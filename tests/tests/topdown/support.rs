@@ -97,7 +97,7 @@ pub(crate) struct Kernel {
     pub(crate) sampled: RefCell<Vec<TopDownCounts>>,
     /// An event of another counter.
     pub(crate) beside: Cell<Option<EventId>>,
-    /// What was counted for threads.
+    /// The counts of threads.
     pub(crate) of_threads: Cell<TopDownCounts>,
 }
 

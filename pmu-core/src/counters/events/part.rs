@@ -6,16 +6,16 @@ use crate::counters::registers::select::EventSelect;
 
 impl Event {
     /// Creates the event of one part of another event's occurrences, where hardware divides these into parts: part
-    /// `number` of the issue slots that Intel's fixed counter 3 counts, for instance. `number` is from 0 to 7; of a greater
-    /// number, the low three bits count.
+    /// `number` of the issue slots that Intel's fixed counter 3 counts, for instance. `number` is from 0 to 7; of a
+    /// greater number, the low three bits count.
     ///
-    /// A part needs no counter. It is opened in a group, after the event that is divided, and counts whenever that event
-    /// counts. Both have the same privilege levels, and neither has a period. A read of the group returns the counts and
-    /// their parts of one moment. A part cannot be enabled or disabled by itself.
+    /// A part needs no counter. It is opened in a group, after the event that is divided, and counts whenever that
+    /// event counts. Both have the same privilege levels, and neither has a period. A read of the group returns the
+    /// counts and their parts of one moment. A part cannot be enabled or disabled by itself.
     ///
-    /// The session's event source must have the facility: see [`Division`](crate::Division). Otherwise opening the event
-    /// fails with [`NotDivided`](crate::CounterError::NotDivided). A thread's group is not counted on a core that does
-    /// not divide.
+    /// The session's event source must have the facility: see [`Division`](crate::Division). Otherwise opening the
+    /// event fails with [`NotDivided`](crate::CounterError::NotDivided). A thread's group is not counted on a core that
+    /// does not divide.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect};

@@ -14,11 +14,12 @@ use crate::msr::address::{MsrAddress, PmcIndex};
 use crate::msr::backend::MsrBackend;
 use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
 
-/// Hardware that divides the occurrences of one counter's event into parts. Intel's P-cores divide issue slots so: fixed
-/// counter 3 counts them, and each byte of `MSR_PERF_METRICS` is the share of one part.
+/// Hardware that divides the occurrences of one counter's event into parts. Intel's P-cores divide issue slots so:
+/// fixed counter 3 counts them, and each byte of `MSR_PERF_METRICS` is the share of one part.
 ///
-/// The shares are of the occurrences since both registers were 0. So the session sets both to 0 as the event starts, and
-/// each time that it has added the shares to the counts of the [parts](crate::Event::part). The counter is written first.
+/// The shares are of the occurrences since both registers were 0. So the session sets both to 0 as the event starts,
+/// and each time that it has added the shares to the counts of the [parts](crate::Event::part). The counter is written
+/// first.
 ///
 /// The value is made per call. Its state is in the memory that the embedder lends.
 #[derive(Clone, Copy, Debug)]
@@ -188,8 +189,8 @@ impl Division<'_> {
         table.entry(event).is_some_and(its) && Self::parts_of(table, event).next().is_some()
     }
 
-    /// Begins the shares, after the stopped counter was set to 0. The first time, checks that the register of the shares
-    /// holds what is written to it: a hypervisor may declare the register and drop it.
+    /// Begins the shares, after the stopped counter was set to 0. The first time, checks that the register of the
+    /// shares holds what is written to it: a hypervisor may declare the register and drop it.
     pub(crate) fn begin<M: MsrBackend>(
         &self,
         msr: &M,
@@ -221,8 +222,8 @@ impl Division<'_> {
         }
     }
 
-    /// Returns the bits of the status that tell of an overflow, if so few occurrences were counted since the counter was
-    /// 0 that one may be pending.
+    /// Returns the bits of the status that tell of an overflow, if so few occurrences were counted since the counter
+    /// was 0 that one may be pending.
     pub(crate) fn pending<M: MsrBackend>(
         &self,
         msr: &M,

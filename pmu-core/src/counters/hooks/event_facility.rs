@@ -63,8 +63,8 @@ pub trait EventFacility: Facility + Copy {
     /// `false` if events can ask for nothing. The session's code for facilities is then not linked.
     const OFFERS: bool;
 
-    /// `true` if the facility [divides](Self::division) an event into parts. Otherwise the session's code for parts is not
-    /// linked.
+    /// `true` if the facility [divides](Self::division) an event into parts. Otherwise the session's code for parts is
+    /// not linked.
     const DIVIDES: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this

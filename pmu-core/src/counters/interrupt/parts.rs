@@ -53,8 +53,8 @@ where
         }
     }
 
-    /// Stops the counter, harvests, and starts the counter again. A task may be about to write other bits of the control
-    /// register, so only the counter's own bits are changed.
+    /// Stops the counter, harvests, and starts the counter again. A task may be about to write other bits of the
+    /// control register, so only the counter's own bits are changed.
     fn harvest(&mut self, division: &Division<'_>, event: EventId) -> Result<(), MsrFault> {
         let registers = self.unit().registers(division.counter);
         let CounterControl::Shared { register, .. } = registers.control else { return Ok(()) };

@@ -88,7 +88,7 @@ pub fn remote_count(
     // The event's processor changes the total before it changes the state, and an event's interrupt changes the total
     // only after the slot was changed. x86 keeps the order of stores.
     if entry.is_part() {
-        // What it lacks is known on the event's processor alone.
+        // Only the event's processor knows the occurrences that are missing.
         return Ok(RemoteCount::Changing);
     }
     let before = version(entry);
