@@ -91,7 +91,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         counter: CounterId,
         registers: &Counter,
         event: EventId,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), CounterError> {
         let facility = self.source.facility();
         let Some(division) = facility.division().filter(|of| of.counter == counter) else {
             return Ok(());
@@ -105,37 +105,39 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         {
             // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
             let value = self.memory.global_control.load(Relaxed) | division.bits;
-            self.wrmsr_retrying(global.control, value)?;
-            let changed = self.change_global(global, (0, division.bits));
-            changed.map_err(|error| error.fault().unwrap_or(marked_faulted(global.control)))?;
+            self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
+            self.change_global(global, (0, division.bits))?;
         }
-        division.begin(&self.msr, registers)
+        division.begin(&self.msr, registers).map_err(CounterError::Access)
     }
 
-    /// Begins the shares of a counter that was loaded again.
+    /// Begins the shares of a counter that was loaded, if it was loaded for an event that has parts.
     #[inline(always)]
     pub(crate) fn begin_loaded(
         &self,
         counter: CounterId,
         registers: &Counter,
         event: EventId,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), CounterError> {
         if S::Facility::DIVIDES { self.begin_parts(counter, registers, event) } else { Ok(()) }
     }
 
-    /// Begins the shares of the event that runs, after its counter was loaded.
+    /// Begins the shares of the event that runs, after its counter was loaded again.
     #[inline(always)]
     pub(crate) fn begin_parts_of_running(
         &self,
         own: CounterSet,
     ) -> Result<(), (CounterId, MsrFault)> {
         let running = || self.slots_of(own).filter_map(|(on, slot)| Some((on, slot.running()?)));
-        match running().find(|(_, event)| self.has_parts(*event)) {
-            Some((counter, event)) => self
-                .begin_parts(counter, &self.registers(counter), event)
-                .map_err(|fault| (counter, fault)),
-            None => Ok(()),
-        }
+        let Some((counter, event)) = running().find(|(_, event)| self.has_parts(*event)) else {
+            return Ok(());
+        };
+        let registers = self.registers(counter);
+        let begun = self.begin_parts(counter, &registers, event);
+        let fault = |error: CounterError| {
+            error.fault().unwrap_or(marked_faulted(registers.value_register()))
+        };
+        begun.map_err(|error| (counter, fault(error)))
     }
 
     /// Adds what was counted to the counts of a running event and of its parts, and begins the next shares. So the next

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::CounterSession;
+use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
@@ -239,7 +239,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let register = registers.register_for(value);
             let programmed = self
                 .wrmsr_retrying(register, value)
-                .and_then(|()| self.begin_loaded(counter, &registers, event))
+                .and_then(|()| {
+                    let begun = self.begin_loaded(counter, &registers, event);
+                    let unknown = marked_faulted(register);
+                    begun.map_err(|error| error.fault().unwrap_or(unknown))
+                })
                 .and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
                 self.mark_faulted(slot);

@@ -77,7 +77,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.msr
             .wrmsr_retrying(registers.register_for(value), value)
             .map_err(CounterError::Access)?;
-        self.begin_loaded(counter, registers, event).map_err(CounterError::Access)?;
+        self.begin_loaded(counter, registers, event)?;
         slot.store(SlotState::Running { event, period });
         let fault = match self.set_control(registers, bits) {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart
