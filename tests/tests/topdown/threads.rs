@@ -1,13 +1,16 @@
 //! Top-down counts of threads, of guests' hosts, and of E-cores.
 
+use core::cell::Cell;
+
 use pmu_core::{
-    CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, OpenedEvents,
-    RemoteCount, SavedEvent, ThreadEvent, remote_count,
+    Claim, CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, OpenedEvents,
+    RemoteCount, SavedEvent, ThreadEvent, remote_count, service,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_tests::opened::Random;
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
+    Configuration, EventKey, FedEvents, Feed, GuestFacility, IntelConfiguration, Privilege,
+    TopDownMix, VirtualPmu, Writer,
 };
 
 use crate::support::*;
@@ -222,6 +225,56 @@ fn the_parts_of_a_thread_come_with_it_in_any_order() {
     }
 }
 
+/// Slots that are sampled beside a part of them, which a kernel made a group of: the samples come, and the part is 0.
+#[test]
+fn slots_that_are_sampled_have_no_parts() {
+    for processor in processors() {
+        let mock = processor.mock();
+        let kernel = Kernel::new(&processor, &mock);
+        let samples = Cell::new(0);
+        let handler = |mock: &Mock<'_>| {
+            let source = kernel.source();
+            let served = service(&source, mock, mock, &kernel.counter_memory, |_| {
+                samples.set(samples.get() + 1);
+            });
+            assert!(served.unwrap().claim != Claim::NotOurs);
+        };
+        mock.on_interrupt(&handler);
+        let mut session = kernel.take(&mock);
+        let slots = Event::raw(EventSelect::from_bits(0x0400)).every(100_000).with_total();
+        let saved = [slots, Event::part(0)].map(|event| SavedEvent::new(&kernel.counters, &event));
+        let mut saved = saved.map(|event| event.unwrap().to_be_started(true));
+        SavedEvent::make_group(&mut saved).unwrap();
+        let mut thread = saved.map(ThreadEvent::SwitchedOut);
+        session.switch_in(&kernel.counters, &mut thread, 0).unwrap();
+        for _ in 0..5 {
+            pass(&mock, 50_000, MIXES[0]);
+        }
+        session.switch_out(&mut thread, 0, |_| ()).unwrap();
+        let counts = thread.map(|event| match event {
+            ThreadEvent::SwitchedOut(event) => event.count().value,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!((samples.get(), counts), (2, [250_000, 0]), "{processor:?}");
+    }
+}
+
+/// Another owner of the registers counts slots, and leaves the shares of them.
+fn borrow(mock: &Mock<'_>, slots: u64, mix: TopDownMix) {
+    let write = |register, value| {
+        let _ = mock.with_pmu(|pmu| pmu.host_write(register, value));
+    };
+    let control = mock.with_pmu(|pmu| pmu.read(0x38F));
+    let metrics = mock.with_metrics(|metrics| metrics.write(Writer::Guest, 0x38F, 1 << 48));
+    write(0x38D, 0b11 << 12);
+    write(0x38F, 1 << 35);
+    pass(mock, slots, mix);
+    assert!(metrics.is_some() && mock.with_metrics(|metrics| metrics.metrics()) != Some(0));
+    write(0x38D, 0);
+    let pmu_virt::Read::Value(control) = control else { panic!("{control:?}") };
+    write(0x38F, control);
+}
+
 /// In a window, the borrower finds the slots' counter stopped and nothing of the host in it.
 #[test]
 fn a_window_suspends_the_counts_and_leaves_nothing_of_them() {
@@ -243,22 +296,17 @@ fn a_window_suspends_the_counts_and_leaves_nothing_of_them() {
             if round == 2 {
                 // A borrower that leaves values and status bits there.
                 window.lent().set_programmed(true);
+                borrow(&mock, 90_000, MIXES[0]);
                 let _ = mock.with_pmu(|pmu| pmu.host_write(0x30C, 0x777));
                 let _ = mock.with_pmu(|pmu| pmu.host_write(0x38E, 1 << 35));
-                let written = mock.with_metrics(|metrics| {
-                    use pmu_virt::{GuestFacility, Writer};
-                    let _ = metrics.write(Writer::Guest, 0x38E, 1 << 48);
-                    metrics.write(Writer::Guest, 0x329, 0x1234_5678)
-                });
+                let written =
+                    mock.with_metrics(|metrics| metrics.write(Writer::Guest, 0x38E, 1 << 48));
                 assert!(written.is_some());
             }
             window.end(0).unwrap();
             assert!(counts_slots(&mock));
             assert_eq!(mock.with_pmu(|pmu| pmu.read(0x38E)), pmu_virt::Read::Value(0));
-            let status = mock.with_metrics(|metrics| {
-                use pmu_virt::GuestFacility;
-                metrics.read(0x38E)
-            });
+            let status = mock.with_metrics(|metrics| metrics.read(0x38E));
             assert_eq!(status, Some(pmu_virt::Read::Shared { value: 0, mask: 1 << 48 }));
         }
         pass(&mock, 99, MIXES[3]);
@@ -287,6 +335,8 @@ fn after_a_suspend_the_slots_are_counted_on() {
                 pass(&mock, 300, MIXES[0]);
             }
             mock.lose_registers();
+            // Firmware counts slots.
+            borrow(&mock, 50_000, MIXES[0]);
             session.resume(0, |_| ()).unwrap();
             pass(&mock, 2_000, MIXES[2]);
             expected.add(2_000, MIXES[2]);
