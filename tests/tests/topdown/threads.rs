@@ -337,7 +337,10 @@ fn after_a_suspend_the_slots_are_counted_on() {
             mock.lose_registers();
             // Firmware counts slots.
             borrow(&mock, 50_000, MIXES[0]);
+            let _ = mock.with_metrics(|metrics| metrics.write(Writer::Guest, 0x38E, 1 << 48));
             session.resume(0, |_| ()).unwrap();
+            let status = mock.with_metrics(|metrics| metrics.read(0x38E));
+            assert_eq!(status, Some(pmu_virt::Read::Shared { value: 0, mask: 1 << 48 }));
             pass(&mock, 2_000, MIXES[2]);
             expected.add(2_000, MIXES[2]);
             expected.check(&kernel.read(&session, group).unwrap(), 2, &format!("{processor:?}"));

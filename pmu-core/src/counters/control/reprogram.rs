@@ -196,7 +196,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let Some(global) = self.unit().global() else { return Ok(()) };
         let control = self.memory.global_control.load(Relaxed);
-        let left = lost.bits() | self.division_bits() | self.unowned(own, control);
+        let left = lost.bits() | self.unowned(own, control);
         self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
     }
 
