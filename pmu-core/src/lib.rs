@@ -55,6 +55,7 @@ pub use counters::events::saved::SavedEvent;
 pub use counters::events::thread_event::ThreadEvent;
 pub use counters::events::user_view::UserView;
 pub use counters::hooks::asked::{Asked, EventControl};
+pub use counters::hooks::division::{Division, DivisionMemory};
 pub use counters::hooks::event_facility::{EventFacility, UnitAccess};
 pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::facility::{Facility, Interrupted};

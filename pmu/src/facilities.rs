@@ -40,25 +40,8 @@ impl Machine {
     /// processor. The top-down counters divide issue slots into four categories: retiring, bad speculation, front-end
     /// bound and back-end bound. On a hybrid machine, the kernel calls this on each type of core.
     ///
-    /// ```
-    /// # use pmu::Machine;
-    /// # use pmu::core::{CounterSession, MsrBackend, OpenedEvents, Platform, Snapshot};
-    /// use pmu::intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownMemory, TopDownPart};
-    /// /// Returns the thousandths of the slots that retired, on a processor that tells.
-    /// fn retiring<M: MsrBackend + Copy, P: Platform>(
-    ///     (machine, this, msr): (&Machine, &Snapshot, M),
-    ///     counters: &mut CounterSession<'_, OpenedEvents<'_>, M, P>,
-    ///     (memory, workload): (&TopDownMemory, fn()),
-    /// ) -> Result<Option<u32>, TopDownError> {
-    ///     let Ok(unit) = machine.top_down_of(this, &msr) else { return Ok(None) };
-    ///     let mut topdown = TopDownCounter::take(unit, msr, counters, memory)?;
-    ///     topdown.start(counters, TopDownFilter::ALL)?;
-    ///     workload();
-    ///     let counts = topdown.read(counters)?;
-    ///     topdown.shut_down(counters)?;
-    ///     Ok(counts.per_mille(TopDownPart::Retiring))
-    /// }
-    /// ```
+    /// A kernel with a [`Pmu`](crate::Pmu) chooses [`TopDownParts`](crate::TopDownParts) instead. The event source of
+    /// any other kernel's session has a [`TopDown`](pmu_intel::topdown::TopDown) of the result.
     ///
     /// # Context
     /// Task.

@@ -4,8 +4,8 @@
 //! - `error`: the error of all operations
 //! - `sources`: the machine's sources; `of_processor`: the memory of one processor
 //! - `pmu`: the type, and the machine that it found; `reach`: the session of a processor, here and from elsewhere
-//! - `facilities`: what events can ask for beside counters; `branches`, `precise`: the branch records and the precise
-//!   records of all processors; `top_down`: the top-down counts, beside it
+//! - `facilities`: what events can ask for beside counters; `branches`, `precise`, `top_down`: the branch records, the
+//!   precise records and the parts of issue slots of all processors
 //! - `processors`, `interrupt`, `count`, `profile`, `watch`: the operations
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.

@@ -29,7 +29,7 @@ pub use kernel::profile::Profiled;
 pub use kernel::reach::{PmuHardware, Reach};
 pub use kernel::required::Kernel;
 pub use kernel::sources::MachineSources;
-pub use kernel::top_down::PmuTopDown;
+pub use kernel::top_down::TopDownParts;
 pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
 pub use machine::Machine;
 pub use native_apic::{NativeApic, NoApic};

@@ -7,7 +7,6 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pmu_core::{CounterSession, Session};
-use pmu_intel::topdown::TopDownCounter;
 
 /// Provides the number of the processor that executes the call. The kernel implements this trait. If the number is
 /// wrong, [`PerProcessor`] and [`ProcessorLocal`] may let two processors access the same value.
@@ -81,10 +80,6 @@ unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
 // SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
 // sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
 unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
-
-// SAFETY: as for a session: (1) the counters are not `Send` so that they stay on their processor, whose registers they
-// mean; (2) what they hold is sent (`M`), or shared (their memory, which is atomics).
-unsafe impl<M: Send> OnProcessor for TopDownCounter<'_, M> {}
 
 /// Storage for a static, with one slot for each of `N` processors. A slot holds a value that must stay on its
 /// processor, such as a [`Session`].

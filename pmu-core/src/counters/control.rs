@@ -10,6 +10,7 @@ pub(crate) mod members;
 pub(crate) mod opened;
 pub(crate) mod others;
 pub(crate) mod ownership;
+pub(crate) mod parts;
 pub(crate) mod read;
 pub(crate) mod reprogram;
 pub(crate) mod rows;

@@ -81,6 +81,11 @@ pub enum CounterError {
     BranchesUnsupported,
     /// Another event records [branches](crate::Event::with_branches) by another filter.
     BranchFilterInUse,
+    /// The event is to be a [part](crate::Event::part) of another event, for which one of these is missing:
+    /// - The session's event source has a facility that [divides](crate::Division) an event into this part.
+    /// - That event comes before the part in the same group, with the same privilege levels.
+    /// - Neither event has a period.
+    NotDivided,
     /// No counter of this session can count the event.
     NoCounterForEvent,
     /// This period is below the event table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -247,6 +252,9 @@ impl fmt::Display for CounterError {
             Self::NeedsCounterPair => f.write_str(
                 "the event may happen more than 15 times per cycle, which takes a pair of counters",
             ),
+            Self::NotDivided => {
+                f.write_str("no event before this one in its group is divided into this part")
+            }
             Self::NoCounterForEvent => f.write_str("no counter can count the event"),
             Self::Period(period) => {
                 write!(

@@ -5,6 +5,7 @@ pub(crate) mod count;
 pub(crate) mod event;
 pub(crate) mod extra;
 pub(crate) mod membership;
+pub(crate) mod part;
 pub(crate) mod period;
 pub(crate) mod precise;
 pub(crate) mod reload;

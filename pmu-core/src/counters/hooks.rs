@@ -1,6 +1,7 @@
 //! Traits that the layers above implement, and that the control path and the interrupt path call.
 
 pub(crate) mod asked;
+pub(crate) mod division;
 pub(crate) mod event_facility;
 pub(crate) mod event_source;
 pub(crate) mod facility;

@@ -18,6 +18,7 @@ pub(crate) mod by_value;
 pub(crate) mod claim;
 pub(crate) mod facilities;
 pub(crate) mod overflow;
+pub(crate) mod parts;
 pub(crate) mod pass;
 pub(crate) mod records;
 pub(crate) mod reload;

@@ -1,5 +1,7 @@
 //! Counts of issue slots by part.
 
+use pmu_core::Division;
+
 use crate::topdown::part::TopDownPart;
 
 /// Number of parts, of both levels.
@@ -40,11 +42,16 @@ impl TopDownCounts {
         let last = if level_2 { PARTS } else { PARTS / 2 };
         let mut counts =
             Self { slots, level_2_slots: if level_2 { slots } else { 0 }, ..Self::NONE };
-        for (part, share) in counts.parts.iter_mut().zip(metrics.to_le_bytes()).take(last) {
-            // Below 2⁶⁴, and rounded.
-            *part = ((u128::from(slots) * u128::from(share) + 127) / 255) as u64;
+        for (number, part) in (0..).zip(counts.parts.iter_mut().take(last)) {
+            *part = Division::share(number, slots, metrics);
         }
         counts
+    }
+
+    /// Returns the counts of events of the slots and of their parts.
+    pub(crate) fn of_parts(slots: u64, level_2: bool, part: impl Fn(usize) -> u64) -> Self {
+        let parts = core::array::from_fn(part);
+        Self { slots, level_2_slots: if level_2 { slots } else { 0 }, parts }
     }
 
     /// Returns the counts of a processor that counts each part of level 1 separately, in the order of
@@ -125,33 +132,6 @@ impl TopDownCounts {
             slots: change(self.slots, other.slots),
             level_2_slots: change(self.level_2_slots, other.level_2_slots),
             parts,
-        }
-    }
-
-    /// Returns all numbers, for the memory.
-    pub(crate) fn words(&self) -> [u64; PARTS + 2] {
-        let [a, b, c, d, e, f, g, h] = self.parts;
-        [self.slots, self.level_2_slots, a, b, c, d, e, f, g, h]
-    }
-
-    pub(crate) fn of_words([slots, level_2_slots, parts @ ..]: [u64; PARTS + 2]) -> Self {
-        Self { slots, level_2_slots, parts }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_is_right_to_half_a_slot_for_every_byte_and_many_slots() {
-        for slots in [0, 1, 254, 255, 1 << 32, (1 << 48) - 1, (1 << 49) + 17] {
-            for byte in 0..=255u64 {
-                let counts = TopDownCounts::of_registers(slots, byte << 8, true);
-                let part = u128::from(counts.of(TopDownPart::BadSpeculation).unwrap());
-                let exact = u128::from(slots) * u128::from(byte);
-                assert!((part * 255).abs_diff(exact) <= 127, "{slots} {byte}");
-            }
         }
     }
 }

@@ -1,14 +1,16 @@
 //! A processor's top-down counters, as the processor declares them.
 
+use core::ops::Deref;
+
 use pmu_core::{
-    Counter, CounterId, CounterSet, CounterUnit, Event, EventSelect, GlobalRegisters, MsrAccess,
-    MsrBackend, MsrUpdate, NoInterface, Snapshot,
+    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, MsrAccess, MsrBackend,
+    MsrUpdate, NoInterface, Snapshot,
 };
 
 use crate::counters::{INTEL, counters};
 use crate::registers::{IA32_PERF_CAPABILITIES, PERF_METRICS_AVAILABLE};
+use crate::topdown::counts::TopDownCounts;
 use crate::topdown::error::NoTopDown;
-use crate::topdown::filter::TopDownFilter;
 
 /// Number of the fixed counter that counts issue slots.
 pub(crate) const SLOTS: u8 = 3;
@@ -38,7 +40,7 @@ pub struct TopDownUnit {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) enum Kind {
     /// The slots' counter and the metrics.
-    Metrics { slots: Counter, global: &'static GlobalRegisters, level_2: bool },
+    Metrics { level_2: bool },
     /// A counter of each part.
     Counts,
 }
@@ -76,11 +78,12 @@ impl TopDownUnit {
         // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
         let declares = processor.leaf(1, 0).ecx >> 15 & 1 != 0 && unit.core_type() >> 24 != ATOM;
         if declares
-            && let (Some(slots), Some(global)) = (slots, unit.global())
+            && slots.is_some()
+            && unit.global().is_some()
             && read_capabilities(msr)? & PERF_METRICS_AVAILABLE != 0
         {
             let level_2 = processor.family() != 6 || !LEVEL_1_ALONE.contains(&processor.model());
-            return Ok(Self { processor: unit, kind: Kind::Metrics { slots, global, level_2 } });
+            return Ok(Self { processor: unit, kind: Kind::Metrics { level_2 } });
         }
         if PART_COUNTERS.without(unit.counters()).is_empty() {
             return Ok(Self { processor: unit, kind: Kind::Counts });
@@ -99,26 +102,106 @@ impl TopDownUnit {
         matches!(self.kind, Kind::Metrics { .. })
     }
 
-    /// Returns the events that an E-core counts, in the order of the parts of level 1. A part whose fixed counter is
-    /// not among `usable` has a general counter: on a hybrid machine, a session has only counters that the first
-    /// processor has, too.
-    pub(crate) fn events(&self, filter: TopDownFilter, usable: CounterSet) -> [Event; 4] {
-        PARTS.map(|(select, fixed)| {
-            let fixed =
-                fixed.filter(|fixed| CounterSet::fixed(1 << fixed).without(usable).is_empty());
-            let event = match fixed {
+    /// Returns the description of the processor's counters.
+    pub const fn counters(&self) -> &CounterUnit {
+        &self.processor
+    }
+
+    /// Returns the number of parts that the metrics have.
+    pub(crate) const fn metrics(&self) -> u8 {
+        match self.kind {
+            Kind::Metrics { level_2: true } => 8,
+            Kind::Metrics { level_2: false } => 4,
+            Kind::Counts => 0,
+        }
+    }
+
+    /// Returns the events of the issue slots, to be opened as one group:
+    /// - On a P-core, the slots, and then the [parts](Event::part) in the order of [`TopDownPart::LEVEL_1`] and
+    ///   [`TopDownPart::LEVEL_2`]. They take one counter, and are counted by a session whose event source has the
+    ///   facility [`TopDown`](crate::topdown::TopDown).
+    /// - On an E-core, the parts of level 1, which are ordinary events. They take four counters of any session. A part
+    ///   whose fixed counter is not among `usable` has a general counter: on a hybrid machine, a session has only
+    ///   counters that the first processor has, too.
+    ///
+    /// Each event counts on this type of core alone. To count a thread on both types of core, open a group of each.
+    pub fn events(&self, usable: CounterSet) -> TopDownEvents {
+        let none = Event::part(0);
+        let mut all = TopDownEvents { events: [none; MAX_EVENTS], len: 0 };
+        if self.has_metrics() {
+            all.push(Event::raw(EventSelect::from_bits(u64::from(SLOTS + 1) << 8)));
+            (0..self.metrics()).for_each(|part| all.push(Event::part(part)));
+            return all;
+        }
+        for (select, fixed) in PARTS {
+            let is_there = |fixed: &u8| CounterSet::fixed(1 << fixed).without(usable).is_empty();
+            all.push(match fixed.filter(is_there) {
                 Some(number) => {
                     let event = Event::raw(EventSelect::from_bits(u64::from(number + 1) << 8));
                     event.on(CounterSet::fixed(1 << number))
                 }
                 None => Event::raw(EventSelect::from_bits(select)).on(CounterSet::GENERAL),
-            };
-            match (filter.user, filter.kernel) {
-                (true, false) => event.user_only(),
-                (false, true) => event.kernel_only(),
-                _ => event,
+            });
+        }
+        all
+    }
+
+    /// Returns the top-down counts that the counts of the [events](Self::events) stand for, in the group's order.
+    pub fn counts(&self, counts: &[EventCount]) -> TopDownCounts {
+        let value = |number: usize| counts.get(number).map_or(0, |count| count.value);
+        match self.kind {
+            Kind::Metrics { level_2 } => {
+                TopDownCounts::of_parts(value(0), level_2, |part| value(part + 1))
             }
-        })
+            Kind::Counts => TopDownCounts::of_counts([0, 1, 2, 3].map(value)),
+        }
+    }
+}
+
+/// Number of events of a processor with both levels.
+const MAX_EVENTS: usize = 9;
+
+/// The events of a processor's issue slots: see [`TopDownUnit::events`].
+///
+/// ```
+/// use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+/// use pmu_intel::topdown::TopDownUnit;
+/// /// Opens the issue slots of user mode, which take turns with other groups.
+/// fn open<S: EventSource, M: MsrBackend, P: Platform>(
+///     counters: &mut CounterSession<'_, S, M, P>,
+///     unit: &TopDownUnit,
+/// ) -> Result<GroupId, GroupError> {
+///     let events = unit.events(counters.counters().usable);
+///     counters.open_group(unit.counters(), &events.each(|event| event.user_only().rotating()))
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct TopDownEvents {
+    events: [Event; MAX_EVENTS],
+    len: u8,
+}
+
+impl TopDownEvents {
+    /// Changes each of the events: their privilege levels, which are the same for all, their tags, or their turns.
+    #[must_use]
+    pub fn each(mut self, change: impl FnMut(Event) -> Event) -> Self {
+        self.events = self.events.map(change);
+        self
+    }
+
+    fn push(&mut self, event: Event) {
+        if let Some(place) = self.events.get_mut(usize::from(self.len)) {
+            *place = event;
+            self.len += 1;
+        }
+    }
+}
+
+impl Deref for TopDownEvents {
+    type Target = [Event];
+
+    fn deref(&self) -> &[Event] {
+        self.events.get(..usize::from(self.len)).unwrap_or_default()
     }
 }
 

@@ -6,9 +6,10 @@ use crate::registers::RDPMC_METRICS;
 use crate::topdown::counts::TopDownCounts;
 use crate::topdown::unit::SLOTS;
 
-/// Data from which user mode computes its top-down counts, with two RDPMC instructions. After each call of a method of
-/// [`TopDownCounter`](crate::topdown::TopDownCounter), the kernel copies this plain data to memory that user mode can
-/// read. A sequence counter (seqlock) protects the memory.
+/// Data from which user mode computes its top-down counts, with two RDPMC instructions. After each operation of the
+/// kernel on the group of the slots, the kernel reads the group, and copies this plain data to memory that user mode
+/// can read. A sequence counter (seqlock) protects the memory. The data is valid until fixed counter 3 overflows, which
+/// it does only if the kernel does not read the counts for hours.
 ///
 /// User mode reads the sequence counter, then the slots and the metrics by RDPMC, and then the sequence counter again.
 /// If the sequence counter has changed, user mode repeats all reads. The kernel must set CR4.PCE.

@@ -6,7 +6,7 @@ use pmu_core::{
     AddSourceError, BranchError, CounterError, GroupError, InterfaceError, SwitchError,
 };
 use pmu_intel::precise::NoPrecise;
-use pmu_intel::topdown::TopDownError;
+use pmu_intel::topdown::NoTopDown;
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
@@ -44,8 +44,8 @@ pub enum PmuError {
     Branches(BranchError),
     /// The processor has no precise records that it can use.
     Precise(NoPrecise),
-    /// The processor has no top-down counters, or an operation on its top-down counters failed.
-    TopDown(TopDownError),
+    /// The processor does not divide issue slots.
+    TopDown(NoTopDown),
 }
 
 macro_rules! from {
@@ -69,7 +69,7 @@ from! {
     Profile ProfileError,
     Branches BranchError,
     Precise NoPrecise,
-    TopDown TopDownError,
+    TopDown NoTopDown,
 }
 
 impl fmt::Display for PmuError {

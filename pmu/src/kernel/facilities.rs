@@ -5,6 +5,7 @@ use pmu_core::{
     NoBranches, ReloadMemory, Snapshot, WriteOnce,
 };
 use pmu_intel::precise::{NoPrecise, PreciseMemory, PreciseUnit};
+use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 
 /// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
 /// byte and its size in bytes.
@@ -20,6 +21,7 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// | [`CounterReloads`] | [`Event::reloaded_by`](pmu_core::Event::reloaded_by) |
 /// | [`BranchRecords`](crate::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
 /// | [`PreciseRecords`](crate::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
+/// | [`TopDownParts`](crate::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
 ///
 /// A pair of two is both.
 pub trait Facilities: Sized + Sync + 'static {
@@ -73,6 +75,17 @@ pub trait Facilities: Sized + Sync + 'static {
     fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
         Err(NoPrecise::NotDeclared)
     }
+
+    /// Returns the description of the processor's issue slots.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    ///
+    /// # Errors
+    /// The processor does not divide issue slots, or the type does not.
+    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoTopDown> {
+        Err(NoTopDown::NotDeclared)
+    }
 }
 
 /// Nothing beside the counters.
@@ -121,6 +134,13 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
         match self.0.precise() {
             Err(NoPrecise::NotDeclared) => self.1.precise(),
             precise => precise,
+        }
+    }
+
+    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoTopDown> {
+        match self.0.top_down() {
+            Err(NoTopDown::NotDeclared) => self.1.top_down(),
+            top_down => top_down,
         }
     }
 }

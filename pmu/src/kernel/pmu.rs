@@ -29,8 +29,8 @@ use crate::per_processor::PerProcessor;
 /// | [`interrupt_with`](Self::interrupt_with), [`interrupt_beside`](Self::interrupt_beside) | in the handler of the performance interrupt, for a kernel that opens events or uses a [`Facility`](pmu_core::Facility) |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
-/// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`PmuTopDown`](crate::PmuTopDown) |
-/// | [`take_top_down`](Self::take_top_down), [`with_top_down`](Self::with_top_down), [`release_top_down`](Self::release_top_down) | issue slots of threads and of the processor, with [`PmuTopDown`](crate::PmuTopDown) |
+/// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`TopDownParts`](crate::TopDownParts) |
+/// | [`top_down`](Self::top_down) | events of the issue slots, for threads and for the processor, with [`TopDownParts`](crate::TopDownParts) |
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |

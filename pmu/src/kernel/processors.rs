@@ -80,9 +80,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// may get the [`EventId`](pmu_core::EventId) of a closed event. So before this call, the kernel closes its own
     /// events, and switches out the events of threads. The kernel also discards the `EventId`s of the closed events.
     ///
-    /// If a task has [taken](Self::take_top_down) the processor's top-down counters, the kernel calls
-    /// [`release_top_down`](Self::release_top_down) before this call. `processor_down` does not release these counters.
-    ///
     /// # Context
     /// Task, on the processor that goes down.
     ///
@@ -167,9 +164,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// because their interrupted addresses are unknown.
     ///
     /// The call also programs the [`Facilities`](crate::Facilities) of the processor, with the records of a
-    /// [`BranchRecorder`](pmu_core::BranchRecorder). The call does not program what runs beside them. The kernel calls,
-    /// afterwards:
-    /// - [`TopDownCounter::reprogram`](pmu_intel::topdown::TopDownCounter::reprogram).
+    /// [`BranchRecorder`](pmu_core::BranchRecorder).
     ///
     /// # Context
     /// Task, on the processor that resumed.

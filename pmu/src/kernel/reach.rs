@@ -80,7 +80,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task. The call is [pinned](Kernel::pinned). If `act` calls `with` or `with_top_down`, that call fails.
+    /// Task. The call is [pinned](Kernel::pinned). If `act` calls `with`, that call fails.
     ///
     /// # Errors
     /// [`NotUp`](PmuError::NotUp), or [`Session`](PmuError::Session): `act` was not called.

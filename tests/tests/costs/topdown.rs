@@ -1,12 +1,10 @@
 //! Costs of top-down counts in register accesses: exact, and equal to the table in COSTS.md.
 
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents, service_with,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, DivisionMemory, EventCount, EventEntry,
+    EventTable, MAX_COUNTERS, OpenedEvents, SavedEvent, ThreadEvent, sample_read, service,
 };
-use pmu_intel::topdown::{
-    SavedTopDown, TopDownCounter, TopDownFilter, TopDownInterrupt, TopDownMemory, TopDownUnit,
-};
+use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::opened::Mock;
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
@@ -23,8 +21,9 @@ fn text(cost: Cost) -> String {
 }
 
 /// Costs of a counter's interrupt without an overflow of the slots, beyond the counter's own; of the overflow's
-/// interrupt; of a start, of a read, of a read of many slots, of a switch out and in, and of a stop.
-fn measure(freezing: bool) -> [Cost; 7] {
+/// interrupt; of a start, of a read, of a read of many slots, of a switch out and in, of a stop, of the first start,
+/// and of a read in a handler.
+fn measure(freezing: bool) -> [Cost; 9] {
     let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     let (slots, branches) = (EventKey::fixed(3).unwrap(), EventKey::general(0xC4, 0));
     let events = FedEvents::new(&[slots, branches]).unwrap();
@@ -34,12 +33,12 @@ fn measure(freezing: bool) -> [Cost; 7] {
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     let unit = TopDownUnit::of(&mock.snapshot(), &&mock).unwrap();
     let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
-    let (lent, table) = (TopDownMemory::new(), EventTable::<[EventEntry; 2]>::new());
+    let (lent, table) = (DivisionMemory::new(), EventTable::<[EventEntry; 16]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let source = OpenedEvents::new(&counters, &table as &EventTable);
+    let source = source.with(TopDown::new(&unit, &lent));
     let handler = |mock: &Mock<'_>| {
-        let topdown = TopDownInterrupt::new(&unit, &lent);
-        service_with(&source, mock, mock, &memory, topdown, |_, _| ()).unwrap();
+        service(&source, mock, mock, &memory, |_| ()).unwrap();
     };
     mock.on_interrupt(&handler);
     let mut session =
@@ -66,27 +65,37 @@ fn measure(freezing: bool) -> [Cost; 7] {
         ]
     };
     let own = cost(&mut || pass(branches, 5_000));
-    let mut topdown = TopDownCounter::take(unit, &mock, &mut session, &lent).unwrap();
-    let start = cost(&mut || topdown.start(&mut session, TopDownFilter::ALL).unwrap());
+    let events = unit.events(session.counters().usable);
+    let group = session.open_group(&counters, &events).unwrap();
+    let first = cost(&mut || session.start_group(group, 0).unwrap());
+    session.stop_group(group, 0).unwrap();
+    let start = cost(&mut || session.start_group(group, 0).unwrap());
     let beside = cost(&mut || pass(branches, 5_000));
-    let read = cost(&mut || {
-        topdown.read(&mut session).unwrap();
-    });
+    let read_group = |session: &CounterSession<'_, _, _, _>| {
+        session.read_group(group, 0, &mut [EventCount::default(); 9]).unwrap();
+    };
+    let read = cost(&mut || read_group(&session));
     pass(slots, 1 << 31);
-    let read_of_many = cost(&mut || {
-        topdown.read(&mut session).unwrap();
+    let read_of_many = cost(&mut || read_group(&session));
+    let sampled = session.group_events(group).next().unwrap();
+    let in_handler = cost(&mut || {
+        assert_eq!(sample_read(&source, &mock, &memory, sampled, 0).unwrap().count(), 9);
     });
     let overflow = cost(&mut || pass(slots, 1 << 48));
-    let stop = cost(&mut || topdown.stop(&mut session).unwrap());
-    let mut thread = SavedTopDown::new(TopDownFilter::USER);
-    topdown.switch_in(&mut session, &thread).unwrap();
+    let stop = cost(&mut || session.stop_group(group, 0).unwrap());
+    session.close_group(group, 0).unwrap();
+    let saved = events.iter().map(|event| SavedEvent::new(&counters, event).unwrap());
+    let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+    SavedEvent::make_group(&mut saved).unwrap();
+    let mut thread: Vec<_> = saved.into_iter().map(ThreadEvent::SwitchedOut).collect();
+    session.switch_in(&counters, &mut thread, 0).unwrap();
     let switch = cost(&mut || {
-        topdown.switch_out(&mut session, &mut thread).unwrap();
-        topdown.switch_in(&mut session, &thread).unwrap();
+        session.switch_out(&mut thread, 0, |_| ()).unwrap();
+        session.switch_in(&counters, &mut thread, 0).unwrap();
     });
     assert!(mock.breach().is_none(), "{:?}", mock.breach());
     let more = [0, 1, 2].map(|kind| beside[kind] - own[kind]);
-    [more, overflow, start, read, read_of_many, switch, stop]
+    [more, overflow, start, read, read_of_many, switch, stop, first, in_handler]
 }
 
 #[test]

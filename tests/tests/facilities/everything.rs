@@ -1,5 +1,5 @@
-//! Processors and a kernel whose events ask for all facilities: precise records, sampled ops and fetches, branches and
-//! counter reload.
+//! Processors and a kernel whose events ask for all facilities: precise records, sampled ops and fetches, branches,
+//! counter reload, and parts of issue slots.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
@@ -7,25 +7,27 @@ use core::sync::atomic::AtomicU64;
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::{
     AutoCounterReload, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError,
-    CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventId, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, Precision, ReloadMemory,
-    Sample, Snapshot, WindowError, service,
+    CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    DivisionMemory, Event, EventCount, EventEntry, EventId, EventTable, GroupId, MAX_COUNTERS,
+    OpenedEvents, Precision, ReloadMemory, Sample, Snapshot, WindowError, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::StateRegisters;
-use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_tests::opened::{KINDS, raw};
 use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedFetch,
-    FedOp, FedRecord, GuestMemory, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
-    Privilege, ReloadConfiguration, VirtualBranches, VirtualIbs, VirtualPmu, VirtualPrecise,
-    VirtualReload,
+    AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
+    FedEvents, FedFetch, FedOp, FedRecord, Feed, GuestMemory, IbsConfiguration, IntelConfiguration,
+    PreciseConfiguration, Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs,
+    VirtualPmu, VirtualPrecise, VirtualReload, VirtualTopDown,
 };
 
 pub(crate) type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;
 type Precise = (Option<Pebs<'static>>, Option<Ibs<'static>>);
-type All = ((Precise, Branches<'static>), Option<AutoCounterReload<'static>>);
+type Sampled = ((Precise, Branches<'static>), Option<AutoCounterReload<'static>>);
+type All = (Sampled, Option<TopDown<'static>>);
 type Source = OpenedEvents<'static, All>;
 type Session = CounterSession<'static, Source, Msr, Msr>;
 pub(crate) type Outcome = Result<(), Failure>;
@@ -65,6 +67,11 @@ const RELOADED: usize = 3;
 const RELOADING: usize = 4;
 const OPS: usize = 5;
 const FETCHES: usize = 6;
+/// The tag of the slots and their parts, which are no samples.
+const OTHERS: u64 = 7;
+const SLOTS: EventKey = EventKey::fixed(3).unwrap();
+const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 50, 15, 30, 70] };
+
 /// The physical address of the buffer, and its words.
 const PHYSICAL: u64 = 0x10_0000;
 const WORDS: usize = 2048;
@@ -79,8 +86,10 @@ pub(crate) struct Machine {
     precise_unit: Option<PreciseUnit>,
     sampling: Option<IbsUnits>,
     reload: Option<CounterReload>,
+    top_down: Option<TopDownUnit>,
     counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    table: EventTable<[EventEntry; 8]>,
+    table: EventTable<[EventEntry; 16]>,
+    division: DivisionMemory,
     branches: BranchMemory<[BranchSlot; 32]>,
     reloads: ReloadMemory,
     records: &'static PreciseMemory,
@@ -92,6 +101,22 @@ pub(crate) struct Machine {
 }
 
 type Kind = (u8, BranchConfiguration, Option<PreciseConfiguration>);
+
+/// Returns the events that happen.
+fn events() -> FedEvents {
+    let kinds = KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask));
+    FedEvents::new(&[&kinds[..], &[SLOTS]].concat()).unwrap()
+}
+
+/// Returns a feed of `count` of an event in user mode.
+pub(crate) fn happened(kind: usize, count: u64) -> Feed {
+    let (event, unit_mask) = KINDS[kind];
+    let events = events();
+    let mut feed = Feed::new(&events);
+    let key = EventKey::general(event.into(), unit_mask);
+    feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
+    feed
+}
 
 /// Returns new processors: each kind of branch records and precise records; versions 0 and 1 stand for Zen 4 and 6.
 pub(crate) fn machines() -> Vec<fn(bool, Deviations) -> &'static Machine> {
@@ -126,11 +151,14 @@ impl Machine {
         let ram: &'static RefCell<dyn GuestMemory> = Box::leak(Box::new(RefCell::new(ram)));
         let configuration = match version {
             0 | 1 => Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
-            version => Configuration::Intel(IntelConfiguration::new(version, 4, 3)),
+            version => {
+                let fixed = if version >= 5 { 4 } else { 3 };
+                Configuration::Intel(IntelConfiguration::new(version, 4, fixed))
+            }
         };
         let instruction: &'static dyn Fn(u64) -> FedRecord<'static> =
             &|number| FedRecord::new(0x40_1000 + 16 * number);
-        let mut mock = Mock::strict(VirtualPmu::new(configuration, fed_events()).unwrap())
+        let mut mock = Mock::strict(VirtualPmu::new(configuration, events()).unwrap())
             .with_branches(VirtualBranches::new(&configuration, branches).unwrap());
         if let Some(precise) = precise {
             let precise = VirtualPrecise::new(&configuration, precise).unwrap();
@@ -143,6 +171,9 @@ impl Machine {
         if version == 6 {
             let reload = ReloadConfiguration::of(0xF, 0);
             mock = mock.with_reload(VirtualReload::new(&configuration, reload).unwrap());
+        }
+        if version >= 5 {
+            mock = mock.with_top_down(VirtualTopDown::new(&configuration, version == 6).unwrap());
         }
         let mock: Msr = Box::leak(Box::new(mock.deviating(deviations)));
         for control in [0x38F, 0xC000_0301] {
@@ -158,6 +189,7 @@ impl Machine {
         };
         let precise_unit = precise.map(|_| PreciseUnit::detect(&snapshot, mock).unwrap());
         let reload = (version == 6).then(|| pmu_intel::counter_reload(&snapshot).unwrap());
+        let top_down = (version >= 5).then(|| TopDownUnit::of(&snapshot, mock).unwrap());
         let machine: &'static Self = Box::leak(Box::new(Self {
             name: format!(
                 "version {version}, {branches:?}, {precise:?}, freezes: {freezes}, {deviations}"
@@ -169,8 +201,10 @@ impl Machine {
             precise_unit,
             sampling: IbsUnits::of(&snapshot),
             reload,
+            top_down,
             counters: CounterMemory::new(),
             table: EventTable::new(),
+            division: DivisionMemory::new(),
             branches: BranchMemory::new(),
             reloads: ReloadMemory::new(),
             records,
@@ -197,7 +231,8 @@ impl Machine {
         let reload = reload.map(|reload| AutoCounterReload::new(reload, &self.reloads));
         let opened = OpenedEvents::new(&self.counter_unit, &self.table as &EventTable);
         let ibs = self.sampling.as_ref().map(|units| Ibs::new(units, &self.sampled));
-        opened.with((((pebs, ibs), branches), reload))
+        let top_down = self.top_down.as_ref().map(|unit| TopDown::new(unit, &self.division));
+        opened.with(((((pebs, ibs), branches), reload), top_down))
     }
 
     /// Takes a branch, which samples have from now on.
@@ -231,7 +266,7 @@ impl Machine {
 pub(crate) struct World {
     pub(crate) machine: &'static Machine,
     session: Option<Session>,
-    events: Option<(Vec<EventId>, Option<GroupId>)>,
+    events: Option<(Vec<EventId>, [Option<GroupId>; 2])>,
 }
 
 /// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
@@ -255,7 +290,7 @@ impl World {
     }
 
     /// Opens the events, with their kinds as tags.
-    fn open(&mut self) -> (Vec<EventId>, Option<GroupId>) {
+    fn open(&mut self) -> (Vec<EventId>, [Option<GroupId>; 2]) {
         let machine = self.machine;
         let event =
             |kind: usize| -> Event { raw(kind).user_only().every(PERIOD).tagged(kind as u64) };
@@ -279,15 +314,20 @@ impl World {
                 alone.push(self.session().open_event(&machine.counter_unit, &event).unwrap());
             }
         }
-        (alone, group)
+        let slots = machine.top_down.as_ref().map(|unit| {
+            let events = unit.events(self.session().counters().usable);
+            let events = events.each(|event| event.user_only().tagged(OTHERS));
+            self.session().open_group(&machine.counter_unit, &events).unwrap()
+        });
+        (alone, [group, slots])
     }
 
     pub(crate) fn start(&mut self) -> Outcome {
         if self.machine.freezes {
             self.session().freeze_on_interrupt()?;
         }
-        let (events, group) = self.events.take().unwrap_or_else(|| self.open());
-        self.events = Some((events.clone(), group));
+        let (events, groups) = self.events.take().unwrap_or_else(|| self.open());
+        self.events = Some((events.clone(), groups));
         let session = self.session();
         let is_off = |session: &Session, event| session.counter_of(event).is_none();
         for event in events {
@@ -297,11 +337,15 @@ impl World {
                 session.start_event(event, 0)?;
             }
         }
-        if let Some(group) = group
-            && session.group_events(group).any(|event| is_off(session, event))
-        {
-            let _ = session.stop_group(group, 0);
-            session.start_group(group, 0).map_err(|error| error.reason)?;
+        for group in groups.into_iter().flatten() {
+            // A part has no counter.
+            let first = session.group_events(group).next().unwrap();
+            let counted =
+                session.group_events(group).filter(|_| session.event_tag(first) != Ok(OTHERS));
+            if counted.chain([first]).any(|event| is_off(session, event)) {
+                let _ = session.stop_group(group, 0);
+                session.start_group(group, 0).map_err(|error| error.reason)?;
+            }
         }
         Ok(())
     }
@@ -378,6 +422,33 @@ impl World {
                 missing.push("reloads");
             }
         }
+        if let Some(slots) = self.events.as_ref().and_then(|(_, [_, slots])| *slots) {
+            let unit = machine.top_down.unwrap();
+            let read = |session: &Session| {
+                let mut counts = [EventCount::default(); 9];
+                let read = session.read_group(slots, 0, &mut counts);
+                read.map(|read| counts[..read].to_vec()).unwrap_or_default()
+            };
+            let before = read(self.session());
+            mock.set_mix(MIX);
+            let events = events();
+            let mut feed = Feed::new(&events);
+            feed.add(events.find(SLOTS).unwrap(), Privilege::User, 510).unwrap();
+            mock.advance(&mut feed);
+            let after = read(self.session());
+            let more: Vec<_> = after
+                .iter()
+                .zip(&before)
+                .map(|(after, before)| after.value - before.value)
+                .collect();
+            // The slots, and twice each share.
+            let mut wanted = vec![510];
+            wanted.extend(MIX.shares.map(|share| 2 * u64::from(share)));
+            wanted.truncate(if unit.has_level_2() { 9 } else { 5 });
+            if more != wanted {
+                missing.push("parts of slots");
+            }
+        }
         if machine.partial.get() != 0 {
             missing.push("parts of samples");
         }
@@ -392,6 +463,8 @@ impl World {
         let state = mock.with_pmu(|pmu| pmu.state());
         assert_eq!((state.selects(), state.fixed_control()), ([0; 8], 0), "{what}");
         assert_eq!((state.global_status(), state.debug_control()), (0, 0), "{what}");
+        let metrics = mock.with_metrics(|metrics| metrics.metrics());
+        assert_eq!(metrics.unwrap_or_default(), 0, "{what}");
         let records = mock.with_precise_records(|records| (records.enabled(), records.due()));
         assert_eq!(records.unwrap_or_default(), (0, 0), "{what}");
         let branches = mock.with_branch_records(|records| records.is_recording());

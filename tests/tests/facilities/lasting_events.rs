@@ -2,7 +2,6 @@
 //! the fault is gone, a repeat of the call makes everything well; if counters faulted, a reprogramming and a start do.
 //! If one facility cannot be suspended for a window, all are as before.
 
-use pmu_tests::opened::happened;
 use pmu_virt::mock::{Deviations, Fault};
 
 use super::everything::*;

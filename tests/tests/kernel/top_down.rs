@@ -6,10 +6,10 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::rc::Rc;
 
-use pmu::core::{Claim, Event, EventSelect, GenericEvent, SavedEvent, ThreadEvent};
-use pmu::intel::topdown::{
-    NoTopDown, SavedTopDown, TopDownCounts, TopDownError, TopDownFilter, TopDownPart,
+use pmu::core::{
+    Claim, CounterError, Event, EventSelect, GenericEvent, GroupError, SavedEvent, ThreadEvent,
 };
+use pmu::intel::topdown::{NoTopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu::{Busy, PmuError};
 use pmu_tests::opened::{Mock, running};
 use pmu_virt::mock::Fault;
@@ -101,6 +101,17 @@ pub(crate) fn has_level_2(machine: &Machine, processor: usize, level_2: bool) ->
     level_2 && !is_e_core(machine, processor)
 }
 
+/// Returns whether a processor's session has the counter of the slots: on a hybrid machine, a session has only counters
+/// that the first processor has, too.
+pub(crate) fn can_count(machine: &Machine, processor: usize) -> bool {
+    is_e_core(machine, processor) || !is_e_core(machine, 0)
+}
+
+/// The error of an event of the slots that finds no counter.
+pub(crate) fn no_counter(reason: CounterError) -> PmuError {
+    PmuError::Group(GroupError { member: Some(0), reason })
+}
+
 #[test]
 fn a_kernel_asks_where_the_slots_of_a_function_go_on_every_type_of_core() {
     for (processors, level_2) in machines() {
@@ -109,19 +120,27 @@ fn a_kernel_asks_where_the_slots_of_a_function_go_on_every_type_of_core() {
         for (processor, times) in [(0, 4), (1, 1_000), (2, 1 << 30), (0, 7)] {
             pass(machine, processor, 50); // before
             let counts = machine.on(processor, || {
-                let this = machine.snapshot();
-                pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, || {
-                    pass(machine, processor, times);
-                    pass(machine, (processor + 1) % PROCESSORS, 77); // elsewhere
-                })
+                pmu.count_slots(
+                    |event| event,
+                    || {
+                        pass(machine, processor, times);
+                        pass(machine, (processor + 1) % PROCESSORS, 77); // elsewhere
+                    },
+                )
             });
             pass(machine, processor, 50); // after
+            assert!(running(&machine.mocks[processor]).is_empty());
+            if !can_count(machine, processor) {
+                let refused = GroupError::from(CounterError::NoCounterForEvent);
+                let refused = GroupError { member: Some(0), ..refused };
+                assert_eq!(counts, Err(PmuError::Group(refused)));
+                continue;
+            }
             check(&counts.unwrap(), times, has_level_2(machine, processor, level_2), 1);
             assert_eq!(counts.unwrap().per_mille(TopDownPart::Retiring), Some(392));
-            assert!(running(&machine.mocks[processor]).is_empty());
         }
         assert_eq!(machine.interrupted.take(), []);
-        // The session has its counters again: an event on the counter of the slots.
+        // An event on the counter of the slots.
         if machine.mocks[0].with_metrics(|_| ()).is_some() {
             let slots = Event::raw(EventSelect::from_bits(0x0400));
             assert_eq!(pmu.count(&[slots], || pass(machine, 0, 4)).unwrap()[0].value, 1_020);
@@ -155,28 +174,25 @@ fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
     let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     for configuration in [intel(3), amd] {
         let (machine, pmu) = Machine::with_top_down([configuration; PROCESSORS], true, &[]);
-        let this = machine.snapshot();
         let count = || {
             let never = || unreachable!("there is nothing to count");
-            pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, never).map(|_| ())
+            pmu.count_slots(|event| event, never).map(|_| ())
         };
         assert_eq!(count(), Err(PmuError::NotUp));
+        assert_eq!(pmu.top_down(0), Err(PmuError::TopDown(NoTopDown::NotDeclared)));
         machine.up();
         let error = count().unwrap_err();
         match (configuration, error) {
-            (Configuration::Intel(_), PmuError::TopDown(TopDownError::NoTopDown(why))) => {
+            (Configuration::Intel(_), PmuError::TopDown(why)) => {
                 assert_eq!(why, NoTopDown::NotDeclared);
-                let cause = error.source().unwrap().source().unwrap();
+                let cause = error.source().unwrap();
                 assert_eq!(cause.downcast_ref(), Some(&why));
                 assert_eq!(error.to_string(), why.to_string());
             }
-            (_, PmuError::TopDown(TopDownError::NoTopDown(NoTopDown::NoCounters(_)))) => {}
+            (_, PmuError::TopDown(NoTopDown::NoCounters(_))) => {}
             _ => panic!("{error:?}"),
         }
-        assert_eq!(pmu.take_top_down(&machine.top_down, &this), Err(error));
-        assert!(machine.top_down.here().is_none());
-        let used = pmu.with_top_down(&machine.top_down, |_, _, _| ());
-        assert_eq!(used, Err(PmuError::TopDown(TopDownError::ShutDown)));
+        assert_eq!(pmu.top_down(0), Err(error));
         machine.down();
     }
 }
@@ -187,11 +203,8 @@ fn a_function_of_hours_is_counted_over_the_wraps_of_the_slots() {
     for level_2 in [false, true] {
         let (machine, pmu) = machine([p_core(); PROCESSORS], level_2);
         machine.up();
-        let this = machine.snapshot();
         const HOURS: u64 = (3 << 48) / 255 + 9;
-        let counts = pmu.count_slots(&machine.top_down, &this, TopDownFilter::KERNEL, || {
-            pass(machine, 0, HOURS);
-        });
+        let counts = pmu.count_slots(Event::kernel_only, || pass(machine, 0, HOURS));
         let counts = counts.unwrap();
         assert_eq!(counts.slots, 255 * HOURS);
         for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
@@ -205,35 +218,30 @@ fn a_function_of_hours_is_counted_over_the_wraps_of_the_slots() {
     }
 }
 
+/// A count within a count: fixed counters count for one of them.
 #[test]
 fn a_function_is_counted_once_and_the_counters_are_given_back_where_it_unwinds() {
     for (processors, level_2) in machines() {
         let (machine, pmu) = machine(processors, level_2);
         machine.up();
-        let (top_down, this) = (&machine.top_down, machine.snapshot());
-        let count = |work: &dyn Fn()| pmu.count_slots(top_down, &this, TopDownFilter::ALL, work);
+        let count = |work: &dyn Fn()| pmu.count_slots(|event| event, work);
         let counted = count(&|| {
-            let nested = count(&|| unreachable!("the slots are counted already"));
-            assert_eq!(nested, Err(PmuError::TopDown(TopDownError::AlreadyStarted)));
-            let taken = pmu.take_top_down(top_down, &this);
-            assert_eq!(taken, Err(PmuError::TopDown(TopDownError::MemoryInUse)));
+            if is_e_core(machine, 0) == is_e_core(machine, PROCESSORS - 1) {
+                let nested = count(&|| unreachable!("the counters are in use"));
+                assert_eq!(nested, Err(no_counter(CounterError::NoFreeCounter)));
+            }
             pass(machine, 0, 4);
         });
         check(&counted.unwrap(), 4, has_level_2(machine, 0, level_2), 1);
         let unwound = catch_unwind(AssertUnwindSafe(|| count(&|| panic!("the work unwinds"))));
         assert!(unwound.is_err() && running(&machine.mocks[0]).is_empty());
-        let nothing = TopDownFilter { user: false, kernel: false, user_rdpmc: false };
-        let refused = pmu.count_slots(top_down, &this, nothing, || unreachable!());
-        assert_eq!(refused, Err(PmuError::TopDown(TopDownError::Filter)));
-        let left = pmu.release_top_down(top_down);
-        assert_eq!(left, Err(PmuError::TopDown(TopDownError::ShutDown)), "it was given back");
         check(&count(&|| pass(machine, 0, 4)).unwrap(), 4, has_level_2(machine, 0, level_2), 1);
         let in_use = Err(PmuError::Session(Busy::InUse));
         assert_eq!(pmu.with(|_, _| count(&|| ())), Ok(in_use));
         machine.on(PROCESSORS, || {
             let nowhere = PmuError::Session(Busy::NoPlace { processor: PROCESSORS });
             assert_eq!(count(&|| ()), Err(nowhere));
-            assert!(top_down.here().is_none());
+            assert_eq!(pmu.top_down(PROCESSORS), Err(nowhere));
         });
         machine.down();
     }
@@ -244,13 +252,11 @@ fn a_function_is_counted_once_and_the_counters_are_given_back_where_it_unwinds()
 fn counters_that_are_in_use_are_not_taken() {
     let (machine, pmu) = machine([p_core(); PROCESSORS], true);
     machine.up();
-    let this = machine.snapshot();
     let slots = Event::raw(EventSelect::from_bits(0x0400));
     let [counted] = pmu
         .count(&[slots], || {
-            let refused =
-                pmu.count_slots(&machine.top_down, &this, TopDownFilter::ALL, || unreachable!());
-            assert_eq!(refused, Err(PmuError::TopDown(TopDownError::SlotsInUse)));
+            let refused = pmu.count_slots(|event| event, || unreachable!());
+            assert_eq!(refused, Err(no_counter(CounterError::NoFreeCounter)));
             pass(machine, 0, 2);
         })
         .unwrap();
@@ -258,30 +264,94 @@ fn counters_that_are_in_use_are_not_taken() {
     machine.down();
 }
 
-/// A thread of a kernel that counts its instructions and its slots.
+/// A thread of a kernel that counts its instructions and its slots, in a group for each type of core.
 pub(crate) struct Thread {
-    pub(crate) events: [ThreadEvent; 1],
-    pub(crate) slots: SavedTopDown,
+    pub(crate) events: Vec<ThreadEvent>,
+    /// The types of core, and the places of their groups.
+    groups: Vec<(&'static TopDownUnit, core::ops::Range<usize>)>,
 }
 
-/// The switch of the documents of `with_top_down`.
+impl Thread {
+    /// Makes a thread that runs nowhere. `change` changes the events of the slots.
+    pub(crate) fn new(
+        machine: &Machine,
+        pmu: &'static TestPmu,
+        change: impl Fn(Event) -> Event,
+    ) -> Self {
+        let instructions = Event::generic(GenericEvent::Instructions);
+        let event = pmu.with(|_, unit| SavedEvent::new(unit, &instructions)).unwrap().unwrap();
+        let mut events = vec![ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        let mut groups: Vec<(&'static TopDownUnit, _)> = vec![];
+        for processor in 0..PROCESSORS {
+            let unit = pmu.top_down(processor).unwrap();
+            if groups.iter().any(|(other, _)| other.has_metrics() == unit.has_metrics()) {
+                continue;
+            }
+            let usable = machine.on(processor, || {
+                pmu.with(|session, _| session.counters_mut().counters().usable).unwrap()
+            });
+            let saved: Vec<_> = unit.events(usable).each(&change).to_vec();
+            let saved = saved.iter().map(|event| SavedEvent::new(unit.counters(), event).unwrap());
+            let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+            SavedEvent::make_group(&mut saved).unwrap();
+            groups.push((unit, events.len()..events.len() + saved.len()));
+            events.extend(saved.into_iter().map(ThreadEvent::SwitchedOut));
+        }
+        Self { events, groups }
+    }
+
+    fn saved(&self, place: usize) -> &SavedEvent {
+        match &self.events[place] {
+            ThreadEvent::SwitchedOut(event) => event,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn instructions(&self) -> u64 {
+        self.saved(0).count().value
+    }
+
+    /// Returns the counts of the thread, which runs nowhere, on all types of core.
+    pub(crate) fn counts(&self) -> TopDownCounts {
+        let sum = TopDownCounts::NONE;
+        self.groups.iter().fold(sum, |sum, (unit, places)| {
+            let counts: Vec<_> = places.clone().map(|place| self.saved(place).count()).collect();
+            sum.plus(&unit.counts(&counts))
+        })
+    }
+
+    /// Reads the counts of the thread, which runs on this processor. Returns also whether its slots are on counters.
+    pub(crate) fn read(&self, pmu: &'static TestPmu, processor: usize) -> (TopDownCounts, bool) {
+        let read = pmu.with(|session, _| {
+            let counters = session.counters_mut();
+            let (mut sum, mut is_on) = (TopDownCounts::NONE, false);
+            for (unit, places) in &self.groups {
+                let ThreadEvent::Opened(first) = self.events[places.start] else { panic!() };
+                let is_here = unit.has_metrics() == pmu.top_down(processor)?.has_metrics();
+                is_on |= is_here && counters.counter_of(first).is_some();
+                let group = counters.event_group(first)?.unwrap();
+                let mut counts = [Default::default(); 9];
+                let read = counters.read_group(group, 0, &mut counts)?;
+                sum = sum.plus(&unit.counts(&counts[..read]));
+            }
+            Ok::<_, PmuError>((sum, is_on))
+        });
+        read.unwrap().unwrap()
+    }
+}
+
 pub(crate) fn switch(
-    machine: &Machine,
     pmu: &'static TestPmu,
     from: Option<&mut Thread>,
     to: Option<&mut Thread>,
 ) -> Result<(), PmuError> {
-    let top_down: &'static _ = &crate::world::machine().top_down;
-    assert!(core::ptr::eq(top_down, &machine.top_down));
-    pmu.with_top_down(top_down, |topdown, session, unit| {
+    pmu.with(|session, unit| {
         let counters = session.counters_mut();
         if let Some(from) = from {
-            topdown.switch_out(counters, &mut from.slots)?;
             counters.switch_out(&mut from.events, 0, |_| ())?;
         }
         if let Some(to) = to {
             counters.switch_in(unit, &mut to.events, 0)?;
-            topdown.switch_in(counters, &to.slots)?;
         }
         Ok(())
     })?
@@ -292,17 +362,7 @@ fn the_slots_of_threads_follow_them_beside_their_events() {
     for (processors, level_2) in machines() {
         let (machine, pmu) = machine(processors, level_2);
         machine.up();
-        for processor in 0..PROCESSORS {
-            machine
-                .on(processor, || pmu.take_top_down(&machine.top_down, &machine.snapshot()))
-                .unwrap();
-        }
-        let instructions = Event::generic(GenericEvent::Instructions);
-        let mut threads = [0; 2].map(|_| {
-            let event = pmu.with(|_, unit| SavedEvent::new(unit, &instructions)).unwrap().unwrap();
-            let slots = SavedTopDown::new(TopDownFilter::ALL);
-            Thread { events: [ThreadEvent::SwitchedOut(event.to_be_started(true))], slots }
-        });
+        let mut threads = [(); 2].map(|()| Thread::new(machine, pmu, |event| event));
         // Each thread on each processor, in turn.
         let mut expected = [[0, 0]; 2];
         let mut of_p_cores = [0; 2];
@@ -310,26 +370,24 @@ fn the_slots_of_threads_follow_them_beside_their_events() {
             let (processor, [one, other]) = (round % PROCESSORS, &mut threads);
             let (thread, times) = (round / PROCESSORS % 2, 3 + round as u64);
             let thread_of = if thread == 0 { one } else { other };
+            let counted = if can_count(machine, processor) { times } else { 0 };
             machine.on(processor, || {
-                switch(machine, pmu, None, Some(thread_of)).unwrap();
+                switch(pmu, None, Some(thread_of)).unwrap();
                 pass(machine, processor, times);
                 machine.happen(processor, Happens::Instructions, 10 * times);
-                let running = pmu.with_top_down(&machine.top_down, |topdown, session, _| {
-                    topdown.read_thread(session.counters_mut(), &thread_of.slots)
-                });
-                let running = running.unwrap().unwrap();
-                assert_eq!(running.slots, 255 * (expected[thread][0] + times));
-                switch(machine, pmu, Some(thread_of), None).unwrap();
+                let (running, _) = thread_of.read(pmu, processor);
+                assert_eq!(running.slots, 255 * (expected[thread][0] + counted));
+                switch(pmu, Some(thread_of), None).unwrap();
             });
             pass(machine, processor, 99); // a thread that is not counted
-            expected[thread][0] += times;
+            expected[thread][0] += counted;
             expected[thread][1] += 10 * times;
             let is_large = !is_e_core(machine, processor);
-            of_p_cores[thread] += if is_large { times } else { 0 };
+            of_p_cores[thread] += if is_large { counted } else { 0 };
         }
         for (number, thread) in threads.iter().enumerate() {
             let [times, instructions] = expected[number];
-            let counts = thread.slots.counts();
+            let counts = thread.counts();
             assert_eq!(counts.slots, 255 * times);
             for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
                 let off = counts.of(part).unwrap().abs_diff(u64::from(share) * times);
@@ -337,71 +395,64 @@ fn the_slots_of_threads_follow_them_beside_their_events() {
             }
             let with_level_2 = if level_2 { of_p_cores[number] } else { 0 };
             assert_eq!(counts.level_2_slots, 255 * with_level_2);
-            let ThreadEvent::SwitchedOut(event) = thread.events[0] else { panic!() };
-            assert_eq!(event.count().value, instructions);
+            assert_eq!(thread.instructions(), instructions);
         }
         assert_eq!(machine.interrupted.take(), []);
-        for processor in 0..PROCESSORS {
-            machine.on(processor, || pmu.release_top_down(&machine.top_down)).unwrap();
-        }
-        let released = pmu.release_top_down(&machine.top_down);
-        assert_eq!(released, Err(PmuError::TopDown(TopDownError::ShutDown)));
         machine.down();
         assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));
     }
 }
 
-/// A function of a thread, while the slots of the thread are counted, too.
+/// A function of a thread whose slots are counted, too, and take turns: where both need one counter, the function has
+/// it.
 #[test]
 fn a_function_is_counted_beside_its_thread() {
     for (processors, level_2) in machines() {
         let (machine, pmu) = machine(processors, level_2);
         machine.up();
-        let (top_down, this) = (&machine.top_down, machine.snapshot());
-        pmu.take_top_down(top_down, &this).unwrap();
-        let mut thread =
-            Thread { events: [ThreadEvent::Unused], slots: SavedTopDown::new(TopDownFilter::ALL) };
-        switch(machine, pmu, None, Some(&mut thread)).unwrap();
+        let mut thread = Thread::new(machine, pmu, Event::rotating);
+        switch(pmu, None, Some(&mut thread)).unwrap();
         pass(machine, 0, 10);
-        let work = || pass(machine, 0, 20);
-        pmu.count_slots(top_down, &this, TopDownFilter::ALL, work).unwrap();
-        let counts = pmu.count_slots(top_down, &this, TopDownFilter::ALL, work).unwrap();
+        let mut of_thread = 20;
+        for _ in 0..2 {
+            let mut is_on = true;
+            let counts = pmu.count_slots(
+                |event| event,
+                || {
+                    is_on = thread.read(pmu, 0).1;
+                    pass(machine, 0, 20);
+                },
+            );
+            check(&counts.unwrap(), 20, has_level_2(machine, 0, level_2), 2);
+            of_thread += if is_on { 20 } else { 0 };
+            assert!(!is_on, "they have the same counters");
+            // The timer's tick gives the thread its counter again.
+            pmu.with(|session, _| session.counters_mut().rotate(0)).unwrap().unwrap();
+        }
         pass(machine, 0, 10);
-        switch(machine, pmu, Some(&mut thread), None).unwrap();
-        check(&counts, 20, has_level_2(machine, 0, level_2), 2);
-        check(&thread.slots.counts(), 60, has_level_2(machine, 0, level_2), 4);
-        pmu.release_top_down(top_down).unwrap();
+        switch(pmu, Some(&mut thread), None).unwrap();
+        check(&thread.counts(), of_thread, has_level_2(machine, 0, level_2), 4);
         machine.down();
     }
 }
 
-/// The documents of `with_top_down`: a read before the suspend, and `reprogram` after it.
+/// Nothing is called but what a suspend calls for every event.
 #[test]
 fn a_suspended_processor_counts_its_slots_on() {
     for (processors, level_2) in machines() {
         let (machine, pmu) = machine(processors, level_2);
         machine.up();
-        let (top_down, this) = (&machine.top_down, machine.snapshot());
-        pmu.take_top_down(top_down, &this).unwrap();
-        let counts = pmu.count_slots(top_down, &this, TopDownFilter::ALL, || {
-            pass(machine, 0, 10);
-            let read = pmu.with_top_down(top_down, |topdown, session, _| {
-                topdown.read(session.counters_mut()).map(|_| ())
-            });
-            read.unwrap().unwrap();
-            pmu.processor_suspended(|_| ()).unwrap();
-            let refused = pmu.with_top_down(top_down, |_, _, _| ());
-            assert_eq!(refused, Err(PmuError::Suspended));
-            machine.mocks[0].lose_registers();
-            pmu.processor_resumed().unwrap();
-            let again = pmu.with_top_down(top_down, |topdown, session, _| {
-                topdown.reprogram(session.counters_mut())
-            });
-            again.unwrap().unwrap();
-            pass(machine, 0, 20);
-        });
+        let counts = pmu.count_slots(
+            |event| event,
+            || {
+                pass(machine, 0, 10);
+                pmu.processor_suspended(|_| ()).unwrap();
+                machine.mocks[0].lose_registers();
+                pmu.processor_resumed().unwrap();
+                pass(machine, 0, 20);
+            },
+        );
         check(&counts.unwrap(), 30, has_level_2(machine, 0, level_2), 2);
-        pmu.release_top_down(top_down).unwrap();
         machine.down();
     }
 }
@@ -414,9 +465,7 @@ fn a_count_with_a_fault_at_each_access_is_told_and_leaves_nothing() {
             for access in 1.. {
                 let (machine, pmu) = machine(processors, level_2);
                 machine.up();
-                let (top_down, this) = (&machine.top_down, machine.snapshot());
-                let count =
-                    |work: &dyn Fn()| pmu.count_slots(top_down, &this, TopDownFilter::ALL, work);
+                let count = |work: &dyn Fn()| pmu.count_slots(|event| event, work);
                 let mock = &machine.mocks[0];
                 let before = mock.accesses().total();
                 mock.inject(fault(access));
@@ -427,9 +476,7 @@ fn a_count_with_a_fault_at_each_access_is_told_and_leaves_nothing() {
                 if let Ok(counts) = &counted {
                     check(counts, 4, has_level_2(machine, 0, level_2), 1);
                 } else {
-                    // The counters may still be taken.
-                    let _ = pmu.release_top_down(top_down);
-                    // An E-core's counters are the session's, which uses those that failed after a resume only.
+                    // The session uses counters that failed after a resume only.
                     pmu.processor_resumed().expect(&what);
                 }
                 assert!(running(mock).is_empty(), "{what}");
@@ -454,7 +501,6 @@ fn a_count_with_an_interrupt_before_each_access_counts_every_slot() {
         for access in 1.. {
             let (machine, pmu) = machine(processors, level_2);
             machine.up();
-            let (top_down, this) = (&machine.top_down, machine.snapshot());
             let cycles = Event::generic(GenericEvent::Cycles).every(10_007);
             let buckets: [core::sync::atomic::AtomicU32; 16] = Default::default();
             let (mut counted, made) = (None, Rc::new(Cell::new(0)));
@@ -466,10 +512,11 @@ fn a_count_with_an_interrupt_before_each_access_counts_every_slot() {
                         mock.interrupt_from_elsewhere();
                     }
                 })));
-                counted = Some(pmu.count_slots(top_down, &this, TopDownFilter::ALL, || {
+                let work = || {
                     pass(machine, 0, 4);
                     machine.happen(0, Happens::Cycles, 10_007);
-                }));
+                };
+                counted = Some(pmu.count_slots(|event| event, work));
                 machine.mocks[0].on_access(&|_| ());
             });
             assert_eq!(profile.unwrap().hits().map(|(_, count)| count).sum::<u32>(), 1);
@@ -492,10 +539,9 @@ fn the_rows_of_a_functions_slots_are_what_is_measured() {
     for (name, core) in [("P-core", p_core()), ("E-core", e_core())] {
         let (machine, pmu) = machine([core; PROCESSORS], true);
         machine.up();
-        let (top_down, this) = (&machine.top_down, machine.snapshot());
         let cost = || {
             let before = machine.mocks[0].accesses();
-            pmu.count_slots(top_down, &this, TopDownFilter::ALL, || pass(machine, 0, 4)).unwrap();
+            pmu.count_slots(|event| event, || pass(machine, 0, 4)).unwrap();
             let after = machine.mocks[0].accesses();
             let counts = [
                 (after.reads - before.reads, "R"),
@@ -505,11 +551,8 @@ fn the_rows_of_a_functions_slots_are_what_is_measured() {
             let parts = counts.into_iter().filter(|(count, _)| *count != 0);
             parts.map(|(count, kind)| format!("{count}{kind}")).collect::<Vec<_>>().join(" ")
         };
-        let costs = [cost(), cost()];
-        pmu.take_top_down(top_down, &this).unwrap();
-        let [first, further] = costs;
-        lines.push(format!("| {name} | {first} | {further} | {} |", cost()));
-        pmu.release_top_down(top_down).unwrap();
+        let [first, further] = [cost(), cost()];
+        lines.push(format!("| {name} | {first} | {further} |"));
         machine.down();
     }
     let costs = include_str!("../../../COSTS.md");

@@ -7,7 +7,7 @@ use pmu::core::{
     PlainFrame, Platform, PmcIndex, Report, Snapshot,
 };
 use pmu::intel::SiblingErratum;
-use pmu::{Delivery, Interrupted, Kernel, Pmu, PmuTopDown};
+use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::mock::Deviations;
@@ -18,7 +18,7 @@ use pmu_virt::{
 
 pub(crate) const PROCESSORS: usize = 3;
 
-pub(crate) type TestPmu = Pmu<World, PROCESSORS, 6, 4>;
+pub(crate) type TestPmu = Pmu<World, PROCESSORS, 24, 4>;
 
 thread_local! {
     static MACHINE: Cell<Option<&'static Machine>> = const { Cell::new(None) };
@@ -88,7 +88,6 @@ pub(crate) struct Machine {
     pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
     pub(crate) overflows: RefCell<Vec<(usize, EventOverflow)>>,
     beside: Beside,
-    pub(crate) top_down: PmuTopDown<World, PROCESSORS>,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
 }
@@ -172,7 +171,6 @@ impl Machine {
             interrupted: RefCell::default(),
             overflows: RefCell::default(),
             beside,
-            top_down: PmuTopDown::new(),
             sampled: RefCell::default(),
         };
         let machine: &'static Self = Box::leak(Box::new(machine));
@@ -238,12 +236,7 @@ impl Machine {
             return;
         }
         if let Beside::TopDown(_) = self.beside {
-            let top_down = machine().top_down.here();
-            let interrupted = self.pmu().interrupt_beside(&frame, top_down, |report, _, _| {
-                if let Report::Event(overflow) = report {
-                    overflowed(overflow);
-                }
-            });
+            let interrupted = self.pmu().interrupt_with(&frame, |sample| overflowed(*sample));
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
@@ -297,7 +290,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = (pmu::BranchRecords, pmu::PreciseRecords<512>);
+    type Facilities = ((BranchRecords, PreciseRecords<512>), TopDownParts);
 
     fn msr() -> Registers {
         Registers

@@ -48,15 +48,15 @@ fn registers_and_fields_equal_the_data_files() {
 #[test]
 fn the_slots_are_written_before_the_metrics_and_the_control_last() {
     use pmu_core::MsrOperation;
-    use pmu_intel::topdown::{TopDownCounter, TopDownFilter};
     let processor = crate::support::processors()[2];
     let mock = processor.mock();
     let kernel = crate::support::Kernel::new(&processor, &mock);
     let mut session = kernel.take(&mock);
-    let mut topdown =
-        TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
+    // The first start also checks the register of the metrics.
+    let group = kernel.start(&mut session);
+    session.stop_group(group, 0).unwrap();
     mock.clear();
-    topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+    session.start_group(group, 0).unwrap();
     let written = |mock: &crate::support::Mock<'_>| -> Vec<u32> {
         let trace = mock.trace();
         let writes = trace.records().filter(|record| record.operation == MsrOperation::Write);
@@ -65,6 +65,9 @@ fn the_slots_are_written_before_the_metrics_and_the_control_last() {
     assert_eq!(written(&mock), [0x30C, 0x329, 0x38D]);
     crate::support::pass(&mock, 100, crate::support::MIXES[1]);
     mock.clear();
-    topdown.read(&mut session).unwrap();
+    kernel.read(&session, group).unwrap();
     assert_eq!(written(&mock), [0x38D, 0x30C, 0x329, 0x38D]);
+    mock.clear();
+    session.stop_group(group, 0).unwrap();
+    assert_eq!(written(&mock), [0x38D, 0x30C, 0x329]);
 }

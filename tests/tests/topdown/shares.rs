@@ -1,9 +1,12 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
-use pmu_core::{Event, EventSelect};
-use pmu_intel::topdown::{TopDownCounter, TopDownError, TopDownFilter, TopDownPart, TopDownView};
+use pmu_core::{
+    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, GroupError,
+    OpenedEvents,
+};
+use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
 use pmu_tests::opened::Random;
-use pmu_virt::{Mode, Privilege};
+use pmu_virt::{GuestFacility, Mode, Privilege};
 
 use crate::support::*;
 
@@ -15,10 +18,10 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
         let handler = |mock: &Mock<'_>| kernel.handle(mock);
         mock.on_interrupt(&handler);
         let mut session = kernel.take(&mock);
-        let mut topdown =
-            TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
+        let group = kernel.open(&mut session, |event| event).unwrap();
         pass(&mock, 1_000, MIXES[1]);
-        topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+        session.start_group(group, 0).unwrap();
+        let mut before = TopDownCounts::NONE;
         let (mut expected, mut random) = (Expected::of(&processor), Random(0x1234_5678_9ABC));
         for readings in 1..60 {
             let mut since = expected.clone();
@@ -29,8 +32,7 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
                 pass(&mock, slots, mix);
                 expected.add(slots, mix);
             }
-            let before = topdown.view().counted;
-            let counts = topdown.read(&mut session).unwrap();
+            let counts = kernel.read(&session, group).unwrap();
             expected.check(&counts, readings, &format!("{processor:?}"));
             // Each read begins new fractions, so what lies between two is right by itself.
             since.slots = expected.slots - since.slots;
@@ -38,21 +40,22 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
                 *part = all - *part;
             }
             since.check(&counts.since(&before), 1, &format!("{processor:?}, since the last"));
+            before = counts;
         }
-        topdown.stop(&mut session).unwrap();
+        session.stop_group(group, 0).unwrap();
         pass(&mock, 77, MIXES[0]);
-        expected.check(&topdown.read(&mut session).unwrap(), 61, "stopped");
-        topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+        expected.check(&kernel.read(&session, group).unwrap(), 61, "stopped");
+        session.start_group(group, 0).unwrap();
         pass(&mock, 510, MIXES[2]);
         expected.add(510, MIXES[2]);
-        expected.check(&topdown.read(&mut session).unwrap(), 62, "started again");
-        topdown.shut_down(&mut session).unwrap();
-        assert!(
-            session.counters().usable.bits() >> 35 & 1 == 1,
-            "the session has its counter again"
-        );
+        expected.check(&kernel.read(&session, group).unwrap(), 62, "started again");
+        session.close_group(group, 0).unwrap();
         let (unit, used) = (&kernel.counters, session.counters().usable);
         assert_eq!(used, unit.counters(), "{processor:?}");
+        session.shut_down().unwrap();
+        let enabled = mock.with_metrics(|metrics| metrics.read(0x38F));
+        let off = pmu_virt::Read::Shared { value: 0, mask: 1 << 48 };
+        assert_eq!(enabled, Some(off), "{processor:?}: the bit of the metrics");
         assert_eq!(kernel.unclaimed.get() + kernel.faulted.get(), 0);
         assert!(mock.breach().is_none());
     }
@@ -70,9 +73,7 @@ fn shares_are_right_over_a_wrap_which_is_one_overflow() {
         };
         mock.on_interrupt(&handler);
         let mut session = kernel.take(&mock);
-        let mut topdown =
-            TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-        topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+        let group = kernel.start(&mut session);
         let mut expected = Expected::of(&processor);
         for (slots, mix) in
             [(1 << 47, MIXES[1]), (1 << 47, MIXES[3]), (3 << 48, MIXES[2]), (9, MIXES[0])]
@@ -84,7 +85,7 @@ fn shares_are_right_over_a_wrap_which_is_one_overflow() {
         let status = mock.with_pmu(|pmu| pmu.read(0x38E));
         assert_eq!(status, pmu_virt::Read::Value(0), "{processor:?}: both bits are acknowledged");
         assert_eq!(mock.with_metrics(|metrics| metrics.metrics()), Some(255));
-        expected.check(&topdown.read(&mut session).unwrap(), 5, &format!("{processor:?}"));
+        expected.check(&kernel.read(&session, group).unwrap(), 5, &format!("{processor:?}"));
         assert_eq!((kernel.unclaimed.get(), kernel.faulted.get()), (0, 0));
     }
 }
@@ -100,9 +101,7 @@ fn a_wrap_whose_interrupt_is_late_is_counted_once_and_its_interrupt_claimed() {
             let handler = |mock: &Mock<'_>| kernel.handle(mock);
             mock.on_interrupt(&handler);
             let mut session = kernel.take(&mock);
-            let mut topdown =
-                TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-            topdown.start(&mut session, TopDownFilter::ALL).unwrap();
+            let group = kernel.start(&mut session);
             let mut expected = Expected::of(&processor);
             pass(&mock, (1 << 48) - 5, MIXES[1]);
             mock.inject_pmi(late);
@@ -111,7 +110,7 @@ fn a_wrap_whose_interrupt_is_late_is_counted_once_and_its_interrupt_claimed() {
             pass(&mock, 5, MIXES[1]);
             pass(&mock, after, MIXES[1]);
             expected.add((1 << 48) + after, MIXES[1]);
-            let counts = topdown.read(&mut session).unwrap();
+            let counts = kernel.read(&session, group).unwrap();
             expected.check(&counts, 2, &format!("{processor:?}, {late:?}"));
             mock.inject_pmi(PmiFault::None);
             mock.deliver();
@@ -123,17 +122,18 @@ fn a_wrap_whose_interrupt_is_late_is_counted_once_and_its_interrupt_claimed() {
 #[test]
 fn only_the_slots_of_the_filters_privilege_levels_are_counted() {
     let processor = processors()[3];
-    for (filter, levels) in [
-        (TopDownFilter::USER, [true, false]),
-        (TopDownFilter::KERNEL, [false, true]),
-        (TopDownFilter::ALL, [true, true]),
-    ] {
+    type Filter = fn(Event) -> Event;
+    let filters: [(Filter, [bool; 2]); 3] = [
+        (|event| event.user_only(), [true, false]),
+        (|event| event.kernel_only(), [false, true]),
+        (|event| event, [true, true]),
+    ];
+    for (filter, levels) in filters {
         let mock = processor.mock();
         let kernel = Kernel::new(&processor, &mock);
         let mut session = kernel.take(&mock);
-        let mut topdown =
-            TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-        topdown.start(&mut session, filter).unwrap();
+        let group = kernel.open(&mut session, filter).unwrap();
+        session.start_group(group, 0).unwrap();
         let mut expected = Expected::of(&processor);
         for ((privilege, slots), counted) in
             [(Privilege::User, 1_000), (Privilege::Kernel, 300)].into_iter().zip(levels)
@@ -143,7 +143,7 @@ fn only_the_slots_of_the_filters_privilege_levels_are_counted() {
                 expected.add(slots, MIXES[1]);
             }
         }
-        expected.check(&topdown.read(&mut session).unwrap(), 1, &format!("{filter:?}"));
+        expected.check(&kernel.read(&session, group).unwrap(), 1, &format!("{levels:?}"));
     }
 }
 
@@ -151,21 +151,22 @@ fn only_the_slots_of_the_filters_privilege_levels_are_counted() {
 #[test]
 fn user_mode_reads_both_registers_by_rdpmc() {
     for processor in processors() {
-        for filter in
-            [TopDownFilter::USER, TopDownFilter { user_rdpmc: true, ..TopDownFilter::USER }]
-        {
+        for user_rdpmc in [false, true] {
             let mock = processor.mock();
             let kernel = Kernel::new(&processor, &mock);
             let mut session = kernel.take(&mock);
-            let mut topdown =
-                TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-            topdown.start(&mut session, filter).unwrap();
+            let filter = |event: Event| match user_rdpmc {
+                true => event.user_only().with_user_rdpmc(),
+                false => event.user_only(),
+            };
+            let group = kernel.open(&mut session, filter).unwrap();
+            session.start_group(group, 0).unwrap();
             let mut expected = Expected::of(&processor);
             for round in 1..6 {
                 pass(&mock, 5_000 * round, MIXES[1]);
                 expected.add(5_000 * round, MIXES[1]);
-                topdown.read(&mut session).unwrap();
-                let view = topdown.view();
+                let counted = kernel.read(&session, group).unwrap();
+                let view = TopDownView::new(counted, true, processor.level_2);
                 pass(&mock, 301, MIXES[3]);
                 expected.add(301, MIXES[3]);
                 let [slots, metrics] = view.indices.expect("both count");
@@ -174,7 +175,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 let read = |index| pmu_core::MsrBackend::read_pmc(&mock, index);
                 let (slots, metrics) = (read(slots).unwrap(), read(metrics).unwrap());
                 mock.set_mode(Mode::KERNEL);
-                if !processor.intel.rdpmc_user_disable || filter.user_rdpmc {
+                if !processor.intel.rdpmc_user_disable || user_rdpmc {
                     expected.check(&view.counts(slots, metrics), 2 * round, "user mode");
                 } else {
                     assert_eq!(slots, 0, "denied");
@@ -193,20 +194,20 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
             let mock = processor.mock();
             let kernel = Kernel::new(&processor, &mock);
             let mut session = kernel.take(&mock);
-            let mut topdown =
-                TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-            let filter = TopDownFilter { user_rdpmc: true, ..TopDownFilter::USER };
-            topdown.start(&mut session, filter).unwrap();
+            let group =
+                kernel.open(&mut session, |event| event.user_only().with_user_rdpmc()).unwrap();
+            session.start_group(group, 0).unwrap();
+            let view = |counted| TopDownView::new(counted, true, processor.level_2);
             let mut expected = Expected::of(&processor);
             pass(&mock, 70_000, MIXES[1]);
             expected.add(70_000, MIXES[1]);
             // The memory that the kernel shares: the sequence counter, and the view.
-            let (mut sequence, mut shared) = (0, topdown.view());
+            let (mut sequence, mut shared) = (0, view(TopDownCounts::NONE));
             let mut step = 0;
             let mut before_step = |shared: &mut TopDownView, sequence: &mut u32| {
                 if step == interrupted {
-                    topdown.read(&mut session).unwrap();
-                    (*sequence, *shared) = (*sequence + 2, topdown.view());
+                    let counted = kernel.read(&session, group).unwrap();
+                    (*sequence, *shared) = (*sequence + 2, view(counted));
                     pass(&mock, 300, MIXES[3]);
                     expected.add(300, MIXES[3]);
                 }
@@ -235,41 +236,66 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
     }
 }
 
+/// Groups that cannot be counted are refused as they are opened, and none of their events stays open.
 #[test]
 fn illegal_combinations_are_typed_errors_and_change_nothing() {
     let processor = processors()[2];
     let mock = processor.mock();
     let kernel = Kernel::new(&processor, &mock);
     let mut session = kernel.take(&mock);
-    // An event on the slots' counter.
     let slots = Event::raw(EventSelect::from_bits(0x0400));
+    let (part, cycles) = (Event::part(0), Event::raw(EventSelect::from_bits(0x3C)));
+    let refused: [(&[Event], usize, CounterError); 9] = [
+        (&[part], 0, CounterError::NotDivided),
+        (&[part, slots], 0, CounterError::NotDivided),
+        (&[cycles, part], 1, CounterError::NotDivided),
+        (&[slots.every(100_000), part], 1, CounterError::NotDivided),
+        (&[slots, part.every(100_000)], 1, CounterError::NotDivided),
+        (&[slots.user_only(), part], 1, CounterError::NotDivided),
+        (&[slots, part.kernel_only()], 1, CounterError::NotDivided),
+        // Two counts of slots need the one counter.
+        (&[slots, part, slots], 2, CounterError::NoFreeCounter),
+        (&[slots, part.on(pmu_core::CounterSet::GENERAL)], 1, CounterError::NoCounterForEvent),
+    ];
+    for (events, member, reason) in refused {
+        let opened = session.open_group(&kernel.counters, events);
+        assert_eq!(opened, Err(GroupError { member: Some(member), reason }), "{events:?}");
+        assert_eq!(session.events().count(), 0);
+    }
+    assert_eq!(session.open_event(&kernel.counters, &part), Err(CounterError::NotDivided));
+    // A processor without level 2.
+    let first = processors()[0];
+    let other = first.mock();
+    let small = Kernel::new(&first, &other);
+    let level_2 = small.take(&other).open_group(&small.counters, &[slots, Event::part(4)]);
+    assert_eq!(level_2.map_err(|error| error.reason), Err(CounterError::NotDivided));
+    // A session whose source does not divide.
+    let plain = first.mock();
+    let (memory, table) =
+        (CounterMemory::<[_; 24]>::new(), pmu_core::EventTable::<[pmu_core::EventEntry; 4]>::new());
+    let source = OpenedEvents::new(&small.counters, &table as &pmu_core::EventTable);
+    let mut without =
+        CounterSession::take(source, &small.counters, CounterSet::ALL, &plain, &plain, &memory)
+            .unwrap();
+    let opened = without.open_group(&small.counters, &[slots, part]);
+    assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NoCounterForEvent));
+    // Beside an event of the slots that keeps its counter.
     let event = session.open_event(&kernel.counters, &slots).unwrap();
     session.start_event(event, 0).unwrap();
-    let take = |session: &mut Session<'_, '_>| {
-        TopDownCounter::take(kernel.unit, &mock, session, &kernel.memory).map(|_| ())
-    };
-    assert_eq!(take(&mut session), Err(TopDownError::SlotsInUse));
+    let group = kernel.open(&mut session, |event| event).unwrap();
+    let started = session.start_group(group, 0).map_err(|error| error.reason);
+    assert_eq!(started, Err(CounterError::NoFreeCounter));
     assert!(session.is_started(event));
     session.close_event(event, 0).unwrap();
-    let mut topdown =
-        TopDownCounter::take(kernel.unit, &mock, &mut session, &kernel.memory).unwrap();
-    assert_eq!(take(&mut session), Err(TopDownError::MemoryInUse));
-    // The session has no counter of the slots meanwhile.
-    let refused = session.open_event(&kernel.counters, &slots);
-    assert_eq!(refused, Err(pmu_core::CounterError::NoCounterForEvent));
-    let nothing = TopDownFilter { user: false, kernel: false, user_rdpmc: true };
-    assert_eq!(topdown.start(&mut session, nothing), Err(TopDownError::Filter));
-    assert_eq!(topdown.stop(&mut session), Err(TopDownError::NotStarted));
-    let mut thread = pmu_intel::topdown::SavedTopDown::new(TopDownFilter::USER);
-    assert_eq!(topdown.switch_out(&mut session, &mut thread), Err(TopDownError::NotStarted));
-    topdown.start(&mut session, TopDownFilter::ALL).unwrap();
-    assert_eq!(topdown.start(&mut session, TopDownFilter::ALL), Err(TopDownError::AlreadyStarted));
-    assert_eq!(topdown.switch_in(&mut session, &thread), Err(TopDownError::Filter));
+    let stopped = session.stop_group(group, 0).map_err(|error| error.reason);
+    assert!(matches!(stopped, Err(CounterError::NotStarted(_))), "{stopped:?}");
+    session.start_group(group, 0).unwrap();
+    let again = session.start_group(group, 0).map_err(|error| error.reason);
+    assert!(matches!(again, Err(CounterError::AlreadyStarted(_))), "{again:?}");
     pass(&mock, 255, MIXES[0]);
-    let counts = topdown.read(&mut session).unwrap();
+    let counts = kernel.read(&session, group).unwrap();
     assert_eq!((counts.slots, counts.per_mille(TopDownPart::Retiring)), (255, Some(1000)));
-    topdown.shut_down(&mut session).unwrap();
-    assert_eq!(topdown.read(&mut session), Err(TopDownError::ShutDown));
-    assert_eq!(topdown.shut_down(&mut session), Ok(()));
-    take(&mut session).unwrap();
+    session.close_group(group, 0).unwrap();
+    assert_eq!(kernel.read(&session, group), Err(CounterError::NoSuchGroup(group)));
+    assert!(mock.breach().is_none());
 }

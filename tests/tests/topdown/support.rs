@@ -3,12 +3,11 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, MAX_COUNTERS, OpenedEvents, service_with,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    DivisionMemory, Event, EventCount, EventEntry, EventId, EventTable, GroupError, GroupId,
+    MAX_COUNTERS, OpenedEvents, SavedEvent, ThreadEvent, sample_read, service,
 };
-use pmu_intel::topdown::{
-    TopDownCounter, TopDownCounts, TopDownInterrupt, TopDownMemory, TopDownPart, TopDownUnit,
-};
+use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, TopDownMix,
@@ -16,8 +15,8 @@ use pmu_virt::{
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
-pub(crate) type Session<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
-pub(crate) type TopDown<'a, 'm> = TopDownCounter<'a, &'m Mock<'m>>;
+pub(crate) type Source<'a> = OpenedEvents<'a, TopDown<'a>>;
+pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>, &'m Mock<'m>>;
 
 /// Slots, and an event of a general counter beside them.
 pub(crate) const SLOTS: EventKey = EventKey::fixed(3).unwrap();
@@ -87,13 +86,19 @@ pub(crate) struct Kernel {
     pub(crate) freezing: bool,
     pub(crate) counters: CounterUnit,
     pub(crate) unit: TopDownUnit,
-    pub(crate) memory: TopDownMemory,
+    pub(crate) memory: DivisionMemory,
     pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    pub(crate) table: EventTable<[EventEntry; 8]>,
+    pub(crate) table: EventTable<[EventEntry; 32]>,
     pub(crate) unclaimed: Cell<u32>,
     pub(crate) faulted: Cell<u32>,
+    /// An event of the group whose counts the handler reads.
+    pub(crate) sampled_event: Cell<Option<EventId>>,
     /// The counts that the handler read.
     pub(crate) sampled: RefCell<Vec<TopDownCounts>>,
+    /// An event of another counter.
+    pub(crate) beside: Cell<Option<EventId>>,
+    /// The counts of threads.
+    pub(crate) of_threads: Cell<TopDownCounts>,
 }
 
 impl Kernel {
@@ -102,17 +107,21 @@ impl Kernel {
             freezing: processor.freezing,
             counters: processor.counters(mock),
             unit: processor.unit(mock),
-            memory: TopDownMemory::new(),
+            memory: DivisionMemory::new(),
             counter_memory: CounterMemory::new(),
             table: EventTable::new(),
             unclaimed: Cell::new(0),
             faulted: Cell::new(0),
+            sampled_event: Cell::new(None),
             sampled: RefCell::default(),
+            beside: Cell::new(None),
+            of_threads: Cell::default(),
         }
     }
 
-    pub(crate) fn source(&self) -> OpenedEvents<'_> {
-        OpenedEvents::new(&self.counters, &self.table as &EventTable)
+    pub(crate) fn source(&self) -> Source<'_> {
+        let events = OpenedEvents::new(&self.counters, &self.table as &EventTable);
+        events.with(TopDown::new(&self.unit, &self.memory))
     }
 
     pub(crate) fn take<'a, 'm>(&'a self, mock: &'m Mock<'m>) -> Session<'a, 'm> {
@@ -132,19 +141,75 @@ impl Kernel {
         session
     }
 
+    /// Opens the events of the slots as a group.
+    pub(crate) fn open(
+        &self,
+        session: &mut Session<'_, '_>,
+        change: impl Fn(Event) -> Event,
+    ) -> Result<GroupId, GroupError> {
+        let events = self.unit.events(session.counters().usable);
+        session.open_group(&self.counters, &events.each(change))
+    }
+
+    /// Opens and starts the slots of all privilege levels.
+    pub(crate) fn start(&self, session: &mut Session<'_, '_>) -> GroupId {
+        let group = self.open(session, |event| event).unwrap();
+        session.start_group(group, 0).unwrap();
+        group
+    }
+
+    /// Reads a group of the slots.
+    pub(crate) fn read(
+        &self,
+        session: &Session<'_, '_>,
+        group: GroupId,
+    ) -> Result<TopDownCounts, CounterError> {
+        let mut counts = [EventCount::default(); 9];
+        let read = session.read_group(group, 0, &mut counts).map_err(|error| error.reason)?;
+        Ok(self.unit.counts(&counts[..read]))
+    }
+
+    /// Returns the slots as events of a thread that is about to run.
+    pub(crate) fn thread(
+        &self,
+        session: &Session<'_, '_>,
+        change: impl Fn(Event) -> Event,
+    ) -> Vec<ThreadEvent> {
+        let events = self.unit.events(session.counters().usable).each(change);
+        let saved = events.iter().map(|event| SavedEvent::new(&self.counters, event).unwrap());
+        let mut saved: Vec<_> = saved.map(|event| event.to_be_started(true)).collect();
+        SavedEvent::make_group(&mut saved).unwrap();
+        saved.into_iter().map(ThreadEvent::SwitchedOut).collect()
+    }
+
+    /// Returns the counts of a thread that does not run.
+    pub(crate) fn counts_of(&self, thread: &[ThreadEvent]) -> TopDownCounts {
+        let counts: Vec<_> = thread
+            .iter()
+            .map(|event| match event {
+                ThreadEvent::SwitchedOut(event) => event.count(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        self.unit.counts(&counts)
+    }
+
     /// Services an interrupt, and reads the counts in it.
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
-        let topdown = TopDownInterrupt::new(&self.unit, &self.memory);
-        let memory = &self.counter_memory;
-        match service_with(&self.source(), mock, mock, memory, topdown, |_, _| ()) {
+        let (source, memory) = (self.source(), &self.counter_memory);
+        match service(&source, mock, mock, memory, |_| ()) {
             Ok(serviced) if serviced.claim == Claim::NotOurs => {
                 self.unclaimed.set(self.unclaimed.get() + 1);
             }
             Ok(_) => {}
             Err(_) => self.faulted.set(self.faulted.get() + 1),
         }
-        if let Ok(Some(counts)) = topdown.read(mock) {
-            self.sampled.borrow_mut().push(counts);
+        let Some(event) = self.sampled_event.get() else { return };
+        let reads = sample_read(&source, mock, memory, event, 0).ok();
+        let counts: Option<Vec<_>> =
+            reads.and_then(|reads| reads.map(|read| read.count.ok()).collect());
+        if let Some(counts) = counts {
+            self.sampled.borrow_mut().push(self.unit.counts(&counts));
         }
     }
 }

@@ -61,6 +61,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let counters = self.source.facility().resolve(&mut asked, counters)?;
         asked.unmet()?;
+        if S::Facility::DIVIDES && self.is_undivided(&asked, counters) {
+            return Err(CounterError::NotDivided);
+        }
         if let Some(other) = asked.beside.filter(|other| !is_beside(*other)) {
             return Err(CounterError::NotPrecise(NotPrecise::NeedsBeside(other)));
         }

@@ -372,6 +372,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 }
                 let period = entry.period.first_chunk(max_load);
                 entry.loaded(counter.preload(period));
+                if self.has_parts(event) {
+                    // The shares are of what was counted since 0.
+                    entry.loaded(0);
+                    return Some((0, period));
+                }
                 period
             }
         };

@@ -371,7 +371,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // First the value that the interrupt path restores, then the register.
             let control = &self.memory.global_control;
             let before = self.before & own;
-            let restored = control.load(Relaxed) & !own.bits() | before.bits();
+            let bits = own.bits() | self.division_bits();
+            let restored = control.load(Relaxed) & !bits | before.bits();
             control.store(restored, Relaxed);
             outcome = outcome.and(self.wrmsr_retrying(global.control, restored));
         }

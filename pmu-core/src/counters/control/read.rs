@@ -22,6 +22,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event: EventId,
         entry: &EventEntry,
     ) -> Result<(u64, u64), CounterError> {
+        if self.has_parts(event) {
+            return self.harvest(counter, event).map(|()| (entry.count().value, 0));
+        }
         let registers = self.registers(counter);
         // An interrupt in between adds to the total, and may load the counter again.
         loop {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::handle::CounterSession;
+use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
@@ -244,8 +244,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let Some(bits) = self.running_bits(&registers, event) else { continue };
             let Some((value, period)) = self.first_load(&registers, event) else { continue };
             slot.store(SlotState::Running { event, period });
-            let programmed =
-                self.load(&registers, value).and_then(|()| self.set_control(&registers, bits));
+            let programmed = self
+                .load(&registers, value)
+                .and_then(|()| {
+                    let begun = self.begin_loaded(counter, &registers, event);
+                    let unknown = marked_faulted(registers.value_register());
+                    begun.map_err(|error| error.fault().unwrap_or(unknown))
+                })
+                .and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
                 self.mark_faulted(slot);
                 outcome = outcome.and(Err(CounterError::Faulted(fault)));

@@ -74,6 +74,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
         self.load(registers, value).map_err(CounterError::Access)?;
+        self.begin_loaded(counter, registers, event)?;
         slot.store(SlotState::Running { event, period });
         let fault = match self.set_control(registers, bits) {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart

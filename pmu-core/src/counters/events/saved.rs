@@ -183,6 +183,11 @@ impl SavedEvent {
         CounterSet::from_bits(self.counters)
     }
 
+    /// Returns whether the event is a [part](Event::part) of another one: no counter can count it.
+    pub(crate) const fn is_part(&self) -> bool {
+        self.counters == 0
+    }
+
     /// Returns whether cores of this type count the event.
     pub(crate) const fn is_of_core_type(&self, core_type: u32) -> bool {
         self.core_type == 0 || self.core_type == core_type

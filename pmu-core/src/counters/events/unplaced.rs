@@ -38,7 +38,7 @@ impl SavedEvent {
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is precise and is to be reloaded.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
         let (select, counters) = unit.resolve(event)?;
-        if counters.is_empty() {
+        if counters.is_empty() && !event.is_part() {
             return Err(CounterError::NoCounterForEvent);
         }
         if let Some(period) = event.period()

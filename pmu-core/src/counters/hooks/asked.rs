@@ -52,6 +52,9 @@ pub struct Asked {
     pub reloads: bool,
     /// Samples of the event are to have [branches](crate::Event::with_branches).
     pub branches: Option<BranchFilter>,
+    /// A facility sets this field if it counts the event as a [part](crate::Event::part) of another one, without a
+    /// counter.
+    pub is_part: bool,
 }
 
 impl Asked {
@@ -93,6 +96,7 @@ impl Asked {
             reloaded: false,
             reloads: false,
             branches: None,
+            is_part: false,
         }
     }
 

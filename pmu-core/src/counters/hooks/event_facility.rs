@@ -3,6 +3,7 @@
 use crate::branches::sampled::Branches;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::asked::{Asked, EventControl};
+use crate::counters::hooks::division::Division;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -108,6 +109,9 @@ pub trait EventFacility: Facility + Copy {
         let _ = (msr, registers, access);
         Ok(0)
     }
+    /// `true` if the facility [divides](Self::division) an event into parts. Otherwise the session's code for parts is
+    /// not linked.
+    const DIVIDES: bool = false;
 
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened.
@@ -217,6 +221,16 @@ pub trait EventFacility: Facility + Copy {
     fn branches(&self) -> Option<&Branches<'_>> {
         None
     }
+
+    /// Returns the hardware that divides an event into [parts](crate::Event::part), if this processor has it. The
+    /// session uses its registers.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    #[inline]
+    fn division(&self) -> Option<Division<'_>> {
+        None
+    }
 }
 
 /// An access to a sampling unit, which is a counter to the session.
@@ -277,6 +291,7 @@ impl<F: EventFacility> EventFacility for Option<F> {
     ) -> Result<u64, MsrFault> {
         self.as_ref().map_or(Ok(0), |facility| facility.access_unit(msr, registers, access))
     }
+    const DIVIDES: bool = F::DIVIDES;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
@@ -349,6 +364,11 @@ impl<F: EventFacility> EventFacility for Option<F> {
     fn branches(&self) -> Option<&Branches<'_>> {
         self.as_ref().and_then(F::branches)
     }
+
+    #[inline]
+    fn division(&self) -> Option<Division<'_>> {
+        self.as_ref().and_then(F::division)
+    }
 }
 
 /// Two facilities. Both are settled, even if the first one fails.
@@ -388,6 +408,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
             self.1.access_unit(msr, registers, access)
         }
     }
+    const DIVIDES: bool = A::DIVIDES || B::DIVIDES;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let counters = self.0.resolve(asked, counters)?;
@@ -472,5 +493,10 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     #[inline]
     fn branches(&self) -> Option<&Branches<'_>> {
         self.0.branches().or(self.1.branches())
+    }
+
+    #[inline]
+    fn division(&self) -> Option<Division<'_>> {
+        self.0.division().or(self.1.division())
     }
 }

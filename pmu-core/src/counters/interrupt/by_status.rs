@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -101,6 +102,9 @@ where
             self.raised += u32::from(self.unit().is_masked_on_delivery());
         }
         let accounted = self.collect(status, CounterSet::from_bits(overflowed));
+        if S::Facility::DIVIDES {
+            self.divide(status);
+        }
         let mut more = freezes;
         if overflowed == 0 {
             if bits == 0 {

@@ -82,6 +82,7 @@ where
         }
         if !entry.period.reports() {
             return match value {
+                None if self.is_divided(running.event) => {}
                 None => entry.accumulate_wrap(registers.mask()),
                 Some(_) => self.rearm_free_running(running.event, &registers, entry),
             };

@@ -1,9 +1,11 @@
 //! The counts of an event and its group, read at an overflow.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
+use crate::counters::hooks::division::Division;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, counters_of, read_counter, registers_of};
 use crate::counters::hooks::facility::Facility;
@@ -106,10 +108,12 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
         }
     }
     let overflowed = counter_of(source, memory, event);
+    // All parts are of one moment.
+    let divided = Cell::new(None);
     let read = move |(event, entry): (EventId, &EventEntry)| SampleRead {
         event,
         tag: entry.tag(),
-        count: read((source, msr, memory), overflowed, (event, entry), now),
+        count: read((source, msr, memory), overflowed, (event, entry), now, &divided),
     };
     Ok(table.opened().filter(move |(of, entry)| its(*of, entry)).map(read))
 }
@@ -133,9 +137,13 @@ fn read<S: EventSource, M: MsrBackend>(
     overflowed: Option<CounterId>,
     (event, entry): (EventId, &EventEntry),
     now: u64,
+    divided: &Cell<Option<(u64, u64)>>,
 ) -> Result<EventCount, CounterError> {
     if !entry.wants_total() {
         return Err(CounterError::NoTotal(event));
+    }
+    if S::Facility::DIVIDES && entry.is_part() {
+        return read_part((source, msr, memory), entry, now, divided);
     }
     let on = counter_of(source, memory, event);
     let count = entry.count_at(now, on.is_some());
@@ -143,8 +151,59 @@ fn read<S: EventSource, M: MsrBackend>(
         let moves = entry.state() == EventState::Counting;
         return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
     };
+    if S::Facility::DIVIDES && divides(source, event) {
+        let (occurrences, _) = divided_now((source, msr), counter, divided)?;
+        return Ok(EventCount { value: count.value.wrapping_add(occurrences), ..count });
+    }
     let (value, _) = total_on((source, msr, memory), counter, overflowed, entry)?;
     Ok(EventCount { value, ..count })
+}
+
+/// Reads the count of a part of an event.
+fn read_part<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    part: &EventEntry,
+    now: u64,
+    read: &Cell<Option<(u64, u64)>>,
+) -> Result<EventCount, CounterError> {
+    let of_group =
+        |(_, entry): &(EventId, &EventEntry)| part.is_grouped() && entry.group() == part.group();
+    let divided = source.opened().opened().filter(of_group).find(|(of, _)| divides(source, *of));
+    let Some((divided, of)) = divided else { return Ok(part.count()) };
+    let on = counter_of(source, memory, divided);
+    let count = EventCount { value: part.count().value, ..of.count_at(now, on.is_some()) };
+    match (on, Division::part_of(part.select())) {
+        (Some(counter), Some(number)) => {
+            let (occurrences, shares) = divided_now((source, msr), counter, read)?;
+            let share = Division::share(number, occurrences, shares);
+            Ok(EventCount { value: count.value.wrapping_add(share), ..count })
+        }
+        _ => Ok(count),
+    }
+}
+
+/// Returns whether an event has parts.
+fn divides<S: EventSource>(source: &S, event: EventId) -> bool {
+    let facility = source.facility();
+    facility.division().is_some_and(|division| division.divides(source.opened(), event))
+}
+
+/// Reads what a counter and its shares hold now, which is not yet in the counts of the event and of its parts.
+fn divided_now<S: EventSource, M: MsrBackend>(
+    (source, msr): (&S, &M),
+    counter: CounterId,
+    read: &Cell<Option<(u64, u64)>>,
+) -> Result<(u64, u64), CounterError> {
+    if let Some(found) = read.get() {
+        return Ok(found);
+    }
+    let facility = source.facility();
+    let readable = facility.division().filter(|division| division.memory.is_readable());
+    let division = readable.ok_or(CounterError::NotAvailable(counter.only()))?;
+    let occurrences = source.unit().registers(counter).read(msr).map_err(CounterError::Access)?;
+    let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Access)?;
+    read.set(Some((occurrences, shares)));
+    Ok((occurrences, shares))
 }
 
 /// Reads the total of an event on this counter, and the counter's value then. `overflowed`: the counter of the event

@@ -25,6 +25,9 @@ impl EventSelect {
     /// Bit 17: counts at privilege level 0.
     pub(crate) const KERNEL: u64 = 1 << 17;
 
+    /// Event and unit mask that stand for part 0 of another event's occurrences, as in Linux perf.
+    pub(crate) const PART: u16 = 0x8000;
+
     /// Both mode bits.
     pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
 

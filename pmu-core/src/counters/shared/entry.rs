@@ -418,6 +418,22 @@ impl EventEntry {
         (self.total.load(Relaxed), self.counted_to.load(Relaxed))
     }
 
+    /// Adds to the total.
+    pub(crate) fn add(&self, more: u64) {
+        self.total.store(self.total.load(Relaxed).wrapping_add(more), Relaxed);
+    }
+
+    /// Takes over the times of the event of which this one is a part.
+    pub(crate) fn take_times(&self, of: &Self) {
+        self.enabled.store(of.enabled.load(Relaxed), Relaxed);
+        self.running.store(of.running.load(Relaxed), Relaxed);
+    }
+
+    /// Returns whether the event is a [part](crate::Event::part) of another one: no counter can count it.
+    pub(crate) fn is_part(&self) -> bool {
+        self.members.counters.load(Relaxed) == 0
+    }
+
     /// Notes that the counter was loaded with `value`.
     #[inline]
     pub(crate) fn loaded(&self, value: u64) {

@@ -54,7 +54,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let comes_alone = planner.leaving.is_empty() && planner.counters.len() == 1;
         let is_gated = |placed: Placement| {
             let entry = self.table().entry(placed.event);
-            entry.is_some_and(|entry| entry.is_gated() || !comes_alone && Self::asks(entry))
+            let is_gated = |entry: &EventEntry| {
+                let is_alone = S::Facility::DIVIDES
+                    && !entry.is_of_guests()
+                    && self.takes_one_counter(placed.event);
+                !is_alone && entry.is_gated() || !comes_alone && Self::asks(entry)
+            };
+            entry.is_some_and(is_gated)
         };
         let gated = |plan: &Plan, counter| plan.at(counter).is_some_and(is_gated);
         let together = changing

@@ -51,6 +51,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event: EventId,
     ) -> Result<Detached, CounterError> {
         let slot = self.slot(counter).ok_or(CounterError::NotStarted(event))?;
+        if self.has_parts(event) {
+            return self.detach_divided(counter, slot, event);
+        }
         let registers = self.registers(counter);
         let entry = self.table().entry(event);
         let (mut accumulated, mut waiting) = (None, Waiting::NONE);

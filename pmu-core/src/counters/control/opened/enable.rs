@@ -94,7 +94,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
             return self.start_group(group, now).map_err(|error| error.reason);
         }
-        if !entry.is_disabled() {
+        if !entry.is_disabled() || self.is_part(event) {
             return Ok(());
         }
         entry.set_disabled(false);

@@ -89,7 +89,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             None
         };
         let usable = here.map_or(counters, |here| here.counters);
-        if (usable & self.own()).is_empty() {
+        let is_part = S::Facility::DIVIDES && event.is_part();
+        if is_part {
+            self.check_part(processor, event, before)?;
+        } else if (usable & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
         if let Some(period) = event.period() {
@@ -99,6 +102,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         entry.open(event, processor, (select, counters));
         if let Some(here) = here {
             entry.adapt(&here);
+        }
+        if is_part {
+            // Its group is counted without a counter for it.
+            entry.set_disabled(true);
         }
         Ok(id)
     }
@@ -366,6 +373,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
             return Err(CounterError::NoTotal(event));
+        }
+        if self.is_part(event) {
+            self.update_part(entry, now)?;
+            return Ok(entry.count());
         }
         let on = self.counter_of(event);
         entry.add_time(now, on.is_some());

@@ -193,6 +193,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
+        let on = if self.takes_one_counter(first) { CounterSet::NONE } else { on };
         let mut outcome = Ok(());
         GroupError::add(&mut outcome, None, self.pause(on));
         for (member, (event, entry)) in self.members(group).enumerate() {
@@ -272,9 +273,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<usize, GroupError> {
         self.first_of(group)?;
         let mut read = 0;
+        let divided = if S::Facility::DIVIDES { self.read_divided(group, now)? } else { None };
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
             let failed = |reason| GroupError::of_member(read, reason);
-            *count = self.read_event(event, now).map_err(failed)?;
+            let was_read = S::Facility::DIVIDES && (divided == Some(event) || self.is_part(event));
+            *count = if was_read {
+                // All of them at one moment.
+                self.table().entry(event).map(EventEntry::count).unwrap_or_default()
+            } else {
+                self.read_event(event, now).map_err(failed)?
+            };
             read += 1;
         }
         Ok(read)

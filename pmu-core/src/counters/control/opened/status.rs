@@ -88,7 +88,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     pub fn event_status(&self, event: EventId) -> Result<EventStatus, CounterError> {
-        let entry = self.entry(event)?;
+        let mut entry = self.entry(event)?;
+        let mut event = event;
+        if self.is_part(event)
+            && let Some(divided) = self.divided_of(entry.group())
+        {
+            (event, entry) = (divided, self.entry(divided)?);
+        }
         Ok(match (entry.state(), self.counter_of(event)) {
             (EventState::Closed | EventState::Stopped, _) => EventStatus::Off,
             (_, Some(counter)) => EventStatus::Active(counter),

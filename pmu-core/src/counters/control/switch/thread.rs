@@ -81,6 +81,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             // Before the events are closed. Records of an event that has no counter any more may wait, too.
             SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
         }
+        if S::Facility::DIVIDES {
+            SwitchError::add(&mut outcome, 0, self.detach_parts(events, now));
+        }
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Opened(event) = *place else { continue };
             let entry = match self.entry(event) {
@@ -152,7 +155,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         });
         let is_one =
             |entry: &EventEntry| entry.is_grouped() || S::Facility::RECORDS && entry.is_precise();
-        if !opened.clone().any(|id| self.entry(id).is_ok_and(is_one)) {
+        let is_one = |id| self.entry(id).is_ok_and(is_one) && !self.takes_one_counter(id);
+        if !opened.clone().any(is_one) {
             return CounterSet::NONE;
         }
         opened.filter_map(|id| self.counter_of(id)).collect()
@@ -241,11 +245,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether this processor can count an event: it has the event's type of core, its select or name, and a
     /// counter of the session for it.
-    fn can_count(&self, processor: &CounterUnit, event: &SavedEvent, counters: CounterSet) -> bool {
+    fn can_count(
+        &self,
+        processor: &CounterUnit,
+        event: &SavedEvent,
+        counters: CounterSet,
+        is_part: bool,
+    ) -> bool {
         let is_legal = event.select().select_bits() & !processor.all_bits() == 0
             || S::Facility::UNITS && event.select().is_of_unit();
         let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
-        let has_counter = !(counters & self.own()).is_empty();
+        let has_counter = is_part || !(counters & self.own()).is_empty();
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
 
@@ -271,13 +281,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Self::check_plain(membership.reload, event.branches, event.precise()).map(|()| None)
         };
         let counters = here.map(|here| here.map_or(event.counters(), |here| here.counters));
-        let can_count = |counters| self.can_count(processor, &event, counters);
+        let is_part = S::Facility::DIVIDES && event.is_part() && here.is_ok();
+        let can_count = |counters| self.can_count(processor, &event, counters, is_part);
         entry.insert(&event, counters.is_ok_and(can_count));
         if let Ok(Some(here)) = here {
             entry.adapt(&here);
         }
         entry.add_time(now, false);
-        if event.is_started() {
+        if is_part {
+            // Its group is counted without a counter for it.
+            entry.set_disabled(true);
+        } else if event.is_started() {
             self.change_state(id, EventState::Waiting);
         }
         Ok(id)

@@ -263,6 +263,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 cleared.map_err(CounterError::Access)?;
             }
         }
+        if S::Facility::DIVIDES {
+            self.harvest_stopped_of(own)?;
+        }
         // Not before: an interrupt in between may have loaded one of them.
         self.read_values(own).map(|(values, _)| values)
     }
@@ -392,11 +395,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         let own = counters.declared;
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
-            counters.disarm(lent.counters, lent.status, &mut failures);
+            let status = lent.status | counters.division_bits();
+            counters.disarm(lent.counters, status, &mut failures);
             // The borrower may have changed the facilities' registers, too.
             counters.source.facility().lose();
         }
         counters.restore_values(own, &values, &mut failures);
+        if S::Facility::DIVIDES
+            && let Err((counter, fault)) = counters.begin_parts_of_running(own)
+            && let Some(slot) = counters.slot(counter)
+        {
+            failures.note(counter, slot, fault);
+        }
         // From here on the interrupt path serves the counters: without a global control register they start one by
         // one.
         let interrupted = counters.memory.take_back(own);
