@@ -25,7 +25,7 @@ const SSE_AVX_FLOPS: u16 = 0x003;
 const MERGE: u16 = 0xFFF;
 
 pub(crate) const AMD: [u8; 12] = *b"AuthenticAMD";
-const HYGON: [u8; 12] = *b"HygonGenuine";
+pub(crate) const HYGON: [u8; 12] = *b"HygonGenuine";
 
 /// Detects the core counters of an AMD or Hygon processor. Hygon's processors have the same counters as AMD's first Zen
 /// processors.

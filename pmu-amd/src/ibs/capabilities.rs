@@ -2,6 +2,8 @@
 
 use pmu_core::Snapshot;
 
+use crate::counters::{AMD, HYGON};
+
 /// The capabilities of a processor's instruction-based sampling: CPUID leaf 0x8000001B, EAX. Sources: APM vol. 3,
 /// appendix E, for bits 11:0; PPR of family 1Ah and later for the higher bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +35,8 @@ impl IbsCapabilities {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn of(processor: &Snapshot) -> Option<Self> {
-        if processor.leaf(0x8000_0001, 0).ecx >> 10 & 1 == 0 {
+        let is_vendor = [AMD, HYGON].contains(&processor.vendor());
+        if !is_vendor || processor.leaf(0x8000_0001, 0).ecx >> 10 & 1 == 0 {
             return None;
         }
         let declared = processor.leaf(0x8000_001B, 0).eax;
