@@ -130,7 +130,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let usable = self.take_units(units).map_err(CounterError::Access)?;
         let (stopped, probed) = (self.declared & rows | candidates, candidates.without(units));
         let verified = match self.probe(processor, stopped.without(units), probed) {
-            Err(CounterError::Unresponsive) if !units.is_empty() => CounterSet::NONE,
+            // The units alone are asked for.
+            Err(CounterError::Unresponsive) if S::Facility::UNITS && probed.is_empty() => {
+                CounterSet::NONE
+            }
             verified => verified?,
         };
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
