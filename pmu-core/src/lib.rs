@@ -59,7 +59,6 @@ pub use counters::hooks::division::{Division, DivisionMemory};
 pub use counters::hooks::event_facility::{EventFacility, UnitAccess};
 pub use counters::hooks::event_source::EventSource;
 pub use counters::hooks::facility::{Facility, Interrupted};
-pub use counters::hooks::facility_control::FacilityControl;
 pub use counters::hooks::on_shared_core::OnSharedCore;
 pub use counters::hooks::opened_events::OpenedEvents;
 pub use counters::hooks::recorded::Recorded;
@@ -68,7 +67,7 @@ pub use counters::interrupt::claim::{Claim, Serviced};
 pub use counters::interrupt::overflow::EventOverflow;
 pub use counters::interrupt::sample::Sample;
 pub use counters::interrupt::sample_read::{SampleRead, sample_read};
-pub use counters::interrupt::service::{service, service_with};
+pub use counters::interrupt::service::service;
 pub use counters::interrupt::user_view::user_view;
 pub use counters::names::counter_id::{
     CounterId, CounterSet, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL,

@@ -5,7 +5,6 @@ pub(crate) mod division;
 pub(crate) mod event_facility;
 pub(crate) mod event_source;
 pub(crate) mod facility;
-pub(crate) mod facility_control;
 pub(crate) mod on_shared_core;
 pub(crate) mod opened_events;
 pub(crate) mod recorded;

@@ -409,9 +409,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
     /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of [opened](CounterSession::open_event) events, and suspends no facility but that of the event source.
-    /// On the [`CounterSession`](Self::counters_mut), [`lend`](CounterSession::lend) reports these overflows, and
-    /// [`lend_with`](CounterSession::lend_with) also suspends another facility.
+    /// overflows of [opened](CounterSession::open_event) events.
+    /// On the [`CounterSession`](Self::counters_mut), [`lend`](CounterSession::lend) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

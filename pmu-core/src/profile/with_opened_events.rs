@@ -4,7 +4,6 @@ use core::sync::atomic::AtomicU32;
 
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
@@ -218,32 +217,11 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
         memory: &CounterMemory,
         mut sampled: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<Serviced, ServiceError> {
-        let sampled = move |report, sample: Sample<'_, F>, (): &()| sampled(report, sample);
-        self.service_with(msr, platform, memory, (), sampled)
-    }
-
-    /// Services the performance interrupt like [`service_samples`](Self::service_samples), and a [`Facility`] that is
-    /// not the source's. Each report also gets a reference to this facility.
-    ///
-    /// # Context
-    /// Any context: task, interrupt or NMI.
-    ///
-    /// # Errors
-    /// The errors of [`pmu_core::service_with`](crate::service_with).
-    #[inline]
-    pub fn service_with<M: MsrBackend, P: Platform, B: Facility>(
-        &self,
-        msr: &M,
-        platform: &P,
-        memory: &CounterMemory,
-        facility: B,
-        mut sampled: impl FnMut(Report, Sample<'_, F>, &B),
-    ) -> Result<Serviced, ServiceError> {
-        let both = (self.facility(), facility);
-        serve(self, msr, platform, memory, both, move |overflow, (of_source, facility)| {
+        let facility = self.facility();
+        serve(self, msr, platform, memory, facility, move |overflow, facility| {
             self.added().take_up_interval(self.events, &overflow);
             let report = Report::of(self.table(), self.added(), overflow);
-            sampled(report, Sample::new(self, overflow, of_source), facility);
+            sampled(report, Sample::new(self, overflow, facility));
         })
     }
 }

@@ -1,8 +1,6 @@
 //! The performance interrupt.
 
-use pmu_core::{
-    Claim, CounterMemory, Facility, InterruptFrame, Report, Sample, SampledFrame, ServiceError,
-};
+use pmu_core::{Claim, CounterMemory, InterruptFrame, Report, Sample, SampledFrame, ServiceError};
 
 use crate::kernel::duties::Duties;
 use crate::kernel::facilities::Facilities;
@@ -97,22 +95,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         frame: &F,
         mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Interrupted {
-        self.interrupt_beside(frame, (), move |report, sample, ()| {
+        self.interrupt_reporting(frame, move |report, sample| {
             if let Report::Event(_) = report {
                 sampled(sample);
             }
         })
     }
 
-    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also handles another
-    /// [`Facility`]: hardware beside the counters of which events cannot ask anything yet, such as AMD's
-    /// instruction-based sampling. The function first lets the facility read its hardware. The function then calls
-    /// `sampled` for each overflow of a source, and for each overflow of an event that the kernel opened. `sampled`
-    /// receives the overflow, the [`Sample`], and the facility. The started profiles count a source's overflow before
-    /// `sampled` is called.
-    ///
-    /// Some facilities, such as [`Ibs`](pmu_amd::ibs::Ibs), have samples without an overflow. Such a facility passes
-    /// each sample to a closure of its own, and `sampled` is not called.
+    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also calls `sampled` for
+    /// each overflow of a source, after the started profiles have counted it.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -123,7 +114,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt_beside(frame, (), |report, sample, ()| match report {
+    ///     PMU.interrupt_reporting(frame, |report, sample| match report {
     ///         Report::Source(overflow) => println!("{:?}", overflow.source),
     ///         Report::Event(_) => println!("{:?} after {} branches", sample.event, sample.branches().count()),
     ///     })
@@ -135,11 +126,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
     /// executes the handler.
     #[inline]
-    pub fn interrupt_beside<F: InterruptFrame, B: Facility>(
+    pub fn interrupt_reporting<F: InterruptFrame>(
         &'static self,
         frame: &F,
-        facility: B,
-        mut sampled: impl FnMut(Report, PmuSample<'_, K>, &B),
+        mut sampled: impl FnMut(Report, PmuSample<'_, K>),
     ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
@@ -153,19 +143,19 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         {
             let events = of.source(sources);
             let is_stuck = &mut interrupted.is_stuck;
-            let report = |report, sample: PmuSample<'_, K>, facility: &B| match report {
+            let report = |report, sample: PmuSample<'_, K>| match report {
                 Report::Source(overflow) => {
                     let exact = sample.instruction().and_then(|instruction| instruction.address);
                     self.profiles.interrupt(&SampledFrame::new(frame, exact), overflow.source);
-                    sampled(report, sample, facility);
+                    sampled(report, sample);
                 }
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
-                Report::Event(_) => sampled(report, sample, facility),
+                Report::Event(_) => sampled(report, sample),
             };
             let (msr, apic) = (K::msr(), Duties::<K>::platform());
-            match events.service_with(&msr, &apic, &of.counters, facility, report) {
+            match events.service_samples(&msr, &apic, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.overflows = serviced.overflows;

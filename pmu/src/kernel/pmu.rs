@@ -26,7 +26,7 @@ use crate::per_processor::PerProcessor;
 /// | [`processor_up`](Self::processor_up), [`processor_down`](Self::processor_down) | on the processor that comes up, or goes down |
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, before and after a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
-/// | [`interrupt_with`](Self::interrupt_with), [`interrupt_beside`](Self::interrupt_beside) | in the handler of the performance interrupt, for a kernel that opens events or uses a [`Facility`](pmu_core::Facility) |
+/// | [`interrupt_with`](Self::interrupt_with), [`interrupt_reporting`](Self::interrupt_reporting) | in the handler of the performance interrupt, for a kernel that opens events |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
 /// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`TopDownParts`](crate::TopDownParts) |

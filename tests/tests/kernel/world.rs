@@ -228,7 +228,7 @@ impl Machine {
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
         let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
         if let Beside::Branches(_) = self.beside {
-            let interrupted = self.pmu().interrupt_beside(&frame, (), |report, sample, ()| {
+            let interrupted = self.pmu().interrupt_reporting(&frame, |report, sample| {
                 let found = sample.branches().map(|branch| branch.from).collect();
                 self.sampled.borrow_mut().push((here, report, found));
             });

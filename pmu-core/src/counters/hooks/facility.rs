@@ -9,13 +9,13 @@ use crate::msr::fault::MsrFault;
 
 /// Hardware that shares the performance interrupt with the counters, such as branch records.
 /// [`service`](crate::service()) calls this trait's methods, while it services the interrupt, for the facility of the
-/// [source](crate::EventSource::Facility); [`service_with`](crate::service_with) calls them for another facility, too.
+/// [source](crate::EventSource::Facility).
 ///
 /// Each method has a default that accesses no register, so an implementation has only the methods that its hardware
 /// needs. `()` stands for no facility, and costs nothing. A pair of two facilities is itself a facility, so pairs can
 /// be nested.
 ///
-/// `service_with` makes one or more passes over the counters. The steps of a pass are:
+/// `service` makes one or more passes over the counters. The steps of a pass are:
 /// 1. [`begin`](Self::begin), before any other access.
 /// 2. On some processors, the driver stops the counters. The driver reads the overflow status.
 /// 3. [`collect`](Self::collect), before an overflow is acknowledged or reported, and before a counter is loaded.
@@ -25,7 +25,7 @@ use crate::msr::fault::MsrFault;
 ///    event has changed, the driver loads the counter, and calls [`set_reload`](Self::set_reload).
 /// 5. [`end`](Self::end), after the counters run again.
 ///
-/// Keep a facility small, because `service_with` takes the facility by value. Commonly a facility consists of two
+/// Keep a facility small, because `service` takes the facility by value. Commonly a facility consists of two
 /// references: one to a description of the hardware, and one to the embedder's memory. The handler gets only a shared
 /// reference to the facility, so `collect` stores data for the handler in the embedder's memory or in a
 /// [`Cell`](core::cell::Cell).
@@ -57,23 +57,23 @@ use crate::msr::fault::MsrFault;
 ///
 /// # Context
 /// Any context, including interrupt and NMI. No method takes a lock, allocates or panics, and each method ends after a
-/// bounded number of steps. If an interrupt handler calls `service_with` during another call of `service_with`, the
+/// bounded number of steps. If an interrupt handler calls `service` during another call of `service`, the
 /// nested call calls no method of the facility. Instead, the outer call makes another pass.
 ///
 /// # Errors
 /// If a register access fails, the method retries the access once. If the retry also fails, the method still makes its
 /// remaining accesses, and then returns the first fault of a retry. The pass continues, so no overflow is lost, and
-/// `service_with` returns the fault.
+/// `service` returns the fault.
 pub trait Facility {
     /// `true` if the facility can raise an interrupt without the overflow of a counter.
-    /// [`service_with`](crate::service_with) then calls the facility's methods even in these cases, in which
-    /// `service_with` does not service the counters:
+    /// [`service`](crate::service()) then calls the facility's methods even in these cases, in which
+    /// `service` does not service the counters:
     /// - No session has taken the counters.
     /// - The LVT entry is masked.
     /// - The interrupt comes during an operation of the session that services the counters itself, such as
     ///   [`reprogram`](crate::CounterSession::reprogram).
     ///
-    /// In these cases, `service_with` calls [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
+    /// In these cases, `service` calls [`begin`](Self::begin), [`collect`](Self::collect) and [`end`](Self::end).
     /// While the counters are [lent](crate::CounterSession::lend), only [`while_lent`](Self::while_lent) is called.
     const ALONE: bool = false;
 
@@ -89,7 +89,7 @@ pub trait Facility {
     }
 
     /// Returns the session's counters whose overflows the facility reports, in place of the driver.
-    /// [`service_with`](crate::service_with) acknowledges these overflows, but does not report them, and does not
+    /// [`service`](crate::service()) acknowledges these overflows, but does not report them, and does not
     /// reload the counters.
     #[inline]
     fn own_counters(&self) -> CounterSet {

@@ -67,54 +67,6 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     })
 }
 
-/// Services the performance interrupt of the counters and of a [`Facility`] that is not the source's. With each
-/// overflow, `overflowed` receives a reference to the facility, which has already collected the new records.
-///
-/// The call takes the facility by value, because a facility commonly consists of references only. `()` stands for no
-/// facility: the call then does the same as [`service`]. For two facilities, pass a pair.
-///
-/// The returned [`claim`](Serviced::claim) includes the facility's own interrupts. The facility's bits of the overflow
-/// status are acknowledged together with the counters' bits, and are not in [`others`](Serviced::others). If a facility
-/// interrupts [without a counter](Facility::ALONE), `service_with` calls the facility's methods even when it does not
-/// service the counters. For instance, it does not service counters that no session has taken.
-///
-/// ```
-/// # use pmu_core::{Claim, CounterMemory, EventSource, Facility, MsrBackend, Platform};
-/// # fn sample<B>(_tag: u64, _facility: &B) {}
-/// /// The NMI handler: each sample gets what the facility recorded before the overflow.
-/// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
-///     source: &S,
-///     (msr, platform): (&M, &P),
-///     memory: &CounterMemory, // this processor's
-///     facility: B,            // this processor's
-/// ) -> Claim {
-///     let report = |overflow: pmu_core::EventOverflow, facility: &B| sample(overflow.tag, facility);
-///     let serviced = pmu_core::service_with(source, msr, platform, memory, facility, report);
-///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
-/// }
-/// ```
-///
-/// # Context
-/// Any context, including interrupt and NMI. The call makes as many passes as [`service`].
-///
-/// # Errors
-/// The errors of [`service`]. If register accesses of the facility fail, the error contains the first failed access.
-/// All overflows are still reported.
-#[inline]
-pub fn service_with<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
-    source: &S,
-    msr: &M,
-    platform: &P,
-    memory: &CounterMemory,
-    facility: B,
-    mut overflowed: impl FnMut(EventOverflow, &B),
-) -> Result<Serviced, ServiceError> {
-    let both = (source.facility(), facility);
-    serve(source, msr, platform, memory, both, move |overflow, (_, facility)| {
-        overflowed(overflow, facility);
-    })
-}
-
 #[inline(always)]
 pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,

@@ -3,13 +3,10 @@
 use crate::counters::control::window::lend::CounterWindow;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::hooks::facility_control::FacilityControl;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
-    CounterWindow<'_, '_, S, M, P, F>
-{
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
     /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
     /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
     /// accessed.

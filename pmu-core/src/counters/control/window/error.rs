@@ -21,7 +21,7 @@ use crate::msr::fault::MsrFault;
 pub struct WindowError {
     /// Counters that could not be restored. Their events do not run. No event uses these counters before the next call
     /// of [`reprogram`](crate::CounterSession::reprogram). The set is empty if the only failure was that a
-    /// [facility](crate::FacilityControl) could not be resumed.
+    /// [facility](crate::EventFacility) could not be resumed.
     pub counters: CounterSet,
     /// The first register access that failed.
     pub fault: MsrFault,

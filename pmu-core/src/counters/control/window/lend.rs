@@ -10,11 +10,8 @@ use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::hooks::facility_control::FacilityControl;
 use crate::counters::hooks::running::Moment;
-use crate::counters::interrupt::overflow::EventOverflow;
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::serve;
 use crate::counters::names::counter_id::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
@@ -33,10 +30,10 @@ use crate::platform::Platform;
 /// - [`shut_down`](CounterSession::shut_down) still stops the counters.
 /// - Nothing clears the borrower's overflow bits in the status register, or the borrower's values in
 ///   [added](LentCounters::add_unowned) counters.
-/// - A [facility](FacilityControl) that was suspended stays suspended.
+/// - The [facilities](crate::EventSource::Facility) stay suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
-pub struct CounterWindow<'c, 'a, S, M, P, F = ()> {
+pub struct CounterWindow<'c, 'a, S, M, P> {
     counters: &'c mut CounterSession<'a, S, M, P>,
     lent: LentCounters,
     /// The session's declared counters; during the window, those that it lends.
@@ -45,7 +42,6 @@ pub struct CounterWindow<'c, 'a, S, M, P, F = ()> {
     gate: u64,
     /// Values of the counters that ran, in the order of their bits.
     values: Values,
-    facility: F,
 }
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
@@ -64,8 +60,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// The call suspends the [facilities](crate::EventSource::Facility) of the session's event source with the
     /// counters: the branch records that events asked for or a [`BranchRecorder`](crate::BranchRecorder) records, and
-    /// precise records. The window's end resumes them. A facility that the source does not have needs
-    /// [`lend_with`](Self::lend_with).
+    /// precise records.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`] with its
     /// branches and its precise record. The call also reports the samples of all precise records that wait in memory.
@@ -116,58 +111,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub fn lend(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Sample<'_, S::Facility>),
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterWindow<'_, 'a, S, M, P>, CounterError> {
-        self.lend_reporting(now, (), move |sample, ()| overflowed(sample))
-    }
-
-    /// Lends the session's counters, like [`lend`](Self::lend), and suspends a [facility](FacilityControl) that is not
-    /// the event source's until the window ends, such as AMD's instruction-based sampling. If such a facility records
-    /// on this processor, open each window by this method, with the facility. With `lend` instead, the facility would
-    /// record the borrower's execution, and the borrower could read the facility's earlier records.
-    ///
-    /// If an overflow is pending, `overflowed` receives the overflow together with the given facility's records from
-    /// before the overflow. It receives no records of the source's facilities: for an overflow of a precise event, it
-    /// has the [`EventOverflow`] alone.
-    ///
-    /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterSession, EventSource, FacilityControl, LentCounters, MsrBackend, Platform,
-    /// # };
-    /// # fn enter_guest(_: &mut LentCounters) {}
-    /// /// Runs a guest. The sampler does not sample the guest, and the guest cannot read the host's samples.
-    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     sampler: &mut impl FacilityControl,
-    ///     clock: impl Fn() -> u64,
-    /// ) -> Result<(), CounterError> {
-    ///     let mut window = counters.lend_with(clock(), sampler, |_, _| ())?;
-    ///     enter_guest(window.lent());
-    ///     Ok(window.end(clock())?)
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Task. End the window on the same processor. An interrupt may come at any time.
-    ///
-    /// # Errors
-    /// The errors of [`lend`](Self::lend). After an error, the facility is not suspended.
-    pub fn lend_with<F: FacilityControl>(
-        &mut self,
-        now: u64,
-        facility: F,
-        mut overflowed: impl FnMut(EventOverflow, &F),
-    ) -> Result<CounterWindow<'_, 'a, S, M, P, F>, CounterError> {
-        self.lend_reporting(now, facility, move |sample, facility| overflowed(*sample, facility))
-    }
-
-    #[inline(always)]
-    fn lend_reporting<F: FacilityControl>(
-        &mut self,
-        now: u64,
-        mut facility: F,
-        overflowed: impl FnMut(Sample<'_, S::Facility>, &F),
-    ) -> Result<CounterWindow<'_, 'a, S, M, P, F>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
         if own.is_empty() || !self.is_open() {
@@ -178,21 +123,16 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // The borrower of before, or a recorder that could not be taken meanwhile, may have left branches.
             self.source.facility().lose();
             self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
-            facility.suspend(&self.msr).map_err(CounterError::Access)?;
             (own.bits(), self.begin_anew(own))
         } else {
             let gate = control.load(Relaxed) & own.bits();
             let stopped = self.stop_all(own);
-            let settled = stopped.and_then(|()| self.settle(own, &mut facility, overflowed));
+            let settled = stopped.and_then(|()| self.settle(own, overflowed));
             let settled = settled.and_then(|values| {
                 self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
                 Ok(values)
             });
-            let suspended = settled.and_then(|values| {
-                facility.suspend(&self.msr).map_err(CounterError::Access)?;
-                Ok(values)
-            });
-            let values = suspended.map_err(|error| self.undo(own, gate, error))?;
+            let values = settled.map_err(|error| self.undo(own, gate, error))?;
             (gate, values)
         };
         self.add_times(now);
@@ -200,7 +140,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
         let declared = core::mem::replace(&mut self.declared, own);
-        Ok(CounterWindow { counters: self, lent, declared, gate, values, facility })
+        Ok(CounterWindow { counters: self, lent, declared, gate, values })
     }
 
     /// Stops these counters: all together by the global control register, or without one, each that runs.
@@ -222,18 +162,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Reads the running counters, which are stopped now. First serves the overflows whose interrupts have not come
     /// yet.
-    fn settle<F: FacilityControl>(
+    fn settle(
         &self,
         own: CounterSet,
-        facility: &mut F,
-        mut overflowed: impl FnMut(Sample<'_, S::Facility>, &F),
+        mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<Values, CounterError> {
         let of_source = self.source.facility();
         let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Access);
         let pending = match self.unit().global() {
             Some(global) => {
                 let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
-                let bits = facility.status_bits() | of_source.status_bits();
+                let bits = of_source.status_bits();
                 status & (own.bits() | global.frozen | bits) != 0 || waits()?
             }
             None => match self.read_values(own)? {
@@ -242,13 +181,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             },
         };
         if pending {
-            let (msr, platform) = (&self.msr, &self.platform);
-            let source = &self.source;
-            let report = |overflow, (of_source, facility): &(S::Facility, &mut F)| {
-                overflowed(Sample::new(source, overflow, of_source), facility);
-            };
-            let both = (source.facility().collecting_all(), facility);
-            let served = serve(source, msr, platform, self.memory, both, report);
+            let served = self.serve_samples(&mut overflowed);
             let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
                 // An access of the facility.
                 true => CounterError::Access(error.fault),
@@ -325,9 +258,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
-    CounterWindow<'_, '_, S, M, P, F>
-{
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
     pub(crate) fn table(&self) -> &EventTable {
         self.counters.table()
     }
@@ -391,7 +322,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
     /// facility could not be resumed, the error contains the facility's failed access, and the facility stays
     /// suspended.
     pub fn end(self, now: u64) -> Result<(), WindowError> {
-        let Self { counters, lent, declared, gate, values, mut facility } = self;
+        let Self { counters, lent, declared, gate, values } = self;
         let own = counters.declared;
         let (ran, mut failures) = (counters.running(own), Failures::default());
         if lent.programmed {
@@ -411,9 +342,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform, F: FacilityControl>
         // one.
         let interrupted = counters.memory.take_back(own);
         counters.declared = declared;
-        if let Err(fault) = facility.resume(&counters.msr) {
-            failures.fault.get_or_insert(fault);
-        }
         if let Err(CounterError::Faulted(fault)) = counters.settle_facilities_of(own) {
             failures.fault.get_or_insert(fault);
         }
