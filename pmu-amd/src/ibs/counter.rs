@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 use crate::ibs::memory::{
-    CAME, HELD, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, LATE, LEFT, RUNNING, SAVED, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::IBS_CTL;
@@ -166,7 +166,12 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let ran = is_mine || is_left;
             let may_come = !took && (is_valid || ran && !has_trace && state & CAME == 0);
             let late = if may_come { LATE } else { 0 };
-            let gone = if is_mine { 0 } else { HELD };
+            // What the registers held is gone; also for an event that left, unless its sample is in memory.
+            let gone = match state & (HELD | SAVED) {
+                _ if is_mine => 0,
+                HELD => HELD | LEFT,
+                _ => HELD | SAVED,
+            };
             state & !(RUNNING | STOPPING | TOOK | CAME | UNKNOWN | gone) | held | late
         });
         let is_held = is_valid && is_mine && state & TOOK == 0;
@@ -204,16 +209,29 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         Some(memory.reload.load(Relaxed).into())
     }
 
-    /// Moves the sample of an event that left the unit from the unit's registers to memory.
+    /// Moves the sample of an event that left the unit from the unit's registers to memory. The unit is stopped.
+    ///
+    /// The sample stays held until its registers are cleared: an interrupt in between would take a valid bit that no
+    /// held sample explains for a sample of the event that comes.
     fn save_left(&self) -> Result<(), MsrFault> {
         let memory = self.memory;
         let control = self.unit.read_control(self.msr)?;
-        let sampling = IbsSampling::of_select(memory.left.select());
-        let record = IbsRecord::read(self.unit, self.msr, control, sampling.physical_addresses())?;
-        if memory.is(HELD) {
+        if !memory.is(SAVED) {
+            if !self.unit.is_valid(control) {
+                // The registers were lost, or the interrupt has been.
+                memory.update(|state| state & !if state & HELD != 0 { HELD | LEFT } else { 0 });
+                return Ok(());
+            }
+            let physical = IbsSampling::of_select(memory.left.select()).physical_addresses();
+            let record = IbsRecord::read(self.unit, self.msr, control, physical)?;
+            if !memory.is(HELD) {
+                return Ok(());
+            }
             memory.left.keep(&record, control);
-            memory.change(HELD, 0);
+            memory.update(|state| if state & HELD != 0 { state | SAVED } else { state });
         }
+        self.unit.clear(self.msr, control)?;
+        memory.change(HELD | SAVED, 0);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use pmu_core::{
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
-    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, SAVED, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl};
@@ -248,7 +248,12 @@ impl Ibs<'_> {
             let record = IbsRecord::read(unit, msr, control, physical);
             record.inspect_err(|_| self.memory.count_lost())
         };
-        if state & HELD != 0 && !is_valid {
+        if state & SAVED != 0 {
+            // The sample of an event that left is in memory, and a task is about to clear the registers.
+            memory.change(HELD | LEFT | LATE | SAVED, 0);
+            self.left[place] = true;
+            return unit.clear(msr, control).map(|()| true);
+        } else if state & HELD != 0 && !is_valid {
             // The registers were lost: the event's next occurrence is sampled in its place.
             memory.value.store(0, Relaxed);
             memory.change(HELD | if state & LEFT != 0 { LEFT } else { 0 }, 0);

@@ -74,6 +74,8 @@ pub(crate) const HELD: u16 = 1 << 5;
 pub(crate) const LEFT: u16 = 1 << 6;
 /// The interrupt of a sample is yet to come although the unit has stopped.
 pub(crate) const LATE: u16 = 1 << 7;
+/// The held sample of an event that left is in memory, too: its registers need not be read again.
+pub(crate) const SAVED: u16 = 1 << 9;
 /// The registers are another owner's, or were.
 pub(crate) const UNKNOWN: u16 = 1 << 8;
 

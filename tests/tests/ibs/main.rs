@@ -6,4 +6,5 @@ mod naive;
 mod passing;
 mod registers;
 mod samples;
+mod stopping;
 mod support;

@@ -299,7 +299,10 @@ fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
     let refused = Err(CounterError::NotPrecise(NotPrecise::NoInterrupt));
     let of_unit = |mock: &Mock<'_>| {
         let of_unit = |register: u32| (0xC001_1030..=0xC001_103F).contains(&register);
-        mock.trace().records().filter(|record| of_unit(record.register) && record.operation == MsrOperation::Write).count()
+        mock.trace()
+            .records()
+            .filter(|record| of_unit(record.register) && record.operation == MsrOperation::Write)
+            .count()
     };
     {
         sampler!(without, IbsKind::Op => mock, kernel, session);

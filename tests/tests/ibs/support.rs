@@ -2,17 +2,16 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_amd::ibs::{
-    Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits,
-};
+use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
 use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    Event, EventEntry, EventId, EventStatus, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::fed_events;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
+    AmdConfiguration, Configuration, FedFetch, FedOp, GuestFacility, IbsConfiguration, Read,
+    VirtualIbs, VirtualPmu, Writer,
 };
 
 use pmu_tests::ibs_processor as processor;
@@ -113,6 +112,55 @@ pub(crate) fn step(mock: &Mock<'_>, kind: IbsKind, address: u64) -> bool {
     }
 }
 
+/// The control register of a unit, and its bits that enable it and set its valid bit.
+pub(crate) fn control(kind: IbsKind) -> (u32, u64, u64) {
+    match kind {
+        IbsKind::Fetch => (0xC001_1030, 1 << 48, 1 << 49),
+        IbsKind::Op => (0xC001_1033, 1 << 17, 1 << 18),
+    }
+}
+
+/// The second control register of a unit, which only some processors have.
+pub(crate) fn second_control(kind: IbsKind) -> u32 {
+    match kind {
+        IbsKind::Fetch => 0xC001_103F,
+        IbsKind::Op => 0xC001_103E,
+    }
+}
+
+/// Reads a register of the units, without an access of the driver.
+pub(crate) fn read(mock: &Mock<'_>, register: u32) -> u64 {
+    match mock.with_sampling_unit(|unit| unit.read(register)) {
+        Some(Read::Value(value)) => value,
+        _ => 0,
+    }
+}
+
+/// Returns whether the unit has a sample.
+pub(crate) fn is_valid(mock: &Mock<'_>, kind: IbsKind) -> bool {
+    let (register, _, valid) = control(kind);
+    read(mock, register) & valid != 0
+}
+
+/// Returns whether a unit is enabled.
+pub(crate) fn is_enabled(mock: &Mock<'_>) -> bool {
+    mock.with_sampling_unit(|unit| unit.is_enabled()) == Some(true)
+}
+
+/// Lets another owner sample by a unit, which is free.
+pub(crate) fn sample_as_another(mock: &Mock<'_>, kind: IbsKind) {
+    let (register, enable, _) = control(kind);
+    let _ = mock.with_sampling_unit(|unit| {
+        let _ = unit.write(Writer::Guest, register, enable | 9);
+        let _ = unit.write(Writer::Guest, second_control(kind), 0);
+    });
+}
+
+/// Returns whether an event is on a counter.
+pub(crate) fn is_on(session: &Session<'_>, event: EventId) -> bool {
+    matches!(session.event_status(event), Ok(EventStatus::Active(_)))
+}
+
 /// Declares the mock of a processor, a kernel that handles its interrupts, and a session with its counters and units.
 macro_rules! sampler {
     ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident) => {
@@ -151,7 +199,21 @@ pub(crate) struct Kernel {
     pub(crate) unknown: Cell<u32>,
     expects: Cell<bool>,
     pub(crate) faulted: Cell<u32>,
+    /// The period that each sample ends; 0: any.
+    pub(crate) period: Cell<u64>,
+    /// Every sample and overflow that was reported.
+    pub(crate) seen: RefCell<Vec<Seen>>,
     next: Cell<u64>,
+}
+
+/// A sample, or an overflow, as it was reported.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) event: EventId,
+    pub(crate) tag: u64,
+    pub(crate) period: u64,
+    /// Address of the sampled fetch or op; `None`: an overflow.
+    pub(crate) address: Option<u64>,
 }
 
 impl Kernel {
@@ -171,6 +233,8 @@ impl Kernel {
             unknown: Cell::new(0),
             expects: Cell::new(false),
             faulted: Cell::new(0),
+            period: Cell::new(PERIOD.into()),
+            seen: RefCell::default(),
             next: Cell::new(0x40_0000),
         }
     }
@@ -183,8 +247,14 @@ impl Kernel {
     /// Takes the processor's counters and units.
     pub(crate) fn try_take<'m>(&'m self, mock: &'m Mock<'m>) -> Result<Session<'m>, CounterError> {
         let unit = &self.counters;
-        let session =
-            CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.counter_memory)?;
+        let session = CounterSession::take(
+            self.source(),
+            unit,
+            CounterSet::ALL,
+            mock,
+            mock,
+            &self.counter_memory,
+        )?;
         self.table.set_min_period(1);
         Ok(session)
     }
@@ -226,12 +296,33 @@ impl Kernel {
 
     /// Notes a reported sample, or an overflow.
     pub(crate) fn note(&self, sample: &Sample<'_, Ibs<'_>>) {
-        let Some(address) = sample.instruction().map(|found| found.address) else {
+        let found = sample.instruction();
+        let address = found.map(|found| found.address.expect("an address"));
+        let (event, tag, period) = (sample.event, sample.tag, sample.period);
+        self.seen.borrow_mut().push(Seen { event, tag, period, address });
+        let Some(address) = address else {
             return self.overflows.set(self.overflows.get() + 1);
         };
-        assert_eq!(sample.period, PERIOD.into());
+        if self.period.get() != 0 {
+            assert_eq!(period, self.period.get());
+        }
         let ops = matches!(sample.facility().record(), Some(IbsRecord::Op(_)));
-        self.reported[usize::from(ops)].borrow_mut().push(address.expect("an address"));
+        self.reported[usize::from(ops)].borrow_mut().push(address);
+    }
+
+    /// Returns the addresses that were reported of the events of this tag.
+    pub(crate) fn of_tag(&self, tag: u64) -> Vec<u64> {
+        let seen = self.seen.borrow();
+        seen.iter().filter(|seen| seen.tag == tag).filter_map(|seen| seen.address).collect()
+    }
+
+    /// Executes this number of instructions, of which each is at its own address.
+    pub(crate) fn pass(&self, mock: &Mock<'_>, kind: IbsKind, number: u32) {
+        let end = self.next.get() + 16 * u64::from(number);
+        while self.next.get() < end {
+            let rest = (end - self.next.get()) / 16;
+            self.run_of(mock, kind, rest as u32);
+        }
     }
 
     /// Executes instructions, each at its own address, until one is sampled, or `most` were executed.
