@@ -322,7 +322,7 @@ fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
     mock.set_extended_entry(1, 0x400);
     let mut session = kernel.take(&mock);
     assert!(kernel.start(&mut session, &processor.event(IbsKind::Op)).is_ok());
-    assert_eq!(kernel.try_take(&mock).map(drop), Err(CounterError::MemoryInUse));
+    assert_eq!(kernel.try_take(&mock, CounterSet::ALL).map(drop), Err(CounterError::MemoryInUse));
 }
 
 #[test]

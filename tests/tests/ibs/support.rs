@@ -244,23 +244,21 @@ impl Kernel {
         OpenedEvents::new(&self.counters, &self.table as &EventTable).with(ibs)
     }
 
-    /// Takes the processor's counters and units.
-    pub(crate) fn try_take<'m>(&'m self, mock: &'m Mock<'m>) -> Result<Session<'m>, CounterError> {
-        let unit = &self.counters;
-        let session = CounterSession::take(
-            self.source(),
-            unit,
-            CounterSet::ALL,
-            mock,
-            mock,
-            &self.counter_memory,
-        )?;
+    /// Takes those of the processor's counters and units.
+    pub(crate) fn try_take<'m>(
+        &'m self,
+        mock: &'m Mock<'m>,
+        only: CounterSet,
+    ) -> Result<Session<'m>, CounterError> {
+        let (unit, memory) = (&self.counters, &self.counter_memory);
+        let session = CounterSession::take(self.source(), unit, only, mock, mock, memory)?;
         self.table.set_min_period(1);
         Ok(session)
     }
 
+    /// Takes the processor's counters and units.
     pub(crate) fn take<'m>(&'m self, mock: &'m Mock<'m>) -> Session<'m> {
-        self.try_take(mock).unwrap()
+        self.try_take(mock, CounterSet::ALL).unwrap()
     }
 
     /// Opens and starts an event.
