@@ -198,8 +198,7 @@ fn a_start_before_a_late_interrupt_leaves_the_sample_to_it() {
         for (other, closes) in [(false, false), (true, false), (true, true)] {
             let what = format!("{}, {kind:?}, {other}, {closes}", processor.name);
             sampler!(processor, kind => mock, kernel, session);
-            let first =
-                kernel.start(&mut session, &processor.event(kind).tagged(1)).unwrap();
+            let first = kernel.start(&mut session, &processor.event(kind).tagged(1)).unwrap();
             let second = processor.event(kind).tagged(2);
             let second = session.open_event(&kernel.counters, &second).unwrap();
             mock.inject_pmi(PmiFault::Late(1_000));
@@ -315,27 +314,24 @@ fn a_sample_that_cannot_be_read_is_counted_as_lost() {
 fn a_unit_that_could_not_be_enabled_again_is_brought_back_by_a_reprogramming() {
     let processor = named("Zen 6");
     for kind in [IbsKind::Op, IbsKind::Fetch] {
-        for stops in [false, true] {
-            let what = format!("{kind:?}, {stops}");
-            sampler!(processor, kind => mock, kernel, session);
-            let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
-            mock.inject(Fault::Register(second_control(kind)));
-            assert!(kernel.run(&mock, PERIOD));
-            assert_eq!((kernel.faulted.get(), is_on(&session, event)), (1, false), "{what}");
-            mock.inject(Fault::None);
-            kernel.all_reported(&what);
-            mock.interrupt_from_elsewhere();
-            assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (0, 1), "{what}");
-            assert!(!kernel.run(&mock, 2 * PERIOD), "{what}");
-            if stops {
-                session.stop_event(event, 0).unwrap();
-            }
-            session.reprogram(|sample| kernel.note(&sample)).unwrap();
-            assert!(!is_enabled(&mock) && !is_valid(&mock, kind), "{what}");
-            session.start_event(event, 0).unwrap();
-            assert!(kernel.run(&mock, PERIOD + 15), "{what}");
-            kernel.all_reported(&what);
-        }
+        let what = format!("{kind:?}");
+        sampler!(processor, kind => mock, kernel, session);
+        let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
+        mock.inject(Fault::Register(second_control(kind)));
+        assert!(kernel.run(&mock, PERIOD));
+        assert_eq!((kernel.faulted.get(), is_on(&session, event)), (1, false), "{what}");
+        mock.inject(Fault::None);
+        kernel.all_reported(&what);
+        mock.interrupt_from_elsewhere();
+        assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (0, 1), "{what}");
+        assert!(!kernel.run(&mock, 2 * PERIOD), "{what}");
+        assert_eq!(session.stop_event(event, 0), Err(CounterError::NotStarted(event)));
+        assert_eq!(session.start_event(event, 0), Err(CounterError::NoFreeCounter));
+        session.reprogram(|sample| kernel.note(&sample)).unwrap();
+        assert!(!is_enabled(&mock) && !is_valid(&mock, kind), "{what}");
+        session.start_event(event, 0).unwrap();
+        assert!(kernel.run(&mock, PERIOD + 15), "{what}");
+        kernel.all_reported(&what);
     }
 }
 
