@@ -149,7 +149,9 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let found = self.unit.disable(self.msr).inspect_err(|_| {
             memory.change(STOPPING, UNKNOWN);
         })?;
-        let is_mine = before & (RUNNING | UNKNOWN) == RUNNING;
+        // Otherwise the registers were lost, and firmware may have sampled by them.
+        let holds = self.unit.holds(found, memory.target.load(Relaxed));
+        let is_mine = before & (RUNNING | UNKNOWN) == RUNNING && holds;
         let is_valid = self.unit.is_valid(found);
         if before & RUNNING != 0
             && !memory.is(TOOK)

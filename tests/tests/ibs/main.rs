@@ -5,6 +5,7 @@ mod model;
 mod naive;
 mod passing;
 mod registers;
+mod resuming;
 mod samples;
 mod stopping;
 mod support;

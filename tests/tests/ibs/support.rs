@@ -165,12 +165,17 @@ pub(crate) fn is_on(session: &Session<'_>, event: EventId) -> bool {
 /// Declares the mock of a processor, a kernel that handles its interrupts, and a session with its counters and units.
 macro_rules! sampler {
     ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident) => {
+        $crate::support::sampler!(
+            $processor, $kind => $mock, $kernel, $sampler, pmu_core::CounterSet::ALL
+        );
+    };
+    ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident, $only:expr) => {
         let $mock = $processor.mock();
         let $kernel = $crate::support::Kernel::new($processor, $kind, &$mock);
         let handler = |mock: &$crate::support::Mock<'_>| $kernel.handle(mock);
         $mock.on_interrupt(&handler);
         #[allow(unused_mut, reason = "a test may only read the session")]
-        let mut $sampler = $kernel.take(&$mock);
+        let mut $sampler = $kernel.try_take(&$mock, $only).unwrap();
     };
 }
 pub(crate) use sampler;
