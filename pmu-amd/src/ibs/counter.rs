@@ -87,6 +87,10 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let (operation, kind) = (MsrOperation::Read, MsrErrorKind::Other);
             return Err(MsrFault { operation, register: IBS_CTL, kind });
         }
+        if self.select() == Ok(select) && !self.memory.is(UNKNOWN) {
+            // It was not stopped, and may have a sample whose interrupt is yet to come.
+            return Ok(());
+        }
         if self.memory.is(LEFT) && self.memory.is(HELD) {
             self.save_left()?;
         }
@@ -147,7 +151,8 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         }
         memory.change(TOOK | CAME, STOPPING);
         let found = self.unit.disable(self.msr).inspect_err(|_| {
-            memory.change(STOPPING, UNKNOWN);
+            // One of the writes may have taken away a sample whose interrupt is yet to come.
+            memory.change(STOPPING, UNKNOWN | LATE);
         })?;
         // Otherwise the registers were lost, and firmware may have sampled by them.
         let holds = self.unit.holds(found, memory.target.load(Relaxed));

@@ -176,7 +176,11 @@ impl Facility for Ibs<'_> {
             if memory.is(RUNNING | STOPPING | HELD | LEFT | LATE) {
                 match self.collect_from(kind, unit, memory, msr, interrupted) {
                     Ok(came) => interrupts += u32::from(came),
-                    Err(fault) => outcome = outcome.and(Err(fault)),
+                    Err(fault) => {
+                        // If a task collects, the interrupt is yet to come.
+                        memory.change(0, LATE);
+                        outcome = outcome.and(Err(fault));
+                    }
                 }
             }
         }

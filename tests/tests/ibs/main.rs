@@ -9,3 +9,4 @@ mod resuming;
 mod samples;
 mod stopping;
 mod support;
+mod windows;

@@ -55,7 +55,7 @@ fn a_suspend_keeps_what_is_left_of_a_period() {
             let what = format!("{}, {kind:?}, {pending}", processor.name);
             sampler!(processor, kind => mock, kernel, session);
             let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
-            let exact = kind == IbsKind::Op && processor.unit(kind).capabilities().count_writable();
+            let exact = processor.is_exact(kind);
             for _ in 0..3 {
                 if pending {
                     // Its interrupt comes while no register may be accessed, and finds the sample reported.

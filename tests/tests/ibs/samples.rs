@@ -240,7 +240,7 @@ fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
             assert!(!kernel.run(&mock, 200), "{what}: stopped");
             session.start_event(event, 0).unwrap();
         }
-        let exact = kind == IbsKind::Op && processor.unit(kind).capabilities().count_writable();
+        let exact = processor.is_exact(kind);
         // Without a count that can be written, the shortest period is longer than what is left.
         let (least, most) = match (kind, exact) {
             (_, true) => (40, 40),

@@ -85,6 +85,11 @@ impl Processor {
         mock
     }
 
+    /// Returns whether the unit's count can be written: what is left of a period goes on exactly.
+    pub(crate) fn is_exact(&self, kind: IbsKind) -> bool {
+        kind == IbsKind::Op && self.unit(kind).capabilities().count_writable()
+    }
+
     /// Returns a request that the unit can do.
     pub(crate) fn request(&self, kind: IbsKind) -> IbsSampling {
         match kind {
@@ -294,7 +299,11 @@ impl Kernel {
                 count(&self.claimed, claim.interrupts());
                 self.expects.set(self.expects.get() | (claim == Claim::OursAndMore));
             }
-            Err(_) => count(&self.faulted, 1),
+            Err(_) => {
+                // It is to be treated as one that stands for two.
+                count(&self.faulted, 1);
+                self.expects.set(true);
+            }
         }
     }
 
