@@ -9,4 +9,5 @@ mod resuming;
 mod samples;
 mod stopping;
 mod support;
+mod together;
 mod windows;
