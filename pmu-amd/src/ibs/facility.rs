@@ -114,11 +114,10 @@ impl<'a> Ibs<'a> {
         self.each().find(|(kind, _, _)| kind.counter() == counter)
     }
 
-    /// Returns what a request for precise samples is to this processor.
+    /// Returns what a request for precise samples is to the units, or `None` if they sample no such event.
     fn sampling_of(asked: &Asked) -> Option<IbsSampling> {
         let select = asked.select.select_bits();
         match select & EVENT {
-            _ if asked.precision.is_none() => None,
             _ if asked.select.is_of_unit() => Some(IbsSampling::of_select(select as u32)),
             CYCLES => Some(IbsSampling::cycles()),
             RETIRED_OPS => Some(IbsSampling::ops()),
@@ -380,8 +379,12 @@ impl EventFacility for Ibs<'_> {
     }
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
-        let Some(sampling) = Self::sampling_of(asked) else { return Ok(counters) };
-        self.check(asked, sampling).map_err(CounterError::NotPrecise)?;
+        if asked.precision.is_none() {
+            return Ok(counters);
+        }
+        let sampling = Self::sampling_of(asked).ok_or(NotPrecise::Event);
+        let checked = sampling.and_then(|sampling| self.check(asked, sampling).map(|()| sampling));
+        let sampling = checked.map_err(CounterError::NotPrecise)?;
         let levels = asked.select.select_bits() & MODES;
         asked.select = EventSelect::from_bits(levels | sampling.select().select_bits());
         (asked.precision, asked.parts) = (None, SampleParts::NONE);
