@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 use crate::ibs::memory::{
-    CAME, HELD, LATE, LEFT, RUNNING, SAVED, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, LATE, LEFT, RUNNING, SAVED, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::IBS_CTL;
@@ -42,7 +42,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let memory = self.memory;
         loop {
             let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
-            match memory.state() & (RUNNING | HELD) {
+            match memory.state() & (RUNNING | HELD | TAKEN) {
                 RUNNING => {}
                 HELD => return Ok(0),
                 _ => return Ok(memory.value.load(Relaxed)),
@@ -139,6 +139,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             programmed.count += random;
         }
         let values = self.unit.control_values(memory.select.load(Relaxed));
+        memory.change(TAKEN, 0);
         self.unit.enable(self.msr, values, programmed)
     }
 
@@ -180,7 +181,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
                 HELD => HELD | LEFT,
                 _ => HELD | SAVED,
             };
-            state & !(RUNNING | STOPPING | TOOK | CAME | UNKNOWN | gone) | held | late
+            state & !(RUNNING | STOPPING | TAKEN | TOOK | CAME | UNKNOWN | gone) | held | late
         });
         let is_held = is_valid && is_mine && state & TOOK == 0;
         if !is_held && (is_valid || is_left) {

@@ -11,7 +11,8 @@ use pmu_core::{
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
-    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, SAVED, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, SAVED, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE,
+    UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl};
@@ -298,6 +299,8 @@ impl Ibs<'_> {
             // The unit stays stopped.
             memory.change(HELD, if state & STOPPING != 0 { TOOK } else { 0 });
             unit.clear(msr, control)?;
+        } else {
+            memory.change(0, TAKEN);
         }
         record.map(|_| true)
     }

@@ -76,6 +76,8 @@ pub(crate) const LEFT: u16 = 1 << 6;
 pub(crate) const LATE: u16 = 1 << 7;
 /// The held sample of an event that left is in memory, too: its registers need not be read again.
 pub(crate) const SAVED: u16 = 1 << 9;
+/// The interrupt has taken a sample, and the unit has not gone on yet.
+pub(crate) const TAKEN: u16 = 1 << 10;
 /// The registers are another owner's, or were.
 pub(crate) const UNKNOWN: u16 = 1 << 8;
 

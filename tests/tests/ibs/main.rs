@@ -4,6 +4,7 @@ mod decode;
 mod model;
 mod naive;
 mod passing;
+mod periods;
 mod profiles;
 mod registers;
 mod resuming;

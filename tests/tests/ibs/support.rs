@@ -214,8 +214,12 @@ pub(crate) struct Kernel {
     pub(crate) period: Cell<u64>,
     /// Every sample and overflow that was reported.
     pub(crate) seen: RefCell<Vec<Seen>>,
+    /// Called with each sample, after it was noted.
+    pub(crate) react: RefCell<Option<Reaction>>,
     next: Cell<u64>,
 }
+
+type Reaction = Box<dyn Fn(&Kernel, &Seen)>;
 
 /// A sample, or an overflow, as it was reported.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -246,6 +250,7 @@ impl Kernel {
             faulted: Cell::new(0),
             period: Cell::new(PERIOD.into()),
             seen: RefCell::default(),
+            react: RefCell::default(),
             next: Cell::new(0x40_0000),
         }
     }
@@ -312,7 +317,11 @@ impl Kernel {
         let found = sample.instruction();
         let address = found.map(|found| found.address.expect("an address"));
         let (event, tag, period) = (sample.event, sample.tag, sample.period);
-        self.seen.borrow_mut().push(Seen { event, tag, period, address });
+        let seen = Seen { event, tag, period, address };
+        self.seen.borrow_mut().push(seen);
+        if let Some(react) = &*self.react.borrow() {
+            react(self, &seen);
+        }
         let Some(address) = address else {
             return self.overflows.set(self.overflows.get() + 1);
         };
@@ -336,6 +345,28 @@ impl Kernel {
             let rest = (end - self.next.get()) / 16;
             self.run_of(mock, kind, rest as u32);
         }
+    }
+
+    /// Executes instructions until a sample is reported, most of them at once. Returns their number; `None`: `most` were
+    /// executed.
+    pub(crate) fn distance(&self, mock: &Mock<'_>, kind: IbsKind, most: u64) -> Option<u64> {
+        let (before, mut passed) = (self.seen.borrow().len(), 0);
+        while passed < most {
+            let next = mock.with_sampling_unit(|unit| unit.next_sample()).unwrap_or_default();
+            let next = match kind {
+                IbsKind::Fetch => next.fetches,
+                IbsKind::Op => next.ops.or(next.cycles),
+            };
+            let skipped = next.unwrap_or(most).min(most - passed) - 1;
+            mock.with_sampling_unit(|unit| unit.pass(skipped, skipped, skipped));
+            passed += skipped + 1;
+
+            self.run_of(mock, kind, 1);
+            if self.seen.borrow().len() != before {
+                return Some(passed);
+            }
+        }
+        None
     }
 
     /// Executes instructions, each at its own address, until one is sampled, or `most` were executed.
