@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 use crate::ibs::memory::{
-    CAME, HELD, LATE, LEFT, RUNNING, SAVED, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::IBS_CTL;
@@ -91,7 +91,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             // It was not stopped, and may have a sample whose interrupt is yet to come.
             return Ok(());
         }
-        if self.memory.is(LEFT) && self.memory.is(HELD) {
+        if self.memory.is(LEFT_HELD) {
             self.save_left()?;
         }
         self.memory.select.store(select as u32, Relaxed);
@@ -175,12 +175,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let ran = is_mine || is_left;
             let may_come = !took && (is_valid || ran && !has_trace && state & CAME == 0);
             let late = if may_come { LATE } else { 0 };
-            // What the registers held is gone; also for an event that left, unless its sample is in memory.
-            let gone = match state & (HELD | SAVED) {
-                _ if is_mine => 0,
-                HELD => HELD | LEFT,
-                _ => HELD | SAVED,
-            };
+            let gone = if is_mine { 0 } else { HELD | LEFT_HELD };
             state & !(RUNNING | STOPPING | TAKEN | TOOK | CAME | UNKNOWN | gone) | held | late
         });
         let is_held = is_valid && is_mine && state & TOOK == 0;
@@ -194,53 +189,53 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Notes that the event whose sample is held leaves the unit. Returns the number of events after the sample until
     /// the next one, or `None` if the interrupt has taken the sample, or takes none.
-    pub(crate) fn leave(&self, event: EventId, period: u64) -> Option<u64> {
+    pub(crate) fn leave(&self, event: EventId, period: u64) -> Result<Option<u64>, MsrFault> {
         let memory = self.memory;
         let state = memory.state();
         if state & HELD == 0 {
-            return None;
+            return Ok(None);
         }
         if state & LEFT != 0 {
             // The sample of another event waits in memory. This one is taken back: the event's next occurrence on a unit
             // is sampled in its place.
-            let taken_back = memory.change(HELD, 0) & HELD != 0;
-            if taken_back {
+            if memory.change(HELD, 0) & HELD != 0 {
                 memory.value.store(0, Relaxed);
+                self.unit.clear(self.msr, 0)?;
             }
-            return None;
+            return Ok(None);
         }
         memory.left.describe(event, period, memory.select.load(Relaxed));
-        let left = |state: u16| if state & HELD != 0 { state | LEFT } else { state };
+        let left = |state: u16| if state & HELD != 0 { state & !HELD | LEFT_HELD } else { state };
         if memory.update(left) & HELD == 0 {
-            return None;
+            return Ok(None);
         }
         self.sampled();
-        Some(memory.reload.load(Relaxed).into())
+        Ok(Some(memory.reload.load(Relaxed).into()))
     }
 
     /// Moves the sample of an event that left the unit from the unit's registers to memory. The unit is stopped.
     ///
-    /// The sample stays held until its registers are cleared: an interrupt in between would take a valid bit that no
-    /// held sample explains for a sample of the event that comes.
+    /// The registers count as holding the sample until they are cleared: an interrupt in between would take a valid bit
+    /// that nothing explains for a sample of the event that comes.
     fn save_left(&self) -> Result<(), MsrFault> {
         let memory = self.memory;
         let control = self.unit.read_control(self.msr)?;
-        if !memory.is(SAVED) {
+        if !memory.is(LEFT) {
             if !self.unit.is_valid(control) {
                 // The registers were lost, or the interrupt has been.
-                memory.update(|state| state & !if state & HELD != 0 { HELD | LEFT } else { 0 });
+                memory.change(LEFT_HELD, 0);
                 return Ok(());
             }
             let physical = IbsSampling::of_select(memory.left.select()).physical_addresses();
             let record = IbsRecord::read(self.unit, self.msr, control, physical)?;
-            if !memory.is(HELD) {
+            if !memory.is(LEFT_HELD) {
                 return Ok(());
             }
             memory.left.keep(&record, control);
-            memory.update(|state| if state & HELD != 0 { state | SAVED } else { state });
+            memory.update(|state| if state & LEFT_HELD != 0 { state | LEFT } else { state });
         }
         self.unit.clear(self.msr, control)?;
-        memory.change(HELD | SAVED, 0);
+        memory.change(LEFT_HELD, 0);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use pmu_core::{
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
-    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, SAVED, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE,
+    CAME, HELD, IbsMemory, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE,
     UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
@@ -173,7 +173,7 @@ impl Facility for Ibs<'_> {
     ) -> Result<u32, MsrFault> {
         let (mut interrupts, mut outcome) = (0, Ok(()));
         for (kind, unit, memory) in self.each() {
-            if memory.is(RUNNING | STOPPING | HELD | LEFT | LATE) {
+            if memory.is(RUNNING | STOPPING | HELD | LEFT | LEFT_HELD | LATE) {
                 match self.collect_from(kind, unit, memory, msr, interrupted) {
                     Ok(came) => interrupts += u32::from(came),
                     Err(fault) => {
@@ -252,26 +252,27 @@ impl Ibs<'_> {
             let record = IbsRecord::read(unit, msr, control, physical);
             record.inspect_err(|_| self.memory.count_lost())
         };
-        if state & SAVED != 0 {
-            // The sample of an event that left is in memory, and a task is about to clear the registers.
-            memory.change(HELD | LEFT | LATE | SAVED, 0);
-            self.left[place] = true;
-            return unit.clear(msr, control).map(|()| true);
-        } else if state & HELD != 0 && !is_valid {
-            // The registers were lost: the event's next occurrence is sampled in its place.
-            memory.value.store(0, Relaxed);
-            memory.change(HELD | if state & LEFT != 0 { LEFT } else { 0 }, 0);
-        } else if state & (HELD | LEFT) == HELD | LEFT {
-            // The sample of an event that left is in the registers.
-            let record = read(memory.left.select());
-            memory.change(HELD | LEFT | LATE, 0);
+        if state & LEFT_HELD != 0 && (is_valid || state & LEFT != 0) {
+            // A task may have moved the sample of an event that left to memory, and be about to clear the registers.
+            let record = (state & LEFT == 0).then(|| read(memory.left.select()));
+            memory.change(LEFT_HELD | LEFT | LATE, 0);
             unit.clear(msr, control)?;
-            memory.left.keep(&record?, control);
+            if let Some(record) = record {
+                memory.left.keep(&record?, control);
+            }
             self.left[place] = true;
             return Ok(true);
         }
+        if state & (HELD | LEFT_HELD) != 0 && !is_valid {
+            // The registers were lost. The next occurrence of the event on the unit is sampled in place of its sample.
+            if memory.change(HELD | LEFT_HELD, 0) & HELD != 0 {
+                memory.value.store(0, Relaxed);
+            } else {
+                self.memory.count_lost();
+            }
+        }
         let came = memory.change(LATE, 0) & LATE != 0;
-        if state & (HELD | LEFT) == LEFT {
+        if state & LEFT != 0 {
             memory.change(LEFT, 0);
             self.left[place] = true;
         }
@@ -422,12 +423,12 @@ impl EventFacility for Ibs<'_> {
     ) -> Result<Waiting, MsrFault> {
         let Some((kind, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
         let counter = UnitCounter { unit, memory, msr, mask: mask_of(kind, unit) };
-        let reloaded = counter.leave(event.id(), event.period_under_way());
+        let reloaded = counter.leave(event.id(), event.period_under_way())?;
         Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
     }
 
     fn has_waiting<M: MsrBackend>(&self, _: &M) -> Result<bool, MsrFault> {
-        Ok(self.each().any(|(_, _, memory)| memory.is(HELD | LEFT)))
+        Ok(self.each().any(|(_, _, memory)| memory.is(HELD | LEFT | LEFT_HELD)))
     }
 
     fn forget(&self, event: EventId) {
