@@ -1,5 +1,6 @@
 //! AMD's instruction-based sampling.
 
+mod as_plain;
 mod decode;
 mod model;
 mod naive;

@@ -198,7 +198,7 @@ pub(crate) struct Kernel {
     pub(crate) counters: CounterUnit,
     pub(crate) memory: IbsMemory,
     pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    pub(crate) table: EventTable<[EventEntry; 8]>,
+    pub(crate) table: EventTable<[EventEntry; 12]>,
     /// Addresses that were sampled, by the processor: fetches and ops.
     pub(crate) sampled: [RefCell<Vec<u64>>; 2],
     /// Addresses that were reported, by the driver: of fetches and of ops.
