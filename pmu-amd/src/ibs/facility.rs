@@ -427,8 +427,15 @@ impl EventFacility for Ibs<'_> {
         Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
     }
 
-    fn has_waiting<M: MsrBackend>(&self, _: &M) -> Result<bool, MsrFault> {
-        Ok(self.each().any(|(_, _, memory)| memory.is(HELD | LEFT | LEFT_HELD)))
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        for (_, unit, memory) in self.each() {
+            if memory.is(HELD | LEFT | LEFT_HELD)
+                || memory.is(RUNNING) && unit.is_valid(unit.read_control(msr)?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn forget(&self, event: EventId) {

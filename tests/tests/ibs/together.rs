@@ -4,7 +4,7 @@
 use core::cell::Cell;
 
 use pmu_amd::ibs::IbsKind;
-use pmu_core::{EventId, MsrOperation};
+use pmu_core::EventId;
 use pmu_tests::deviations;
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::AmdConfiguration;
@@ -62,7 +62,10 @@ fn run(case: Case<'_>) -> bool {
     let came = Cell::new([false; 2]);
     let before = |mock: &Mock<'_>| {
         if is_late {
-            forget_without_trace(&kernel, processor, mock, came.take());
+            let (came, last) = (came.take(), mock.trace().records().last());
+            for kind in [IbsKind::Fetch, IbsKind::Op].into_iter().filter(|of| came[*of as usize]) {
+                kernel.forget_without_trace(kind, last);
+            }
         }
         if left.get() == u32::MAX {
             return;
@@ -190,20 +193,6 @@ fn run(case: Case<'_>) -> bool {
     session.shut_down().unwrap();
     assert!(!is_enabled(&mock), "{what}: ended again");
     is_made
-}
-
-/// Takes back samples that came just before the last access, if that stopped their unit by the register that also has
-/// the valid bit: nothing tells such a sample, and its event's next occurrence is sampled in its place. In the old model
-/// the late interrupt reported it.
-fn forget_without_trace(kernel: &Kernel, processor: Processor, mock: &Mock<'_>, came: [bool; 2]) {
-    let Some(last) = mock.trace().records().last() else { return };
-    for kind in [IbsKind::Fetch, IbsKind::Op] {
-        let takes_the_trace = !processor.unit(kind).capabilities().control2()
-            && (last.operation, last.register) == (MsrOperation::Write, control(kind).0);
-        if came[kind as usize] && takes_the_trace {
-            kernel.sampled[kind as usize].borrow_mut().pop();
-        }
-    }
 }
 
 /// After a register did not answer, a sample may be lost. None is invented, or reported twice.
