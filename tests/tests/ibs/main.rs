@@ -1,6 +1,7 @@
 //! AMD's instruction-based sampling.
 
 mod as_plain;
+mod both_vendors;
 mod decode;
 mod model;
 mod naive;
