@@ -114,7 +114,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let counts_ops = IbsSampling::of_select(self.memory.select.load(Relaxed)).counts_ops();
         let is_random = counts_ops && self.unit.capabilities().count_writable();
         let enabled = self.enable(if is_random { self.unit.count(found) & 0x7F } else { 0 });
-        // Whether it runs is not known. The sample was reported: the next interrupt is not to find it again.
+        // The unit may run or not. The sample was reported: the next interrupt is not to find it again.
         enabled.inspect_err(|_| {
             self.memory.change(0, UNKNOWN);
             let _ = self.unit.clear(self.msr, found);

@@ -74,8 +74,8 @@ pub(crate) const HELD: u16 = 1 << 5;
 pub(crate) const LEFT: u16 = 1 << 6;
 /// The interrupt of a sample is yet to come although the unit has stopped.
 pub(crate) const LATE: u16 = 1 << 7;
-/// The sample of an event that left the unit is in the unit's registers. If it is in memory, too, the registers are about
-/// to be cleared.
+/// The sample of an event that left the unit is in the unit's registers. If it is in memory, too, the registers are
+/// about to be cleared.
 pub(crate) const LEFT_HELD: u16 = 1 << 9;
 /// The interrupt has taken a sample, and the unit has not gone on yet.
 pub(crate) const TAKEN: u16 = 1 << 10;

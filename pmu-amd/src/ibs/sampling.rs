@@ -1,4 +1,4 @@
-//! What a sampling unit samples, as an event.
+//! Requests for a sampling unit, as events.
 
 use core::fmt;
 
@@ -12,8 +12,8 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// Fetches or ops to sample, with filters: the request of an [`Event`] for a sampling unit.
 ///
 /// The [event](Self::event) is an ordinary one: it has a [period](Event::every) and privilege levels, is grouped,
-/// rotates, and belongs to a processor or to a thread. Its count is the number of fetches, ops or cycles between samples.
-/// It asks for precise samples: [`Sample::instruction`](pmu_core::Sample::instruction) has what the processor recorded.
+/// rotates, and belongs to a processor or to a thread. Its count is the number of fetches, ops or cycles between
+/// samples. It asks for precise samples: [`Sample::instruction`](pmu_core::Sample::instruction) has what the processor recorded.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsSampling;
@@ -73,8 +73,8 @@ impl IbsSampling {
     }
 
     /// Samples only fetches or ops that missed the third-level cache. The samples are not evenly spaced: if the op at
-    /// the end of a period did not miss, the processor begins a new period without a sample. Such a period is not in the
-    /// event's count.
+    /// the end of a period did not miss, the processor begins a new period without a sample. The event's count lacks
+    /// such a period.
     #[must_use]
     pub const fn l3_misses_only(self) -> Self {
         Self { l3_miss_only: true, ..self }
@@ -100,8 +100,8 @@ impl IbsSampling {
         Self { physical_addresses: true, ..self }
     }
 
-    /// Returns the event. It has no period yet, and without one it cannot be opened. A latency that is not a multiple of
-    /// 128, or above 2,048, is refused when the event is opened.
+    /// Returns the event. It has no period yet, and without one it cannot be opened. A latency that is not a multiple
+    /// of 128, or above 2,048, is refused when the event is opened.
     pub const fn event(self) -> Event {
         Event::raw(self.select()).precise(Precision::ZeroSkidRequested)
     }

@@ -1,7 +1,7 @@
 //! A sampled op does all that a plain event does. The same operations at random on plain events of one counter, and on
 //! events of the unit of ops in their place: each outcome, state, count and sample is the same.
 
-use std::cell::RefCell;
+use core::cell::RefCell;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::{
@@ -15,7 +15,7 @@ use crate::support::*;
 /// The period of the events, in cycles. The unit's random numbers belong to periods of ops.
 const PERIOD: u64 = 100;
 
-/// What the plain events count, and what a group's other member counts.
+/// Places of the event that the plain events count, and of the one of a group's other member.
 const SAMPLED: usize = 0;
 const COUNTED: usize = 1;
 

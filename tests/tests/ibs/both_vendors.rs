@@ -75,7 +75,7 @@ impl Machine {
     }
 }
 
-/// What came of an event: the counter that it was on, and the addresses of the samples.
+/// The counter that an event was on, and the addresses of its samples.
 type Outcome = Result<(CounterId, Vec<u64>), CounterError>;
 
 /// Runs the kernel, which has both vendors' facilities, with an event on a machine.
@@ -149,7 +149,7 @@ fn precise_cycles_are_records_on_intel_and_sampled_ops_on_amd() {
     }
 }
 
-/// What a processor cannot do is told as the event is opened, by its part.
+/// A request that a processor cannot meet is refused as the event is opened, by its part.
 #[test]
 fn what_a_processor_cannot_record_of_cycles_is_told_as_the_event_is_opened() {
     use NotPrecise::{NextAddressOnly, NoExactCounter, NoFacility, NoPeriod, Parts};

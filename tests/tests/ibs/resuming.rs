@@ -47,7 +47,7 @@ fn an_event_goes_on_after_its_registers_were_lost() {
     }
 }
 
-/// What is left of a period goes on after a suspend, and a sample whose interrupt is pending is reported.
+/// The rest of a period goes on after a suspend, and a sample whose interrupt is pending is reported.
 #[test]
 fn a_suspend_keeps_what_is_left_of_a_period() {
     for (processor, kind) in units() {

@@ -227,7 +227,7 @@ fn a_fetch_without_an_address_is_left_out_on_an_early_zen_3() {
     }
 }
 
-/// What is left of a period goes on where it was.
+/// The rest of a period goes on where it was.
 #[test]
 fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
     for (processor, kind) in units() {

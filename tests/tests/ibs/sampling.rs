@@ -7,7 +7,7 @@ use pmu_virt::IbsConfiguration;
 
 use pmu_tests::ibs_processor as processor;
 
-use crate::decode::{ZEN_3, ZEN_4};
+use crate::decode::ZEN_3;
 use crate::support::*;
 
 /// Capabilities of Zen 5 and of its successor: the latency filter, and bits 13 to 16.

@@ -77,7 +77,7 @@ fn race(operation: Operation, late: Option<PmiFault>, deviations: Deviations, re
             if !restarts {
                 session.start_event(event, 0).unwrap();
             }
-            // What is left of the period is no longer than the period.
+            // The rest of the period is no longer than the period.
             assert!(kernel.run(&mock, PERIOD + 15), "{what}: samples on");
             mock.deliver_sample();
             if !is_late || late.is_some() {
@@ -247,7 +247,7 @@ fn a_fault_at_each_access_is_told_and_leaves_a_unit_that_can_be_used_again() {
                 assert_eq!(kernel.unknown.get(), 0, "{what}");
                 match worked {
                     Ok(()) => kernel.all_reported(&what),
-                    // Where the units did not answer, the session does without them.
+                    // If the units did not answer, the session does without them.
                     Err(CounterError::NotPrecise(_) | CounterError::NoCounterForEvent) => {
                         assert!(!transient, "{what}");
                     }

@@ -347,8 +347,8 @@ impl Kernel {
         }
     }
 
-    /// Executes instructions until a sample is reported, most of them at once. Returns their number; `None`: `most` were
-    /// executed.
+    /// Executes instructions until a sample is reported, most of them at once. Returns their number; `None`: `most`
+    /// were executed.
     pub(crate) fn distance(&self, mock: &Mock<'_>, kind: IbsKind, most: u64) -> Option<u64> {
         let (before, mut passed) = (self.seen.borrow().len(), 0);
         while passed < most {

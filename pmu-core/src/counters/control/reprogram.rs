@@ -79,7 +79,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // Records are neither disabled nor read while their counters count.
         let precise = self.precise_of(own);
         if S::Facility::UNITS {
-            // Where the entry of the local vector table did not answer, the unit does not hold its control.
+            // If the entry of the local vector table did not answer, the unit does not hold its control.
             let _ = self.source.facility().unmask_units(&self.msr, &self.platform);
         }
         let mut outcome = self.pause(precise).map_err(CounterError::faulted);

@@ -65,8 +65,8 @@ pub trait EventFacility: Facility + Copy {
     const OFFERS: bool;
 
     /// `true` if the facility drives [sampling units](crate::CounterUnit::sampling_units): each is one more counter of
-    /// the session, with a value and a control that [`access_unit`](Self::access_unit) reads and writes. The samples are
-    /// [records](Facility::next_record).
+    /// the session, with a value and a control that [`access_unit`](Self::access_unit) reads and writes. The samples
+    /// are [records](Facility::next_record).
     const UNITS: bool = false;
 
     /// Lets the sampling units interrupt. Returns those that can be used: firmware assigned an interrupt to them, and
