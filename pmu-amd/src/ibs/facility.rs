@@ -24,8 +24,8 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// [`OP_UNIT`](CounterId::OP_UNIT).
 ///
 /// [`IbsSampling`] makes the events. An event of cycles (0x76) or of retired ops (0xC1) that is
-/// [precise](pmu_core::Event::precise) is counted by the unit of ops, as in Linux. The samples' level of precision is at
-/// most [`ZeroSkidRequested`](Precision::ZeroSkidRequested). A unit does not know guests: a hypervisor
+/// [precise](pmu_core::Event::precise) is counted by the unit of ops, as in Linux. The samples' precision is at most
+/// [`ZeroSkidRequested`](Precision::ZeroSkidRequested). A unit does not know guests: a hypervisor
 /// [lends](pmu_core::CounterSession::lend) the counters while a guest runs, and intercepts the guest's accesses to the
 /// units' registers.
 ///

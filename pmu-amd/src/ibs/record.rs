@@ -119,8 +119,8 @@ impl IbsRecord {
         }
     }
 
-    /// Reads the registers of a unit's sample. `control` is the control register's value. Registers without a meaning in
-    /// this sample are not read.
+    /// Reads the registers of a unit's sample. `control` is the control register's value. Registers without a meaning
+    /// in this sample are not read.
     pub(crate) fn read<M: MsrBackend>(
         unit: &IbsUnit,
         msr: &M,

@@ -13,7 +13,8 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 ///
 /// The [event](Self::event) is an ordinary one: it has a [period](Event::every) and privilege levels, is grouped,
 /// rotates, and belongs to a processor or to a thread. Its count is the number of fetches, ops or cycles between
-/// samples. It asks for precise samples: [`Sample::instruction`](pmu_core::Sample::instruction) has what the processor recorded.
+/// samples. It asks for precise samples: [`Sample::instruction`](pmu_core::Sample::instruction) has what the processor
+/// recorded.
 ///
 /// ```
 /// use pmu_amd::ibs::IbsSampling;
