@@ -100,8 +100,8 @@ impl IbsMemory {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were not reported, because their registers could not be read. The number
-    /// wraps around after 2³² − 1.
+    /// Returns the number of samples that were not reported, because their registers could not be read, or had lost
+    /// their contents before the interrupt. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
     }

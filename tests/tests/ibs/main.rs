@@ -8,6 +8,7 @@ mod naive;
 mod passing;
 mod periods;
 mod profiles;
+mod racing;
 mod registers;
 mod resuming;
 mod rotation;

@@ -189,3 +189,51 @@ fn a_group_of_two_events_of_one_unit_is_refused() {
         kernel.all_reported(&what);
     }
 }
+
+/// Turns that all end with a sample, and no interrupt comes: one sample waits in memory and one in the registers at
+/// most. A third one is taken back: its event's next occurrence is sampled in its place, when it is its turn again. No
+/// event has a sample of another, and no period is counted twice.
+#[test]
+fn samples_of_several_turns_without_an_interrupt_are_of_their_events_or_taken_back() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        sampler!(processor, kind => mock, kernel, session);
+        let event = processor.event(kind).rotating();
+        let events = [1, 2, 3].map(|tag| kernel.start(&mut session, &event.tagged(tag)).unwrap());
+        mock.inject_pmi(PmiFault::Lost);
+        for on in events {
+            assert!(is_on(&session, on), "{what}");
+            assert!(kernel.run(&mock, PERIOD + 15), "{what}");
+            session.rotate(0).unwrap();
+        }
+        mock.inject_pmi(PmiFault::None);
+        let sampled = kernel.sampled();
+        assert_eq!(kernel.reported(), [], "{what}");
+        mock.interrupt_from_elsewhere();
+        assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
+        assert_eq!(kernel.of_tag(1), sampled[..1], "{what}");
+        for tag in [2, 3] {
+            assert!(sampled[tag - 1..tag].starts_with(&kernel.of_tag(tag as u64)), "{what}");
+        }
+        // Those that were taken back come with the next occurrence.
+        for (number, on) in events.into_iter().enumerate() {
+            assert!(is_on(&session, on), "{what}");
+            let (tag, taken_back) =
+                (number as u64 + 1, kernel.of_tag(number as u64 + 1).is_empty());
+            let most = match (taken_back, kind) {
+                (false, _) => PERIOD + 15,
+                (true, _) if processor.is_exact(kind) => 1,
+                // The shortest periods.
+                (true, IbsKind::Op) => 144,
+                (true, IbsKind::Fetch) => 16,
+            };
+            assert!(kernel.run(&mock, most), "{what}: {tag}");
+            assert_eq!(kernel.of_tag(tag).last(), kernel.sampled().last(), "{what}: {tag}");
+            let total = session.read_event(on, 0).unwrap().value;
+            let periods = if taken_back { 1 } else { 2 };
+            assert_eq!(total / u64::from(PERIOD), periods, "{what}: {tag}, {total}");
+            session.rotate(0).unwrap();
+        }
+        assert_eq!((kernel.unclaimed.get(), kernel.overflows.get()), (0, 0), "{what}");
+    }
+}
