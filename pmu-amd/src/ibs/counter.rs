@@ -166,6 +166,9 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let value = memory.value.load(Relaxed).wrapping_add(counted);
             memory.value.store(value & self.mask, Relaxed);
         }
+        // The sample of an event that left is still there, if the registers were not lost after all.
+        let is_kept = before & (RUNNING | LEFT_HELD) == LEFT_HELD
+            && self.unit.holds_stopped(found, memory.target.load(Relaxed));
         let has_trace = self.unit.capabilities().control2();
         let is_left = before & UNKNOWN != 0 && self.unit.is_left_over(found);
         let state = memory.update(|state| {
@@ -175,10 +178,14 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let ran = is_mine || is_left;
             let may_come = !took && (is_valid || ran && !has_trace && state & CAME == 0);
             let late = if may_come { LATE } else { 0 };
-            let gone = if is_mine { 0 } else { HELD | LEFT_HELD };
+            let gone = match (is_mine, is_kept) {
+                (true, _) => 0,
+                (false, true) => HELD,
+                (false, false) => HELD | LEFT_HELD,
+            };
             state & !(RUNNING | STOPPING | TAKEN | TOOK | CAME | UNKNOWN | gone) | held | late
         });
-        let is_held = is_valid && is_mine && state & TOOK == 0;
+        let is_held = is_valid && (is_mine && state & TOOK == 0 || is_kept);
         if !is_held && (is_valid || is_left) {
             self.unit.clear(self.msr, found).inspect_err(|_| {
                 memory.change(0, UNKNOWN);

@@ -91,6 +91,35 @@ fn a_suspend_keeps_what_is_left_of_a_period() {
     }
 }
 
+/// Registers that kept their contents after all: a sample whose event left the unit is reported, with its address.
+#[test]
+fn a_sample_that_waits_outlives_a_reprogramming() {
+    for (processor, kind) in units() {
+        for (stops, lost) in [(true, false), (false, false), (true, true)] {
+            let what = format!("{}, {kind:?}, {stops}, {lost}", processor.name);
+            sampler!(processor, kind => mock, kernel, session);
+            let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
+            mock.inject_pmi(if lost { PmiFault::Lost } else { PmiFault::Late(1_000) });
+            assert!(kernel.run(&mock, PERIOD), "{what}");
+            mock.inject_pmi(PmiFault::None);
+            if stops {
+                session.stop_event(event, 0).unwrap();
+            }
+            session.reprogram(|sample| kernel.note(&sample)).unwrap();
+            kernel.all_reported(&what);
+            mock.deliver_sample();
+            assert_eq!((kernel.unclaimed.get(), kernel.overflows.get()), (0, 0), "{what}");
+            let count = session.read_event(event, 0).unwrap().value;
+            assert_eq!(count / u64::from(PERIOD), 1, "{what}: {count}");
+            if stops {
+                session.start_event(event, 0).unwrap();
+            }
+            assert!(kernel.run(&mock, PERIOD + 15), "{what}");
+            kernel.all_reported(&what);
+        }
+    }
+}
+
 /// Firmware that samples after the suspend, by the same unit.
 #[test]
 fn what_firmware_left_after_a_suspend_is_ended() {
