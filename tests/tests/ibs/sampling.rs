@@ -1,7 +1,7 @@
 //! Requests that a processor's units take, and those that they refuse.
 
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnits};
-use pmu_core::{CounterError, Event, EventSelect, NotPrecise, Precision, SampleParts};
+use pmu_core::{CounterError, CounterId, Event, EventSelect, NotPrecise, Precision, SampleParts};
 use pmu_tests::recorded;
 use pmu_virt::IbsConfiguration;
 
@@ -110,6 +110,38 @@ fn an_event_that_cannot_be_sampled_so_is_refused_by_its_part() {
 /// Returns a plain event that is precise.
 fn precise(event: u64, precision: Precision) -> Event {
     Event::raw(EventSelect::from_bits(event)).every(PERIOD.into()).precise(precision)
+}
+
+/// Precise cycles and retired ops are sampled as ops: by a period of cycles, and by one of ops. The same events without
+/// precision are plain counters, and no other bit of a select goes with a sample.
+#[test]
+fn precise_cycles_and_retired_ops_are_the_unit_s() {
+    use Precision::{ConstantSkid, ZeroSkidRequested};
+    for processor in processors() {
+        for (event, by_ops) in [(0x76, false), (0xC1, true)] {
+            if by_ops && !processor.unit(IbsKind::Op).capabilities().counts_ops() {
+                continue;
+            }
+            for precision in [ConstantSkid, ZeroSkidRequested] {
+                let what = format!("{}, {event:#x}, {precision:?}", processor.name);
+                sampler!(processor, IbsKind::Op => mock, kernel, session);
+                let sampled = precise(event, precision).user_only();
+                let id = kernel.start(&mut session, &sampled).unwrap();
+                assert_eq!(session.counter_of(id), Some(CounterId::OP_UNIT), "{what}");
+                let bits = read(&mock, control(IbsKind::Op).0);
+                assert_eq!(bits >> 19 & 1, by_ops.into(), "{what}");
+                assert!(kernel.run(&mock, PERIOD), "{what}");
+                kernel.all_reported(&what);
+                let plain = Event::raw(EventSelect::from_bits(event)).every(PERIOD.into());
+                let plain = kernel.start(&mut session, &plain).unwrap();
+                assert!(!session.counter_of(plain).is_some_and(CounterId::is_fixed), "{what}");
+                // With an inverted comparison it is another event.
+                let other = precise(event | 1 << 23 | 1 << 24, precision);
+                let refused = session.open_event(&kernel.counters, &other);
+                assert_eq!(refused, Err(CounterError::NotPrecise(NotPrecise::Event)), "{what}");
+            }
+        }
+    }
 }
 
 /// A processor with one unit has events of that unit.

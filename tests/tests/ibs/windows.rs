@@ -325,3 +325,52 @@ fn a_samples_late_interrupt_within_a_window_is_claimed_once_and_touches_no_regis
         }
     }
 }
+
+/// A sample that a stop has taken away without a trace still interrupts: within a window that is claimed, once, and
+/// without an access.
+#[test]
+fn the_interrupt_of_a_sample_without_a_trace_is_claimed_within_a_window() {
+    let first = |of: &(Processor, IbsKind)| !of.0.unit(of.1).capabilities().control2();
+    for (processor, kind) in units().filter(first) {
+        let mut tried = 0;
+        for access in 1..8 {
+            let what = format!("{}, {kind:?}, {access}", processor.name);
+            sampler!(processor, kind => mock, kernel, session);
+            let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
+            let left = Cell::new(access);
+            let before = |mock: &Mock<'_>| {
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    mock.inject_pmi(PmiFault::Late(1_000));
+                    kernel.run(mock, 2 * PERIOD);
+                    mock.inject_pmi(PmiFault::None);
+                }
+            };
+            mock.on_access(&before);
+            session.stop_event(event, 0).unwrap();
+            mock.on_access(&|_| ());
+            if is_valid(&mock, kind) || kernel.sampled().is_empty() {
+                continue;
+            }
+            tried += 1;
+            let window = session.lend(0, |_| panic!("{what}: a sample")).unwrap();
+            let before = mock.accesses().total();
+            mock.deliver_sample();
+            assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
+            mock.interrupt_from_elsewhere();
+            assert_eq!(
+                (kernel.claimed.get(), kernel.unclaimed.get()),
+                (1, 1),
+                "{what}: the guest's"
+            );
+            assert_eq!(mock.accesses().total(), before, "{what}");
+            window.end(0).unwrap();
+            // Its event's next occurrence is sampled in its place, after the rest of the period.
+            session.start_event(event, 0).unwrap();
+            assert!(!kernel.run(&mock, PERIOD - 16), "{what}");
+            assert!(kernel.run(&mock, 31), "{what}");
+            assert_eq!(kernel.reported(), kernel.sampled()[1..], "{what}");
+        }
+        assert!(tried > 0, "{}, {kind:?}", processor.name);
+    }
+}
