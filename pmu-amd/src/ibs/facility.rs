@@ -254,14 +254,16 @@ impl Ibs<'_> {
         };
         if state & LEFT_HELD != 0 && (is_valid || state & LEFT != 0) {
             // A task may have moved the sample of an event that left to memory, and be about to clear the registers.
-            let record = (state & LEFT == 0).then(|| read(memory.left.select()));
+            let record = (state & LEFT == 0).then(|| read(memory.left.select())).transpose();
             memory.change(LEFT_HELD | LEFT | LATE, 0);
-            unit.clear(msr, control)?;
-            if let Some(record) = record {
-                memory.left.keep(&record?, control);
+            if let Ok(in_registers) = &record {
+                if let Some(record) = in_registers {
+                    memory.left.keep(record, control);
+                }
+                self.left[place] = true;
             }
-            self.left[place] = true;
-            return Ok(true);
+            unit.clear(msr, control)?;
+            return record.map(|_| true);
         }
         if state & (HELD | LEFT_HELD) != 0 && !is_valid {
             // The registers were lost. The next occurrence of the event on the unit is sampled in place of its sample.

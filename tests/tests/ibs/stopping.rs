@@ -235,3 +235,41 @@ fn a_failed_stop_leaves_no_sample_and_none_is_reported_twice() {
         }
     }
 }
+
+/// Accesses of a late interrupt that fail for good: the sample of the event that left is reported, then or by the next
+/// interrupt, or is counted as lost. It is never both, and never of the event that came.
+#[test]
+fn a_late_interrupt_whose_accesses_fail_reports_its_sample_or_counts_it_as_lost() {
+    for (processor, kind) in units() {
+        for other in [false, true] {
+            for access in 1.. {
+                let what = format!("{}, {kind:?}, {other}, {access}", processor.name);
+                sampler!(processor, kind => mock, kernel, session);
+                let event = processor.event(kind);
+                let first = kernel.start(&mut session, &event.tagged(1)).unwrap();
+                mock.inject_pmi(PmiFault::Late(1_000));
+                assert!(kernel.run(&mock, PERIOD), "{what}");
+                mock.inject_pmi(PmiFault::None);
+                session.stop_event(first, 0).unwrap();
+                if other {
+                    kernel.start(&mut session, &event.tagged(2)).unwrap();
+                }
+                let before = mock.accesses().total();
+                mock.inject(Fault::From(access));
+                mock.deliver_sample();
+                let failed = mock.accesses().total() - before >= access;
+                mock.inject(Fault::None);
+                mock.interrupt_from_elsewhere();
+                session.reprogram(|sample| kernel.note(&sample)).unwrap();
+                let lost = kernel.memory.lost() as usize;
+                assert_eq!(kernel.of_tag(1).len() + lost, 1, "{what}: {lost} lost");
+                assert_eq!((kernel.of_tag(2), kernel.overflows.get()), (vec![], 0), "{what}");
+                assert_eq!(kernel.faulted.get() != 0, failed, "{what}");
+                if !failed {
+                    assert_eq!(lost, 0, "{what}");
+                    break;
+                }
+            }
+        }
+    }
+}
