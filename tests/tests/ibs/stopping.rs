@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu_amd::ibs::IbsKind;
 use pmu_core::{CounterError, CounterSet};
-use pmu_virt::mock::{Fault, PmiFault};
+use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
 use crate::support::*;
 
@@ -271,5 +271,40 @@ fn a_late_interrupt_whose_accesses_fail_reports_its_sample_or_counts_it_as_lost(
                 }
             }
         }
+    }
+}
+
+/// The interrupt of a sample that the stop's write takes away comes at once after it: it is claimed, and no other one is
+/// expected.
+#[test]
+fn the_interrupt_of_a_sample_without_a_trace_is_claimed_during_the_stop_and_no_second_one() {
+    let deviations = Deviations::of(&[Deviation::LateIbs]);
+    let first = |of: &(Processor, IbsKind)| !of.0.unit(of.1).capabilities().control2();
+    for (processor, kind) in units().filter(first) {
+        let processor = Processor { deviations, ..processor };
+        let mut tried = 0;
+        for access in 1..8 {
+            let what = format!("{}, {kind:?}, {access}", processor.name);
+            sampler!(processor, kind => mock, kernel, session);
+            let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
+            let left = Cell::new(access);
+            let before = |mock: &Mock<'_>| {
+                left.set(left.get() - 1);
+                if left.get() == 0 {
+                    kernel.run(mock, 2 * PERIOD);
+                }
+            };
+            mock.on_access(&before);
+            session.stop_event(event, 0).unwrap();
+            mock.on_access(&|_| ());
+            if kernel.sampled().is_empty() || !kernel.reported().is_empty() {
+                continue;
+            }
+            tried += 1;
+            assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
+            mock.interrupt_from_elsewhere();
+            assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 1), "{what}");
+        }
+        assert!(tried > 0, "{}, {kind:?}", processor.name);
     }
 }
