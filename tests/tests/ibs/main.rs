@@ -14,6 +14,7 @@ mod resuming;
 mod rotation;
 mod samples;
 mod sampling;
+mod sequences;
 mod stopping;
 mod support;
 mod threads;
