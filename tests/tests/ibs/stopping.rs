@@ -274,8 +274,8 @@ fn a_late_interrupt_whose_accesses_fail_reports_its_sample_or_counts_it_as_lost(
     }
 }
 
-/// The interrupt of a sample that the stop's write takes away comes at once after it: it is claimed, and no other one is
-/// expected.
+/// The interrupt of a sample that the stop's write takes away comes at once after it: it is claimed, and no other one
+/// is expected.
 #[test]
 fn the_interrupt_of_a_sample_without_a_trace_is_claimed_during_the_stop_and_no_second_one() {
     let deviations = Deviations::of(&[Deviation::LateIbs]);
