@@ -20,6 +20,8 @@ const THREADS: [u64; 2] = [4, 5];
 struct World<'m> {
     kernel: &'m Kernel,
     mock: &'m Mock<'m>,
+    /// The unit's count can be written, so that nothing of a period is lost.
+    is_exact: bool,
     session: Session<'m>,
     events: Vec<(u64, EventId)>,
     threads: [[ThreadEvent; 1]; 2],
@@ -79,11 +81,11 @@ impl World<'_> {
     fn execute(&mut self, ops: u64) {
         let owner = self.on_unit();
         for _ in 0..ops {
-            let counts =
-                self.mock.with_sampling_unit(|unit| unit.next_sample().cycles.is_some()).unwrap();
+            let next = self.mock.with_sampling_unit(|unit| unit.next_sample()).unwrap();
+            let counts = next.cycles.or(next.fetches).is_some();
             assert!(owner.is_some() || !counts, "{:#?}", self.log);
             let before = self.kernel.sampled().len();
-            self.kernel.run_of(self.mock, IbsKind::Op, 1);
+            self.kernel.run(self.mock, 1);
             if let Some(owner) = owner.filter(|_| counts) {
                 *self.counted.entry(owner).or_default() += 1;
                 let new = self.kernel.sampled()[before..].to_vec();
@@ -108,7 +110,7 @@ impl World<'_> {
         for tag in ROTATING.into_iter().chain(THREADS) {
             let what = || format!("{what}, {tag}: {:#?}", self.log);
             let counted = self.counted.get(&tag).copied().unwrap_or(0);
-            assert_eq!(self.total(tag), counted, "{}", what());
+            assert!(!self.is_exact || self.total(tag) == counted, "{}", what());
             let (reported, none) = (self.kernel.of_tag(tag), vec![]);
             let mut left = self.sampled.get(&tag).unwrap_or(&none).iter();
             let in_order = reported.iter().all(|address| left.any(|other| other == address));
@@ -118,16 +120,19 @@ impl World<'_> {
 }
 
 /// Runs one sequence. Returns the numbers of samples that were reported, and of those that were due.
-fn run(processor: Processor, seed: u64, faults: &[PmiFault]) -> (u64, u64) {
-    let what = format!("{}, seed {seed}, {faults:?}", processor.name);
+fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (u64, u64) {
+    let what = format!("{}, {kind:?}, seed {seed}, {faults:?}", processor.name);
     let mock = processor.mock();
-    let kernel = Kernel::new(processor, IbsKind::Op, &mock);
+    let kernel = Kernel::new(processor, kind, &mock);
     kernel.period.set(PERIOD);
     let handler = |mock: &Mock<'_>| kernel.handle(mock);
     mock.on_interrupt(&handler);
     let mut session = kernel.take(&mock);
-    let event =
-        |tag: u64| IbsSampling::cycles().event().every(PERIOD).with_total().rotating().tagged(tag);
+    let request = match kind {
+        IbsKind::Op => IbsSampling::cycles(),
+        IbsKind::Fetch => IbsSampling::fetches(),
+    };
+    let event = |tag| request.event().every(PERIOD).with_total().rotating().tagged(tag);
     let mut open = |tag| session.open_event(&kernel.counters, &event(tag)).unwrap();
     let events = ROTATING.map(|tag| (tag, open(tag))).to_vec();
     let threads = THREADS.map(|tag| {
@@ -139,7 +144,9 @@ fn run(processor: Processor, seed: u64, faults: &[PmiFault]) -> (u64, u64) {
     });
     let (counted, sampled, log) = (BTreeMap::new(), BTreeMap::new(), vec![]);
     let (kernel, mock) = (&kernel, &mock);
-    let mut world = World { kernel, mock, session, events, threads, counted, sampled, log };
+    let is_exact = processor.is_exact(kind);
+    let mut world =
+        World { kernel, mock, is_exact, session, events, threads, counted, sampled, log };
     let mut random = Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     for _ in 0..200 {
         let fault = faults[random.below(faults.len() as u64) as usize];
@@ -167,10 +174,10 @@ fn any_sequence_counts_each_op_once_and_shows_each_sample_to_its_own_event() {
     let lost = [PmiFault::None, PmiFault::Lost, PmiFault::Late(2), PmiFault::Late(1_000)];
     for processor in processors().into_iter().filter(|of| of.is_exact(IbsKind::Op)) {
         for seed in 0..5 {
-            let (reported, due) = run(processor, seed, &[PmiFault::None]);
+            let (reported, due) = run(processor, IbsKind::Op, seed, &[PmiFault::None]);
             assert_eq!(reported, due, "{}, {seed}", processor.name);
             for faults in [late, lost] {
-                let (reported, due) = run(processor, seed, &faults);
+                let (reported, due) = run(processor, IbsKind::Op, seed, &faults);
                 // A sample that was taken back, or waits for the next occurrence, comes after one op more.
                 let range = due.saturating_sub(5)..=due;
                 assert!(
@@ -179,6 +186,18 @@ fn any_sequence_counts_each_op_once_and_shows_each_sample_to_its_own_event() {
                     processor.name
                 );
             }
+        }
+    }
+}
+
+/// Units whose count cannot be written lose parts of sixteen fetches, but show no sample to another event.
+#[test]
+fn any_sequence_shows_each_sample_of_any_unit_to_its_own_event() {
+    let faults = [PmiFault::None, PmiFault::Lost, PmiFault::Late(3), PmiFault::Late(1_000)];
+    for (processor, kind) in units().filter(|(processor, kind)| !processor.is_exact(*kind)) {
+        for seed in 0..3 {
+            let (reported, _) = run(processor, kind, seed, &faults);
+            assert!(reported > 10, "{}, {kind:?}, {seed}: {reported}", processor.name);
         }
     }
 }
