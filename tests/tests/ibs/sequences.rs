@@ -1,12 +1,12 @@
 //! Random sequences of operations, while interrupts are at once, late or lost: every op is counted once, for the event
-//! that was on the unit, and every sample is of the event that the unit then had.
+//! that was on the unit, and every sample is of the event that the unit then had. A register may fail to answer once.
 
 use std::collections::BTreeMap;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::{EventId, ThreadEvent};
 use pmu_tests::opened::Random;
-use pmu_virt::mock::PmiFault;
+use pmu_virt::mock::{Fault, PmiFault};
 
 use crate::support::*;
 
@@ -121,6 +121,8 @@ impl World<'_> {
 
 /// Runs one sequence. Returns the numbers of samples that were reported, and of those that were due.
 fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (u64, u64) {
+    // Every second sequence.
+    let retries = seed % 2 == 1;
     let what = format!("{}, {kind:?}, seed {seed}, {faults:?}", processor.name);
     let mock = processor.mock();
     let kernel = Kernel::new(processor, kind, &mock);
@@ -152,6 +154,10 @@ fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (
         let fault = faults[random.below(faults.len() as u64) as usize];
         mock.inject_pmi(fault);
         world.log.push(format!("{fault:?}"));
+        if retries {
+            // One access fails, in the interrupt's handler or in the operation, and its retry succeeds.
+            mock.inject(Fault::At(1 + random.below(24) as u32));
+        }
         world.execute(random.below(160));
         mock.inject_pmi(PmiFault::None);
         world.operate(random.below(14), random.below(6) as usize);
