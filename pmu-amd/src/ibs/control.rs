@@ -29,6 +29,16 @@ impl IbsUnit {
         control & registers.enable != 0 && control & registers.period == period
     }
 
+    /// Returns whether the control register is as a stop with a sample left it, after a period of `target`.
+    pub(crate) fn holds_stopped(&self, control: u64, target: u32) -> bool {
+        let registers = self.registers();
+        let is_as_left = match self.capabilities().control2() {
+            true => self.holds(control, target),
+            false => control & (registers.enable | registers.period) == 0,
+        };
+        is_as_left && self.is_valid(control)
+    }
+
     /// Enables the unit for its next sample.
     ///
     /// On a fault the unit is left as it was, or stopped.

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 use crate::ibs::memory::{
-    CAME, HELD, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::IBS_CTL;
@@ -42,7 +42,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let memory = self.memory;
         loop {
             let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
-            match memory.state() & (RUNNING | HELD) {
+            match memory.state() & (RUNNING | HELD | TAKEN) {
                 RUNNING => {}
                 HELD => return Ok(0),
                 _ => return Ok(memory.value.load(Relaxed)),
@@ -87,7 +87,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let (operation, kind) = (MsrOperation::Read, MsrErrorKind::Other);
             return Err(MsrFault { operation, register: IBS_CTL, kind });
         }
-        if self.memory.is(LEFT) && self.memory.is(HELD) {
+        if self.select() == Ok(select) && !self.memory.is(UNKNOWN) {
+            // It was not stopped, and may have a sample whose interrupt is yet to come.
+            return Ok(());
+        }
+        if self.memory.is(LEFT_HELD) {
             self.save_left()?;
         }
         self.memory.select.store(select as u32, Relaxed);
@@ -103,16 +107,18 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Lets the unit go on after a sample, from the value that it has now, unless it is stopped.
     pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
-        if self.memory.state() & (RUNNING | STOPPING) != RUNNING {
+        if self.memory.state() & (RUNNING | STOPPING | TAKEN) != RUNNING | TAKEN {
+            // Only the sample of an event that left was reported: the unit counts.
             return Ok(());
         }
         let found = self.memory.sampled_control();
         let counts_ops = IbsSampling::of_select(self.memory.select.load(Relaxed)).counts_ops();
         let is_random = counts_ops && self.unit.capabilities().count_writable();
         let enabled = self.enable(if is_random { self.unit.count(found) & 0x7F } else { 0 });
-        // It may run, or not.
+        // The unit may run or not. The sample was reported: the next interrupt is not to find it again.
         enabled.inspect_err(|_| {
             self.memory.change(0, UNKNOWN);
+            let _ = self.unit.clear(self.msr, found);
         })
     }
 
@@ -134,6 +140,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             programmed.count += random;
         }
         let values = self.unit.control_values(memory.select.load(Relaxed));
+        memory.change(TAKEN, 0);
         self.unit.enable(self.msr, values, programmed)
     }
 
@@ -146,9 +153,12 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         }
         memory.change(TOOK | CAME, STOPPING);
         let found = self.unit.disable(self.msr).inspect_err(|_| {
-            memory.change(STOPPING, UNKNOWN);
+            // One of the writes may have taken away a sample whose interrupt is yet to come.
+            memory.change(STOPPING, UNKNOWN | LATE);
         })?;
-        let is_mine = before & (RUNNING | UNKNOWN) == RUNNING;
+        // Otherwise the registers were lost, and firmware may have sampled by them.
+        let holds = self.unit.holds(found, memory.target.load(Relaxed));
+        let is_mine = before & (RUNNING | UNKNOWN) == RUNNING && holds;
         let is_valid = self.unit.is_valid(found);
         if before & RUNNING != 0
             && !memory.is(TOOK)
@@ -157,6 +167,9 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let value = memory.value.load(Relaxed).wrapping_add(counted);
             memory.value.store(value & self.mask, Relaxed);
         }
+        // The sample of an event that left is still there, if the registers were not lost after all.
+        let is_kept = before & (RUNNING | LEFT_HELD) == LEFT_HELD
+            && self.unit.holds_stopped(found, memory.target.load(Relaxed));
         let has_trace = self.unit.capabilities().control2();
         let is_left = before & UNKNOWN != 0 && self.unit.is_left_over(found);
         let state = memory.update(|state| {
@@ -166,10 +179,14 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let ran = is_mine || is_left;
             let may_come = !took && (is_valid || ran && !has_trace && state & CAME == 0);
             let late = if may_come { LATE } else { 0 };
-            let gone = if is_mine { 0 } else { HELD };
-            state & !(RUNNING | STOPPING | TOOK | CAME | UNKNOWN | gone) | held | late
+            let gone = match (is_mine, is_kept) {
+                (true, _) => 0,
+                (false, true) => HELD,
+                (false, false) => HELD | LEFT_HELD,
+            };
+            state & !(RUNNING | STOPPING | TAKEN | TOOK | CAME | UNKNOWN | gone) | held | late
         });
-        let is_held = is_valid && is_mine && state & TOOK == 0;
+        let is_held = is_valid && (is_mine && state & TOOK == 0 || is_kept);
         if !is_held && (is_valid || is_left) {
             self.unit.clear(self.msr, found).inspect_err(|_| {
                 memory.change(0, UNKNOWN);
@@ -180,40 +197,53 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Notes that the event whose sample is held leaves the unit. Returns the number of events after the sample until
     /// the next one, or `None` if the interrupt has taken the sample, or takes none.
-    pub(crate) fn leave(&self, event: EventId, period: u64) -> Option<u64> {
+    pub(crate) fn leave(&self, event: EventId, period: u64) -> Result<Option<u64>, MsrFault> {
         let memory = self.memory;
         let state = memory.state();
         if state & HELD == 0 {
-            return None;
+            return Ok(None);
         }
         if state & LEFT != 0 {
             // The sample of another event waits in memory. This one is taken back: the event's next occurrence on a unit
             // is sampled in its place.
-            let taken_back = memory.change(HELD, 0) & HELD != 0;
-            if taken_back {
+            if memory.change(HELD, 0) & HELD != 0 {
                 memory.value.store(0, Relaxed);
+                self.unit.clear(self.msr, 0)?;
             }
-            return None;
+            return Ok(None);
         }
         memory.left.describe(event, period, memory.select.load(Relaxed));
-        let left = |state: u16| if state & HELD != 0 { state | LEFT } else { state };
+        let left = |state: u16| if state & HELD != 0 { state & !HELD | LEFT_HELD } else { state };
         if memory.update(left) & HELD == 0 {
-            return None;
+            return Ok(None);
         }
         self.sampled();
-        Some(memory.reload.load(Relaxed).into())
+        Ok(Some(memory.reload.load(Relaxed).into()))
     }
 
-    /// Moves the sample of an event that left the unit from the unit's registers to memory.
+    /// Moves the sample of an event that left the unit from the unit's registers to memory. The unit is stopped.
+    ///
+    /// The registers count as holding the sample until they are cleared: an interrupt in between would take a valid bit
+    /// that nothing explains for a sample of the event that comes.
     fn save_left(&self) -> Result<(), MsrFault> {
         let memory = self.memory;
         let control = self.unit.read_control(self.msr)?;
-        let sampling = IbsSampling::of_select(memory.left.select());
-        let record = IbsRecord::read(self.unit, self.msr, control, sampling.physical_addresses())?;
-        if memory.is(HELD) {
+        if !memory.is(LEFT) {
+            if !self.unit.is_valid(control) {
+                // The registers were lost, or the interrupt has been.
+                memory.change(LEFT_HELD, 0);
+                return Ok(());
+            }
+            let physical = IbsSampling::of_select(memory.left.select()).physical_addresses();
+            let record = IbsRecord::read(self.unit, self.msr, control, physical)?;
+            if !memory.is(LEFT_HELD) {
+                return Ok(());
+            }
             memory.left.keep(&record, control);
-            memory.change(HELD, 0);
+            memory.update(|state| if state & LEFT_HELD != 0 { state | LEFT } else { state });
         }
+        self.unit.clear(self.msr, control)?;
+        memory.change(LEFT_HELD, 0);
         Ok(())
     }
 

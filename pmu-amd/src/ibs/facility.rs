@@ -11,7 +11,8 @@ use pmu_core::{
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
-    CAME, HELD, IbsMemory, LATE, LEFT, RUNNING, STOPPING, TOOK, UNKNOWN, USABLE, UnitMemory,
+    CAME, HELD, IbsMemory, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE,
+    UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl};
@@ -122,11 +123,10 @@ impl<'a> Ibs<'a> {
         self.each().find(|(kind, _, _)| kind.counter() == counter)
     }
 
-    /// Returns what a request for precise samples is to this processor.
+    /// Returns what a request for precise samples is to the units, or `None` if they sample no such event.
     fn sampling_of(asked: &Asked) -> Option<IbsSampling> {
         let select = asked.select.select_bits();
         match select & EVENT {
-            _ if asked.precision.is_none() => None,
             _ if asked.select.is_of_unit() => Some(IbsSampling::of_select(select as u32)),
             CYCLES => Some(IbsSampling::cycles()),
             RETIRED_OPS => Some(IbsSampling::ops()),
@@ -181,10 +181,14 @@ impl Facility for Ibs<'_> {
     ) -> Result<u32, MsrFault> {
         let (mut interrupts, mut outcome) = (0, Ok(()));
         for (kind, unit, memory) in self.each() {
-            if memory.is(RUNNING | STOPPING | HELD | LEFT | LATE) {
+            if memory.is(RUNNING | STOPPING | HELD | LEFT | LEFT_HELD | LATE) {
                 match self.collect_from(kind, unit, memory, msr, interrupted) {
                     Ok(came) => interrupts += u32::from(came),
-                    Err(fault) => outcome = outcome.and(Err(fault)),
+                    Err(fault) => {
+                        // If a task collects, the interrupt is yet to come.
+                        memory.change(0, LATE);
+                        outcome = outcome.and(Err(fault));
+                    }
                 }
             }
         }
@@ -256,21 +260,29 @@ impl Ibs<'_> {
             let record = IbsRecord::read(unit, msr, control, physical);
             record.inspect_err(|_| self.memory.count_lost())
         };
-        if state & HELD != 0 && !is_valid {
-            // The registers were lost: the event's next occurrence is sampled in its place.
-            memory.value.store(0, Relaxed);
-            memory.change(HELD | if state & LEFT != 0 { LEFT } else { 0 }, 0);
-        } else if state & (HELD | LEFT) == HELD | LEFT {
-            // The sample of an event that left is in the registers.
-            let record = read(memory.left.select());
-            memory.change(HELD | LEFT | LATE, 0);
+        if state & LEFT_HELD != 0 && (is_valid || state & LEFT != 0) {
+            // A task may have moved the sample of an event that left to memory, and be about to clear the registers.
+            let record = (state & LEFT == 0).then(|| read(memory.left.select())).transpose();
+            memory.change(LEFT_HELD | LEFT | LATE, 0);
+            if let Ok(in_registers) = &record {
+                if let Some(record) = in_registers {
+                    memory.left.keep(record, control);
+                }
+                self.left[place] = true;
+            }
             unit.clear(msr, control)?;
-            memory.left.keep(&record?, control);
-            self.left[place] = true;
-            return Ok(true);
+            return record.map(|_| true);
+        }
+        if state & (HELD | LEFT_HELD) != 0 && !is_valid {
+            // The registers were lost. The next occurrence of the event on the unit is sampled in place of its sample.
+            if memory.change(HELD | LEFT_HELD, 0) & HELD != 0 {
+                memory.value.store(0, Relaxed);
+            } else {
+                self.memory.count_lost();
+            }
         }
         let came = memory.change(LATE, 0) & LATE != 0;
-        if state & (HELD | LEFT) == LEFT {
+        if state & LEFT != 0 {
             memory.change(LEFT, 0);
             self.left[place] = true;
         }
@@ -297,6 +309,8 @@ impl Ibs<'_> {
             // The unit stays stopped.
             memory.change(HELD, if state & STOPPING != 0 { TOOK } else { 0 });
             unit.clear(msr, control)?;
+        } else {
+            memory.change(0, TAKEN);
         }
         record.map(|_| true)
     }
@@ -387,8 +401,12 @@ impl EventFacility for Ibs<'_> {
     }
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
-        let Some(sampling) = Self::sampling_of(asked) else { return Ok(counters) };
-        self.check(asked, sampling).map_err(CounterError::NotPrecise)?;
+        if asked.precision.is_none() {
+            return Ok(counters);
+        }
+        let sampling = Self::sampling_of(asked).ok_or(NotPrecise::Event);
+        let checked = sampling.and_then(|sampling| self.check(asked, sampling).map(|()| sampling));
+        let sampling = checked.map_err(CounterError::NotPrecise)?;
         let levels = asked.select.select_bits() & MODES;
         asked.select = EventSelect::from_bits(levels | sampling.select().select_bits());
         (asked.precision, asked.parts) = (None, SampleParts::NONE);
@@ -423,12 +441,19 @@ impl EventFacility for Ibs<'_> {
     ) -> Result<Waiting, MsrFault> {
         let Some((_, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
         let counter = UnitCounter::new(unit, memory, msr, &registers(unit));
-        let reloaded = counter.leave(event.id(), event.period_under_way());
+        let reloaded = counter.leave(event.id(), event.period_under_way())?;
         Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
     }
 
-    fn has_waiting<M: MsrBackend>(&self, _: &M) -> Result<bool, MsrFault> {
-        Ok(self.each().any(|(_, _, memory)| memory.is(HELD | LEFT)))
+    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+        for (_, unit, memory) in self.each() {
+            if memory.is(HELD | LEFT | LEFT_HELD)
+                || memory.is(RUNNING) && unit.is_valid(unit.read_control(msr)?)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn forget(&self, event: EventId) {

@@ -68,12 +68,17 @@ pub(crate) const STOPPING: u16 = 1 << 2;
 pub(crate) const TOOK: u16 = 1 << 3;
 /// An interrupt came that may be the one of a sample without a trace.
 pub(crate) const CAME: u16 = 1 << 4;
-/// The unit stopped with a sample, which is in its registers.
+/// The unit stopped with a sample of the event that is on it. The sample is in the unit's registers.
 pub(crate) const HELD: u16 = 1 << 5;
-/// The event of a sample left the unit. The sample is in the unit's registers if it is held, else in memory.
+/// The sample of an event that left the unit is in memory.
 pub(crate) const LEFT: u16 = 1 << 6;
 /// The interrupt of a sample is yet to come although the unit has stopped.
 pub(crate) const LATE: u16 = 1 << 7;
+/// The sample of an event that left the unit is in the unit's registers. If it is in memory, too, the registers are
+/// about to be cleared.
+pub(crate) const LEFT_HELD: u16 = 1 << 9;
+/// The interrupt has taken a sample, and the unit has not gone on yet.
+pub(crate) const TAKEN: u16 = 1 << 10;
 /// The registers are another owner's, or were.
 pub(crate) const UNKNOWN: u16 = 1 << 8;
 
@@ -95,8 +100,8 @@ impl IbsMemory {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of samples that were not reported, because their registers could not be read. The number
-    /// wraps around after 2³² − 1.
+    /// Returns the number of samples that were not reported, because their registers could not be read, or had lost
+    /// their contents before the interrupt. The number wraps around after 2³² − 1.
     pub fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
     }

@@ -2,10 +2,9 @@
 
 use std::sync::Mutex;
 
-use pmu_amd::ibs::{Ibs, IbsRecord, IbsSampler};
 use pmu_core::{
-    InterfaceError, InterruptFrame, KProfileSource, PlainFrame, ProcessorNumber, SampledFrame,
-    service_with,
+    EventId, InterfaceError, InterruptFrame, KProfileSource, PlainFrame, ProcessorNumber,
+    SampledFrame, service,
 };
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
@@ -19,13 +18,13 @@ const SOURCE: KProfileSource = KProfileSource::new(0x7000).unwrap();
 /// The address at which every interrupt comes.
 const INTERRUPTED: u64 = 0x7F_0000;
 
-/// A machine of one processor, whose only source is its sampler.
-struct Hardware<'s, 'a, 'm> {
-    sampler: &'s mut IbsSampler<'a, &'m Mock<'m>>,
-    processor: Processor,
+/// A machine of one processor, whose only source is the event of a sampling unit.
+struct Hardware<'s, 'm> {
+    session: &'s mut Session<'m>,
+    event: EventId,
 }
 
-impl ProfileHardware for Hardware<'_, '_, '_> {
+impl ProfileHardware for Hardware<'_, '_> {
     fn this_processor(&self) -> ProcessorNumber {
         ProcessorNumber::from_index(0)
     }
@@ -39,11 +38,12 @@ impl ProfileHardware for Hardware<'_, '_, '_> {
         source == SOURCE
     }
     fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        let request = self.processor.request(self.sampler.unit().kind());
-        self.sampler.start(&request).map_err(|_| InterfaceError::UnsupportedSource(source))
+        let started = self.session.start_event(self.event, 0);
+        started.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
     fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        self.sampler.stop().map_err(|_| InterfaceError::UnsupportedSource(source))
+        let stopped = self.session.stop_event(self.event, 0);
+        stopped.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
 }
 
@@ -66,21 +66,21 @@ fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started()
             let what = format!("{}, {kind:?}, {late}", processor.name);
             let profiles = Profiles::<4, 1>::new();
             let mock = processor.mock();
-            let kernel = Kernel::new(processor.unit(kind), &mock);
+            let kernel = Kernel::new(processor, kind, &mock);
             let frame =
                 PlainFrame { pc: INTERRUPTED, cs: 8, flags: 2, processor: 0, process: None };
             let handler = |mock: &Mock<'_>| {
-                let ibs = Ibs::new(&kernel.unit, &kernel.memory, |record: &IbsRecord| {
-                    let exact = SampledFrame::new(&frame, record.address(&kernel.unit));
-                    profiles.interrupt(&exact, SOURCE);
+                let memory = &kernel.counter_memory;
+                let serviced = service(&kernel.source(), mock, mock, memory, |sample| {
+                    let address = sample.instruction().and_then(|found| found.address);
+                    profiles.interrupt(&SampledFrame::new(&frame, address), SOURCE);
                 });
-                let counters = &kernel.counter_memory;
-                let serviced = service_with(&kernel.source(), mock, mock, counters, ibs, |_, _| ());
                 assert_eq!(serviced.map(|serviced| serviced.claim.interrupts()), Ok(1));
             };
             mock.on_interrupt(&handler);
-            let mut sampler = IbsSampler::take(kernel.unit, &mock, &mock, &kernel.memory).unwrap();
-            let mut hardware = Hardware { sampler: &mut sampler, processor };
+            let mut session = kernel.take(&mock);
+            let event = session.open_event(&kernel.counters, &processor.event(kind)).unwrap();
+            let mut hardware = Hardware { session: &mut session, event };
             let called = Mutex::new(vec![]);
             let callback = |frame: &dyn InterruptFrame, source: KProfileSource| {
                 assert_eq!((source, frame.cs(), frame.flags()), (SOURCE, 8, 2));
@@ -101,13 +101,13 @@ fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started()
             let rules = Rules::default();
             let basic = ProfileObject::basic(rules, request, &hardware).unwrap();
             let callback = ProfileObject::callback(rules, SOURCE, &callback).unwrap();
-            let stop = |object: &ProfileObject<'_>, hardware: &mut Hardware<'_, '_, '_>| {
+            let stop = |object: &ProfileObject<'_>, hardware: &mut Hardware<'_, '_>| {
                 let stopping = profiles.try_stop(object, hardware).unwrap();
                 assert!(stopping.is_over());
                 stopping.hardware().unwrap();
             };
             // SAFETY: both objects are stopped below.
-            let start = |object, hardware: &mut Hardware<'_, '_, '_>| unsafe {
+            let start = |object, hardware: &mut Hardware<'_, '_>| unsafe {
                 profiles.try_start_borrowed(object, hardware)
             };
             start(&basic, &mut hardware).unwrap();
@@ -120,7 +120,7 @@ fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started()
             }
             stop(&basic, &mut hardware);
             stop(&callback, &mut hardware);
-            let sampled = kernel.sampled.borrow().clone();
+            let sampled = kernel.sampled();
             assert!(!kernel.run(&mock, 2 * PERIOD), "{what}");
             if late == Deviations::NONE {
                 assert_eq!(*called.lock().unwrap(), *sampled, "{what}");

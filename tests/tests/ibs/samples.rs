@@ -240,7 +240,7 @@ fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
             assert!(!kernel.run(&mock, 200), "{what}: stopped");
             session.start_event(event, 0).unwrap();
         }
-        let exact = kind == IbsKind::Op && processor.unit(kind).capabilities().count_writable();
+        let exact = processor.is_exact(kind);
         // Without a count that can be written, the shortest period is longer than what is left.
         let (least, most) = match (kind, exact) {
             (_, true) => (40, 40),
@@ -322,7 +322,7 @@ fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
     mock.set_extended_entry(1, 0x400);
     let mut session = kernel.take(&mock);
     assert!(kernel.start(&mut session, &processor.event(IbsKind::Op)).is_ok());
-    assert_eq!(kernel.try_take(&mock).map(drop), Err(CounterError::MemoryInUse));
+    assert_eq!(kernel.try_take(&mock, CounterSet::ALL).map(drop), Err(CounterError::MemoryInUse));
 }
 
 #[test]

@@ -5,12 +5,14 @@ use core::cell::{Cell, RefCell};
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventTable, MAX_COUNTERS, OpenedEvents, Sample, service,
+    Event, EventEntry, EventId, EventStatus, EventTable, MAX_COUNTERS, MsrOperation, OpenedEvents,
+    Sample, service,
 };
 use pmu_tests::opened::fed_events;
-use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+use pmu_virt::mock::{Deviation, Deviations, MockMsr, Record};
 use pmu_virt::{
-    AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
+    AmdConfiguration, Configuration, FedFetch, FedOp, GuestFacility, IbsConfiguration, Read,
+    VirtualIbs, VirtualPmu, Writer,
 };
 
 use pmu_tests::ibs_processor as processor;
@@ -83,6 +85,11 @@ impl Processor {
         mock
     }
 
+    /// Returns whether the unit's count can be written: what is left of a period goes on exactly.
+    pub(crate) fn is_exact(&self, kind: IbsKind) -> bool {
+        kind == IbsKind::Op && self.unit(kind).capabilities().count_writable()
+    }
+
     /// Returns a request that the unit can do.
     pub(crate) fn request(&self, kind: IbsKind) -> IbsSampling {
         match kind {
@@ -111,15 +118,69 @@ pub(crate) fn step(mock: &Mock<'_>, kind: IbsKind, address: u64) -> bool {
     }
 }
 
+/// The control register of a unit, and its bits that enable it and set its valid bit.
+pub(crate) fn control(kind: IbsKind) -> (u32, u64, u64) {
+    match kind {
+        IbsKind::Fetch => (0xC001_1030, 1 << 48, 1 << 49),
+        IbsKind::Op => (0xC001_1033, 1 << 17, 1 << 18),
+    }
+}
+
+/// The second control register of a unit, which only some processors have.
+pub(crate) fn second_control(kind: IbsKind) -> u32 {
+    match kind {
+        IbsKind::Fetch => 0xC001_103F,
+        IbsKind::Op => 0xC001_103E,
+    }
+}
+
+/// Reads a register of the units, without an access of the driver.
+pub(crate) fn read(mock: &Mock<'_>, register: u32) -> u64 {
+    match mock.with_sampling_unit(|unit| unit.read(register)) {
+        Some(Read::Value(value)) => value,
+        _ => 0,
+    }
+}
+
+/// Returns whether the unit has a sample.
+pub(crate) fn is_valid(mock: &Mock<'_>, kind: IbsKind) -> bool {
+    let (register, _, valid) = control(kind);
+    read(mock, register) & valid != 0
+}
+
+/// Returns whether a unit is enabled.
+pub(crate) fn is_enabled(mock: &Mock<'_>) -> bool {
+    mock.with_sampling_unit(|unit| unit.is_enabled()) == Some(true)
+}
+
+/// Lets another owner sample by a unit, which is free.
+pub(crate) fn sample_as_another(mock: &Mock<'_>, kind: IbsKind) {
+    let (register, enable, _) = control(kind);
+    let _ = mock.with_sampling_unit(|unit| {
+        let _ = unit.write(Writer::Guest, register, enable | 9);
+        let _ = unit.write(Writer::Guest, second_control(kind), 0);
+    });
+}
+
+/// Returns whether an event is on a counter.
+pub(crate) fn is_on(session: &Session<'_>, event: EventId) -> bool {
+    matches!(session.event_status(event), Ok(EventStatus::Active(_)))
+}
+
 /// Declares the mock of a processor, a kernel that handles its interrupts, and a session with its counters and units.
 macro_rules! sampler {
     ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident) => {
+        $crate::support::sampler!(
+            $processor, $kind => $mock, $kernel, $sampler, pmu_core::CounterSet::ALL
+        );
+    };
+    ($processor:expr, $kind:expr => $mock:ident, $kernel:ident, $sampler:ident, $only:expr) => {
         let $mock = $processor.mock();
         let $kernel = $crate::support::Kernel::new($processor, $kind, &$mock);
         let handler = |mock: &$crate::support::Mock<'_>| $kernel.handle(mock);
         $mock.on_interrupt(&handler);
         #[allow(unused_mut, reason = "a test may only read the session")]
-        let mut $sampler = $kernel.take(&$mock);
+        let mut $sampler = $kernel.try_take(&$mock, $only).unwrap();
     };
 }
 pub(crate) use sampler;
@@ -137,7 +198,7 @@ pub(crate) struct Kernel {
     pub(crate) counters: CounterUnit,
     pub(crate) memory: IbsMemory,
     pub(crate) counter_memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
-    pub(crate) table: EventTable<[EventEntry; 8]>,
+    pub(crate) table: EventTable<[EventEntry; 12]>,
     /// Addresses that were sampled, by the processor: fetches and ops.
     pub(crate) sampled: [RefCell<Vec<u64>>; 2],
     /// Addresses that were reported, by the driver: of fetches and of ops.
@@ -149,7 +210,25 @@ pub(crate) struct Kernel {
     pub(crate) unknown: Cell<u32>,
     expects: Cell<bool>,
     pub(crate) faulted: Cell<u32>,
+    /// The period that each sample ends; 0: any.
+    pub(crate) period: Cell<u64>,
+    /// Every sample and overflow that was reported.
+    pub(crate) seen: RefCell<Vec<Seen>>,
+    /// Called with each sample, after it was noted.
+    pub(crate) react: RefCell<Option<Reaction>>,
     next: Cell<u64>,
+}
+
+type Reaction = Box<dyn Fn(&Kernel, &Seen)>;
+
+/// A sample, or an overflow, as it was reported.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) event: EventId,
+    pub(crate) tag: u64,
+    pub(crate) period: u64,
+    /// Address of the sampled fetch or op; `None`: an overflow.
+    pub(crate) address: Option<u64>,
 }
 
 impl Kernel {
@@ -169,6 +248,9 @@ impl Kernel {
             unknown: Cell::new(0),
             expects: Cell::new(false),
             faulted: Cell::new(0),
+            period: Cell::new(PERIOD.into()),
+            seen: RefCell::default(),
+            react: RefCell::default(),
             next: Cell::new(0x40_0000),
         }
     }
@@ -178,23 +260,21 @@ impl Kernel {
         OpenedEvents::new(&self.counters, &self.table as &EventTable).with(ibs)
     }
 
-    /// Takes the processor's counters and units.
-    pub(crate) fn try_take<'m>(&'m self, mock: &'m Mock<'m>) -> Result<Session<'m>, CounterError> {
-        let unit = &self.counters;
-        let session = CounterSession::take(
-            self.source(),
-            unit,
-            CounterSet::ALL,
-            mock,
-            mock,
-            &self.counter_memory,
-        )?;
+    /// Takes those of the processor's counters and units.
+    pub(crate) fn try_take<'m>(
+        &'m self,
+        mock: &'m Mock<'m>,
+        only: CounterSet,
+    ) -> Result<Session<'m>, CounterError> {
+        let (unit, memory) = (&self.counters, &self.counter_memory);
+        let session = CounterSession::take(self.source(), unit, only, mock, mock, memory)?;
         self.table.set_min_period(1);
         Ok(session)
     }
 
+    /// Takes the processor's counters and units.
     pub(crate) fn take<'m>(&'m self, mock: &'m Mock<'m>) -> Session<'m> {
-        self.try_take(mock).unwrap()
+        self.try_take(mock, CounterSet::ALL).unwrap()
     }
 
     /// Opens and starts an event.
@@ -224,18 +304,69 @@ impl Kernel {
                 count(&self.claimed, claim.interrupts());
                 self.expects.set(self.expects.get() | (claim == Claim::OursAndMore));
             }
-            Err(_) => count(&self.faulted, 1),
+            Err(_) => {
+                // It is to be treated as one that stands for two.
+                count(&self.faulted, 1);
+                self.expects.set(true);
+            }
         }
     }
 
     /// Notes a reported sample, or an overflow.
     pub(crate) fn note(&self, sample: &Sample<'_, Ibs<'_>>) {
-        let Some(address) = sample.instruction().map(|found| found.address) else {
+        let found = sample.instruction();
+        let address = found.map(|found| found.address.expect("an address"));
+        let (event, tag, period) = (sample.event, sample.tag, sample.period);
+        let seen = Seen { event, tag, period, address };
+        self.seen.borrow_mut().push(seen);
+        if let Some(react) = &*self.react.borrow() {
+            react(self, &seen);
+        }
+        let Some(address) = address else {
             return self.overflows.set(self.overflows.get() + 1);
         };
-        assert_eq!(sample.period, PERIOD.into());
+        if self.period.get() != 0 {
+            assert_eq!(period, self.period.get());
+        }
         let ops = matches!(sample.facility().record(), Some(IbsRecord::Op(_)));
-        self.reported[usize::from(ops)].borrow_mut().push(address.expect("an address"));
+        self.reported[usize::from(ops)].borrow_mut().push(address);
+    }
+
+    /// Returns the addresses that were reported of the events of this tag.
+    pub(crate) fn of_tag(&self, tag: u64) -> Vec<u64> {
+        let seen = self.seen.borrow();
+        seen.iter().filter(|seen| seen.tag == tag).filter_map(|seen| seen.address).collect()
+    }
+
+    /// Executes this number of instructions, of which each is at its own address.
+    pub(crate) fn pass(&self, mock: &Mock<'_>, kind: IbsKind, number: u32) {
+        let end = self.next.get() + 16 * u64::from(number);
+        while self.next.get() < end {
+            let rest = (end - self.next.get()) / 16;
+            self.run_of(mock, kind, rest as u32);
+        }
+    }
+
+    /// Executes instructions until a sample is reported, most of them at once. Returns their number; `None`: `most`
+    /// were executed.
+    pub(crate) fn distance(&self, mock: &Mock<'_>, kind: IbsKind, most: u64) -> Option<u64> {
+        let (before, mut passed) = (self.seen.borrow().len(), 0);
+        while passed < most {
+            let next = mock.with_sampling_unit(|unit| unit.next_sample()).unwrap_or_default();
+            let next = match kind {
+                IbsKind::Fetch => next.fetches,
+                IbsKind::Op => next.ops.or(next.cycles),
+            };
+            let skipped = next.unwrap_or(most).min(most - passed) - 1;
+            mock.with_sampling_unit(|unit| unit.pass(skipped, skipped, skipped));
+            passed += skipped + 1;
+
+            self.run_of(mock, kind, 1);
+            if self.seen.borrow().len() != before {
+                return Some(passed);
+            }
+        }
+        None
     }
 
     /// Executes instructions, each at its own address, until one is sampled, or `most` were executed.
@@ -267,6 +398,19 @@ impl Kernel {
     /// Returns the addresses that the unit of the test sampled.
     pub(crate) fn sampled(&self) -> Vec<u64> {
         self.sampled[self.kind as usize].borrow().clone()
+    }
+
+    /// Takes back the newest sample, which came just before the access `last`, if that access stopped the unit by the
+    /// register that also has the valid bit: nothing tells such a sample if its interrupt is late, and its event's next
+    /// occurrence is sampled in its place. In the old model the late interrupt reported it.
+    pub(crate) fn forget_without_trace(&self, kind: IbsKind, last: Option<Record>) {
+        let has_second = self.units.get(kind).is_some_and(|unit| unit.capabilities().control2());
+        let is_stop = |last: Record| {
+            (last.operation, last.register) == (MsrOperation::Write, control(kind).0)
+        };
+        if !has_second && last.is_some_and(is_stop) {
+            self.sampled[kind as usize].borrow_mut().pop();
+        }
     }
 
     /// Checks that each sample was reported once, in order.

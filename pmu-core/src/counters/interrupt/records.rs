@@ -86,9 +86,15 @@ where
         let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
         let read = read_counter(self.source, self.msr, &registers);
         let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
+        let (_, began) = entry.accumulated();
         entry.accumulate_precise(value, registers.mask());
         let chunk = entry.period.next_chunk(registers.max_reload());
-        let preload = registers.preload(chunk);
+        let mut preload = registers.preload(chunk);
+        if S::Facility::UNITS && registers.is_unit() {
+            // The unit has stopped. Its sample came as many events late as it has counted already.
+            let late = value.wrapping_sub(began) & registers.mask();
+            preload += late.min(chunk.saturating_sub(1));
+        }
         entry.loaded(preload);
         if S::Facility::UNITS && registers.is_unit() {
             let access = UnitAccess::WriteValue(preload);

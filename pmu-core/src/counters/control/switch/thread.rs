@@ -77,6 +77,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let together = self.counters_together(events);
         let mut outcome = Ok(());
         SwitchError::add(&mut outcome, 0, self.pause(together));
+        // A unit's sample waits once the unit has stopped. If a unit cannot be stopped, its event's detaching tells.
+        for unit in self.units_of(together).iter() {
+            let _ = self.set_control(&self.registers(unit), 0);
+        }
         if S::Facility::RECORDS && self.opened_of(events).any(EventEntry::is_precise) {
             // Before the events are closed. Records of an event that has no counter any more may wait, too.
             SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));

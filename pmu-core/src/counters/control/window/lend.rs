@@ -241,7 +241,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Resumes these counters, some of which are stopped, after a failure.
     fn undo(&self, own: CounterSet, gate: u64, error: CounterError) -> CounterError {
-        for (counter, slot) in self.slots_of(own) {
+        // The sample of a unit is in its registers: its interrupt is yet to come, or has been.
+        for (counter, slot) in self.slots_of(own.without(self.units_of(own))) {
             if self.load_due(counter).is_err() {
                 slot.store(SlotState::Faulted);
             }
