@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
+use crate::counters::hooks::division::divided_by;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::Facility;
@@ -75,7 +76,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         memory: &'a CounterMemory,
     ) -> Result<Self, CounterError> {
         let only = if !opens_events(&source) { only & CounterSet::GENERAL } else { only };
-        let declared = source.unit().shared_with(processor) & only;
+        let mut declared = source.unit().shared_with(processor) & only;
+        if S::Facility::DIVIDES && !(declared & CounterSet::FIXED).is_empty() {
+            // The first processor's unit may lack it. Its registers are where those of the shared counters are.
+            declared = declared | divided_by(&source) & processor.counters() & only;
+        }
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();
         if declared.is_empty() {

@@ -3,7 +3,9 @@
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use crate::counters::names::counter_id::CounterId;
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::select::EventSelect;
@@ -264,6 +266,20 @@ impl Division<'_> {
         self.memory.0.fetch_and(!(STALE | USED), AcqRel);
         Ok(())
     }
+}
+
+/// Returns the counters of a source: those of its unit, and the one that is divided on this processor. On a hybrid
+/// machine, the first processor's unit may lack that counter.
+#[inline(always)]
+pub(crate) fn counters_of<S: EventSource>(source: &S) -> CounterSet {
+    let counters = source.unit().counters();
+    if S::Facility::DIVIDES { counters | divided_by(source) } else { counters }
+}
+
+/// Returns the counter of a source's facility that is divided on this processor.
+pub(crate) fn divided_by<S: EventSource>(source: &S) -> CounterSet {
+    let facility = source.facility();
+    facility.division().map_or(CounterSet::NONE, |division| division.counter.only())
 }
 
 const _: () = assert!(size_of::<DivisionMemory>() == 1);

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::error::{CounterError, GroupError, no_such};
 use crate::counters::events::count::EventCount;
-use crate::counters::hooks::division::Division;
+use crate::counters::hooks::division::{Division, counters_of};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
@@ -128,7 +128,7 @@ fn counter_of<S: EventSource>(
         Some(SlotState::Running { event: of, .. }) => of == event,
         _ => false,
     };
-    memory.verified(source.unit().counters()).iter().find(runs)
+    memory.verified(counters_of(source)).iter().find(runs)
 }
 
 /// Reads the count of one event.

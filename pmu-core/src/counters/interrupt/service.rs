@@ -1,6 +1,7 @@
 //! The entry of the interrupt path: `service`.
 
 use crate::counters::error::ServiceError;
+use crate::counters::hooks::division::counters_of;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::claim::Serviced;
@@ -126,7 +127,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
 ) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
-    let own = memory.verified(unit.counters());
+    let own = memory.verified(counters_of(source));
     if B::ALONE && (own.is_empty() || !memory.is_idle()) && !memory.is_lent() {
         return serve_alone(msr, memory, facility);
     }
