@@ -185,24 +185,29 @@ fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
     }
 }
 
-/// The slots' counter wraps three times while a function runs for hours.
+/// The slots' counter wraps three times while a function runs for hours, also where the first processor lacks it.
 #[test]
 fn a_function_of_hours_is_counted_over_the_wraps_of_the_slots() {
-    for level_2 in [false, true] {
-        let (machine, pmu) = machine([p_core(); PROCESSORS], level_2);
-        machine.up();
-        const HOURS: u64 = (3 << 48) / 255 + 9;
-        let counts = pmu.count_slots(Event::kernel_only, || pass(machine, 0, HOURS));
-        let counts = counts.unwrap();
-        assert_eq!(counts.slots, 255 * HOURS);
-        for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
-            let off = counts.of(part).unwrap().abs_diff(u64::from(share) * HOURS);
-            assert!(off <= HOURS, "{part}: {off}");
+    const HOURS: u64 = (3 << 48) / 255 + 9;
+    let (large, small) = (p_core(), e_core());
+    for (processors, processor) in [([large; PROCESSORS], 0), ([small, large, small], 1)] {
+        for level_2 in [false, true] {
+            let (machine, pmu) = machine(processors, level_2);
+            machine.up();
+            let counts = machine.on(processor, || {
+                pmu.count_slots(Event::kernel_only, || pass(machine, processor, HOURS))
+            });
+            let counts = counts.unwrap();
+            assert_eq!(counts.slots, 255 * HOURS);
+            for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
+                let off = counts.of(part).unwrap().abs_diff(u64::from(share) * HOURS);
+                assert!(off <= HOURS, "{part}: {off}");
+            }
+            let claims: Vec<_> =
+                machine.interrupted.take().into_iter().map(|(_, of)| of.claim).collect();
+            assert_eq!(claims, [Claim::Ours; 3]);
+            machine.down();
         }
-        let claims: Vec<_> =
-            machine.interrupted.take().into_iter().map(|(_, of)| of.claim).collect();
-        assert_eq!(claims, [Claim::Ours; 3]);
-        machine.down();
     }
 }
 
