@@ -117,9 +117,10 @@ impl TopDownUnit {
     }
 
     /// Returns the events of the issue slots, to be opened as one group:
-    /// - On a P-core, the slots, and then the [parts](Event::part) in the order of [`TopDownPart::LEVEL_1`] and
-    ///   [`TopDownPart::LEVEL_2`]. They take one counter, and are counted by a session whose event source has the
-    ///   facility [`TopDown`](crate::topdown::TopDown).
+    /// - On a P-core, the slots, and then the [parts](Event::part) in the order of
+    ///   [`LEVEL_1`](crate::topdown::TopDownPart::LEVEL_1) and [`LEVEL_2`](crate::topdown::TopDownPart::LEVEL_2). They
+    ///   take one counter, and are counted by a session whose event source has the facility
+    ///   [`TopDown`](crate::topdown::TopDown).
     /// - On an E-core, the parts of level 1, which are ordinary events. They take four counters of any session. A part
     ///   whose fixed counter is not among `usable` has a general counter: on a hybrid machine, a session has only
     ///   counters that the first processor has, too.

@@ -101,12 +101,6 @@ pub(crate) fn has_level_2(machine: &Machine, processor: usize, level_2: bool) ->
     level_2 && !is_e_core(machine, processor)
 }
 
-/// Returns whether a processor's session has the counter of the slots: on a hybrid machine, a session has only counters
-/// that the first processor has, too.
-pub(crate) fn can_count(machine: &Machine, processor: usize) -> bool {
-    is_e_core(machine, processor) || !is_e_core(machine, 0)
-}
-
 /// The error of an event of the slots that finds no counter.
 pub(crate) fn no_counter(reason: CounterError) -> PmuError {
     PmuError::Group(GroupError { member: Some(0), reason })
@@ -130,12 +124,6 @@ fn a_kernel_asks_where_the_slots_of_a_function_go_on_every_type_of_core() {
             });
             pass(machine, processor, 50); // after
             assert!(running(&machine.mocks[processor]).is_empty());
-            if !can_count(machine, processor) {
-                let refused = GroupError::from(CounterError::NoCounterForEvent);
-                let refused = GroupError { member: Some(0), ..refused };
-                assert_eq!(counts, Err(PmuError::Group(refused)));
-                continue;
-            }
             check(&counts.unwrap(), times, has_level_2(machine, processor, level_2), 1);
             assert_eq!(counts.unwrap().per_mille(TopDownPart::Retiring), Some(392));
         }
@@ -197,24 +185,29 @@ fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
     }
 }
 
-/// The slots' counter wraps three times while a function runs for hours.
+/// The slots' counter wraps three times while a function runs for hours, also where the first processor lacks it.
 #[test]
 fn a_function_of_hours_is_counted_over_the_wraps_of_the_slots() {
-    for level_2 in [false, true] {
-        let (machine, pmu) = machine([p_core(); PROCESSORS], level_2);
-        machine.up();
-        const HOURS: u64 = (3 << 48) / 255 + 9;
-        let counts = pmu.count_slots(Event::kernel_only, || pass(machine, 0, HOURS));
-        let counts = counts.unwrap();
-        assert_eq!(counts.slots, 255 * HOURS);
-        for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
-            let off = counts.of(part).unwrap().abs_diff(u64::from(share) * HOURS);
-            assert!(off <= HOURS, "{part}: {off}");
+    const HOURS: u64 = (3 << 48) / 255 + 9;
+    let (large, small) = (p_core(), e_core());
+    for (processors, processor) in [([large; PROCESSORS], 0), ([small, large, small], 1)] {
+        for level_2 in [false, true] {
+            let (machine, pmu) = machine(processors, level_2);
+            machine.up();
+            let counts = machine.on(processor, || {
+                pmu.count_slots(Event::kernel_only, || pass(machine, processor, HOURS))
+            });
+            let counts = counts.unwrap();
+            assert_eq!(counts.slots, 255 * HOURS);
+            for (part, share) in TopDownPart::LEVEL_1.into_iter().zip(MIX.shares) {
+                let off = counts.of(part).unwrap().abs_diff(u64::from(share) * HOURS);
+                assert!(off <= HOURS, "{part}: {off}");
+            }
+            let claims: Vec<_> =
+                machine.interrupted.take().into_iter().map(|(_, of)| of.claim).collect();
+            assert_eq!(claims, [Claim::Ours; 3]);
+            machine.down();
         }
-        let claims: Vec<_> =
-            machine.interrupted.take().into_iter().map(|(_, of)| of.claim).collect();
-        assert_eq!(claims, [Claim::Ours; 3]);
-        machine.down();
     }
 }
 
@@ -370,20 +363,19 @@ fn the_slots_of_threads_follow_them_beside_their_events() {
             let (processor, [one, other]) = (round % PROCESSORS, &mut threads);
             let (thread, times) = (round / PROCESSORS % 2, 3 + round as u64);
             let thread_of = if thread == 0 { one } else { other };
-            let counted = if can_count(machine, processor) { times } else { 0 };
             machine.on(processor, || {
                 switch(pmu, None, Some(thread_of)).unwrap();
                 pass(machine, processor, times);
                 machine.happen(processor, Happens::Instructions, 10 * times);
                 let (running, _) = thread_of.read(pmu, processor);
-                assert_eq!(running.slots, 255 * (expected[thread][0] + counted));
+                assert_eq!(running.slots, 255 * (expected[thread][0] + times));
                 switch(pmu, Some(thread_of), None).unwrap();
             });
             pass(machine, processor, 99); // a thread that is not counted
-            expected[thread][0] += counted;
+            expected[thread][0] += times;
             expected[thread][1] += 10 * times;
             let is_large = !is_e_core(machine, processor);
-            of_p_cores[thread] += if is_large { counted } else { 0 };
+            of_p_cores[thread] += if is_large { times } else { 0 };
         }
         for (number, thread) in threads.iter().enumerate() {
             let [times, instructions] = expected[number];

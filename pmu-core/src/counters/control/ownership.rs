@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::event_source::{EventSource, divided_by, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Moment;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
@@ -79,6 +79,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let mut declared = source.unit().shared_with(processor) & only;
         if S::Facility::UNITS {
             declared = declared | source.facility().units() & only;
+        }
+        if S::Facility::DIVIDES && !(declared & CounterSet::FIXED).is_empty() {
+            // The first processor's unit may lack it. Its registers are where those of the shared counters are.
+            declared = declared | divided_by(&source) & processor.counters() & only;
         }
         let mut counters = Self::unopened(source, declared, msr, platform, memory);
         let candidates = counters.candidates();

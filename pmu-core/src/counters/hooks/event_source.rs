@@ -125,11 +125,19 @@ pub(crate) fn registers_of<S: EventSource>(source: &S, counter: CounterId) -> Co
     of_facility.unwrap_or_else(|| source.unit().registers(counter))
 }
 
-/// Returns the counters that a session of the source may have.
-#[inline]
+/// Returns the counters that a session of the source may have: those of its unit, the facility's units, and the counter
+/// that is divided on this processor. On a hybrid machine, the first processor's unit may lack that counter.
+#[inline(always)]
 pub(crate) fn counters_of<S: EventSource>(source: &S) -> CounterSet {
     let counters = source.unit().counters();
-    if S::Facility::UNITS { counters | source.facility().units() } else { counters }
+    let counters = if S::Facility::UNITS { counters | source.facility().units() } else { counters };
+    if S::Facility::DIVIDES { counters | divided_by(source) } else { counters }
+}
+
+/// Returns the counter of a source's facility that is divided on this processor.
+pub(crate) fn divided_by<S: EventSource>(source: &S) -> CounterSet {
+    let facility = source.facility();
+    facility.division().map_or(CounterSet::NONE, |division| division.counter.only())
 }
 
 /// Reads a counter, with one retry.
