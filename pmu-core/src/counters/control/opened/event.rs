@@ -50,6 +50,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   [branches](Event::with_branches) that it asks for.
     /// - [`NotPrecise`](CounterError::NotPrecise): the event cannot be sampled as [precisely](Event::precise) as it
     ///   asks.
+    /// - [`NotDivided`](CounterError::NotDivided): the event is a [part](Event::part), and no event before it in its
+    ///   group is divided into this part.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -346,7 +348,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If the
-    /// event is on a counter, this costs one RDPMC.
+    /// event is on a counter, this costs one RDPMC. If hardware divides the event into [parts](Event::part), the call
+    /// also updates the parts' counts; a read of a part reads the event that is divided.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
