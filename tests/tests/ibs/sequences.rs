@@ -25,6 +25,8 @@ struct World<'m> {
     is_exact: bool,
     /// Accesses fail with their retries: a unit that cannot be stopped samples for no event.
     lasting: bool,
+    /// Interrupts of another owner's.
+    foreign: u32,
     session: Session<'m>,
     events: Vec<(u64, EventId)>,
     threads: [[ThreadEvent; 1]; 2],
@@ -71,6 +73,7 @@ impl World<'_> {
             11 => format!("{:?}", session.report_samples(note)),
             12 => {
                 // An interrupt of another owner's.
+                self.foreign += 1;
                 self.mock.interrupt_from_elsewhere();
                 String::new()
             }
@@ -168,8 +171,19 @@ fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (
     if lasting {
         mock.on_access(&before);
     }
-    let mut world =
-        World { kernel, mock, is_exact, lasting, session, events, threads, counted, sampled, log };
+    let mut world = World {
+        kernel,
+        mock,
+        is_exact,
+        lasting,
+        foreign: 0,
+        session,
+        events,
+        threads,
+        counted,
+        sampled,
+        log,
+    };
     let mut random = Random((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     for _ in 0..200 {
         let fault = faults[random.below(faults.len() as u64) as usize];
@@ -197,6 +211,8 @@ fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (
     mock.deliver_sample();
     world.session.report_samples(|sample| kernel.note(&sample)).unwrap();
     world.check(&what);
+    // No interrupt of the unit's is unclaimed.
+    assert!(lasting || kernel.unknown.get() <= world.foreign, "{what}: {}", kernel.unknown.get());
     let due = world.counted.values().map(|counted| counted / PERIOD).sum();
     assert_eq!((kernel.faulted.get(), kernel.overflows.get()), (0, 0), "{what}");
     world.session.shut_down().unwrap();
