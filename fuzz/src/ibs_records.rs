@@ -3,14 +3,14 @@
 //! The bytes: a processor's family, model and leaf 0x8000001B; then the registers of samples.
 
 use pmu_amd::ibs::registers::{IbsFetchCtl, IbsOpData, IbsOpData2, IbsOpData3};
-use pmu_amd::ibs::{IbsFetchRecord, IbsKind, IbsOpRecord, IbsRecord, IbsSampling, IbsUnit};
+use pmu_amd::ibs::{IbsFetchRecord, IbsKind, IbsOpRecord, IbsRecord, IbsSampling, IbsUnits};
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::CpuIdResult;
 
 use crate::input::Input;
 
-/// Takes a unit from the bytes.
-fn unit(input: &mut Input<'_>, kind: IbsKind) -> Option<IbsUnit> {
+/// Takes a processor's units from the bytes.
+fn units(input: &mut Input<'_>) -> Option<IbsUnits> {
     let (family, model, capabilities) = (input.u8(), input.u8(), input.u32());
     let signature = u32::from(family & 0xF) << 20
         | u32::from(model >> 4) << 16
@@ -27,23 +27,18 @@ fn unit(input: &mut Input<'_>, kind: IbsKind) -> Option<IbsUnit> {
         };
         CpuIdResult { eax, ebx, ecx, edx }
     };
-    IbsUnit::of(&Snapshot::capture(answer), kind)
+    IbsUnits::of(&Snapshot::capture(answer))
 }
 
 /// Decodes records.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let kind = if input.bool() { IbsKind::Op } else { IbsKind::Fetch };
-    let Some(unit) = unit(&mut input, kind) else { return };
-    let can = unit.capabilities();
-    let (period, latency) = (input.u32(), input.u16());
-    for sampling in
-        [IbsSampling::ops(period), IbsSampling::cycles(period), IbsSampling::fetches(period)]
-    {
-        if unit.check(&sampling).is_ok() {
-            assert!(period.is_multiple_of(16) && period >= 16);
-        }
-        if unit.check(&sampling.slower_than(latency)).is_ok() {
+    let Some(units) = units(&mut input) else { return };
+    let Some(unit) = units.get(kind) else { return };
+    let (can, latency) = (unit.capabilities(), input.u16());
+    for sampling in [IbsSampling::ops(), IbsSampling::cycles(), IbsSampling::fetches()] {
+        if units.check(&sampling.slower_than(latency)).is_ok() {
             assert!(latency.is_multiple_of(128) && latency <= 2_048);
         }
     }
@@ -60,14 +55,14 @@ pub fn run(bytes: &[u8]) {
                 target: next(),
             }),
             IbsKind::Fetch => IbsRecord::Fetch(IbsFetchRecord {
-                control: Some(IbsFetchCtl::from_bits(next())),
+                control: IbsFetchCtl::from_bits(next()),
                 linear_address: next(),
                 physical_address: None,
                 tlb_latency: next() as u16,
             }),
         };
-        let sample = record.sample(&unit);
-        assert_eq!(sample.address, record.address(&unit));
+        let sample = record.sample(unit);
+        assert_eq!(sample.address, record.address(unit));
         assert_eq!(sample.fetch.is_some(), kind == IbsKind::Fetch);
         // Nothing is told that the processor does not record, or of which the record says that it is void.
         let IbsRecord::Op(op) = record else { continue };

@@ -169,7 +169,6 @@ fn a_pair_is_served_alone_if_one_of_the_two_is() {
     const { assert!(<(LastBranch<'_>, Ops<'_>) as Facility>::ALONE) };
     const { assert!(<((Ops<'_>, Buffer<'_>), ()) as Facility>::ALONE) };
     const { assert!(!<(LastBranch<'_>, Buffer<'_>) as Facility>::ALONE) };
-    const { assert!(<&mut Ops<'_> as Facility>::ALONE) };
 }
 
 /// A facility that another owner's interrupt stopped.

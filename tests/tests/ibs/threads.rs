@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
-use pmu_core::{CounterError, Event, EventStatus, ThreadEvent};
+use pmu_core::{CounterError, Event, EventSelect, EventStatus, SavedEvent, ThreadEvent};
 use pmu_virt::IbsConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
@@ -299,4 +299,34 @@ fn a_switch_that_fails_shows_no_thread_the_other_s_sample() {
             }
         }
     }
+}
+
+/// As a perf system call makes it, on another processor perhaps.
+#[test]
+fn an_event_that_is_made_without_a_session_samples_in_its_thread() {
+    for (processor, kind) in units() {
+        let what = format!("{}, {kind:?}", processor.name);
+        sampler!(processor, kind => mock, kernel, session);
+        const WHOLE: u32 = 10_000;
+        kernel.period.set(WHOLE.into());
+        let event = processor.event(kind).every(WHOLE.into());
+        let saved = SavedEvent::new(&kernel.counters, &event).unwrap();
+        let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
+        for _ in 0..10 {
+            slice((&kernel, &mock, &mut session), &mut thread, || {
+                kernel.pass(&mock, kind, WHOLE / 4 * 3);
+            });
+        }
+        kernel.all_reported(&what);
+        assert!((7..=8).contains(&kernel.sampled().len()), "{what}");
+    }
+    // Bit 19 alone is no unit's.
+    let processor = named("Zen 4");
+    let mock = processor.mock();
+    let kernel = Kernel::new(processor, IbsKind::Op, &mock);
+    let plain = Event::raw(EventSelect::from_bits(EventSelect::OF_UNIT)).every(10_000);
+    let illegal = CounterError::IllegalBits(EventSelect::OF_UNIT);
+    assert_eq!(SavedEvent::new(&kernel.counters, &plain).map(drop), Err(illegal));
+    let mut session = kernel.take(&mock);
+    assert_eq!(session.open_event(&kernel.counters, &plain), Err(illegal));
 }

@@ -141,7 +141,7 @@ impl Event {
     /// Returns the select of an event of a [sampling unit](EventSelect::OF_UNIT), with its mode bits.
     pub(crate) const fn of_unit(&self) -> Option<EventSelect> {
         match self.kind {
-            EventKind::Raw(select) if select.is_of_unit() => {
+            EventKind::Raw(select) if select.is_of_unit() && self.precise.precision().is_some() => {
                 Some(EventSelect::from_bits(select.select_bits() | self.modes))
             }
             _ => None,

@@ -35,6 +35,17 @@ impl CounterUnit {
         }
     }
 
+    /// Returns the select and the counters with which an event is counted. Which of the sampling units samples an event
+    /// is the facility's to say.
+    pub(crate) fn resolve_with_units(
+        &self,
+        event: &Event,
+    ) -> Result<(EventSelect, CounterSet), CounterError> {
+        event
+            .of_unit()
+            .map_or_else(|| self.resolve(event), |select| Ok((select, CounterSet::UNITS)))
+    }
+
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
         let plain = match event.kind {

@@ -37,7 +37,7 @@ impl SavedEvent {
     ///   [parts](Event::recording) or a [latency](Event::latency_at_least) and is not precise.
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is precise and is to be reloaded.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
-        let (select, counters) = unit.resolve(event)?;
+        let (select, counters) = unit.resolve_with_units(event)?;
         if counters.is_empty() && !event.is_part() {
             return Err(CounterError::NoCounterForEvent);
         }

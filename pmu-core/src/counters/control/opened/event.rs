@@ -8,7 +8,6 @@ use crate::counters::events::event::Event;
 use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::CounterSet;
 use crate::counters::names::event_id::EventId;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -74,9 +73,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         before: &[Event],
     ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
-        let (select, counters) = match event.of_unit() {
-            Some(select) if S::Facility::UNITS => (select, CounterSet::NONE),
-            _ => processor.resolve(event)?,
+        let (select, counters) = match S::Facility::UNITS {
+            true => processor.resolve_with_units(event)?,
+            false => processor.resolve(event)?,
         };
         if event.reload != 0 {
             return Err(CounterError::NotReloadable);
