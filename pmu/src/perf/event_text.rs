@@ -54,8 +54,7 @@ impl CoreKind {
 ///   at every privilege level. An event with neither `G` nor `H` counts in guests and outside guests.
 ///
 /// If the text has a modifier `p`, `pp`, `ppp` or `P`, [`PerfEventAttr::event`] returns a
-/// [precise](pmu_core::Event::precise) event. For AMD's processors, use [`PerfEventAttr::op_sampling`] instead. For
-/// `P`, use the attributes that [`attempts`](Self::attempts) returns.
+/// [precise](pmu_core::Event::precise) event. For `P`, use the attributes that [`attempts`](Self::attempts) returns.
 ///
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
