@@ -1,0 +1,239 @@
+//! Processors of both vendors with all that they have beside the counters, and the kernel of one.
+
+use core::cell::{Cell, RefCell};
+
+use pmu::Kernel;
+use pmu::core::{
+    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, Snapshot,
+};
+use pmu_tests::StateRegisters;
+use pmu_virt::mock::{MockMsr, ProcessMemory};
+use pmu_virt::{
+    AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
+    FedEvents, FedOp, FedRecord, Feed, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
+    Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs, VirtualPmu,
+    VirtualPrecise, VirtualReload, VirtualTopDown,
+};
+
+use crate::subsystem::{Everything, Perf};
+
+type Mock = MockMsr<'static, 64>;
+
+thread_local! {
+    static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
+}
+
+fn mock() -> &'static Mock {
+    MOCK.get().unwrap()
+}
+
+pub(crate) struct Registers;
+
+impl MsrBackend for Registers {
+    type Error = MsrErrorKind;
+    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        mock().read(address)
+    }
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        mock().write(address, value)
+    }
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+        mock().read_pmc(index)
+    }
+    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        mock().update(update)
+    }
+}
+
+pub(crate) struct World;
+
+/// The physical address of the buffer of precise records, whose page follows that of the Debug Store area.
+const PHYSICAL: u64 = 0x10_0000;
+
+// SAFETY: (1) each test has one thread, and a `Pmu` of its own; (2) its processor is a mock, which writes to the lent
+// memory alone.
+unsafe impl Kernel for World {
+    type Msr = Registers;
+    type Facilities = Everything;
+    fn msr() -> Registers {
+        Registers
+    }
+    fn this_processor() -> usize {
+        0
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        match entry & 0x1_0000 {
+            0 => mock().unmask_performance_interrupt(),
+            _ => mock().mask_performance_interrupt(),
+        }
+    }
+    fn end_of_interrupt() {}
+    fn interrupt(_: usize) {}
+    fn read_extended_entry(number: u8) -> Option<u32> {
+        (number < 4).then(|| mock().extended_entry(number))
+    }
+    fn write_extended_entry(number: u8, entry: u32) {
+        mock().set_extended_entry(number, entry);
+    }
+    fn physical_address(_: *const (), _: usize) -> Option<u64> {
+        Some(PHYSICAL)
+    }
+}
+
+/// A processor: its name, counters, and branch records; its precise records, or its sampling units.
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    configuration: Configuration,
+    branches: BranchConfiguration,
+    precise: Option<PreciseConfiguration>,
+    sampling: Option<IbsConfiguration>,
+}
+
+pub(crate) fn models() -> Vec<Model> {
+    let intel = |name, version, branches, precise| Model {
+        name,
+        configuration: Configuration::Intel(IntelConfiguration::new(version, 4, 3 + version / 5)),
+        branches,
+        precise: Some(precise),
+        sampling: None,
+    };
+    let amd = |name, sampling| Model {
+        name,
+        configuration: Configuration::Amd(AmdConfiguration::perf_mon_v2(6)),
+        branches: BranchConfiguration::AMD,
+        precise: None,
+        sampling: Some(sampling),
+    };
+    let last = |format| BranchConfiguration::Legacy { format };
+    let store = PreciseConfiguration::debug_store;
+    let architectural = BranchConfiguration::ARCHITECTURAL;
+    vec![
+        intel("version 2, format 0", 2, last(3), store(0)),
+        intel("version 3, format 1", 3, last(3), store(1)),
+        intel("version 3, format 2", 3, last(4), store(2)),
+        intel("version 4, format 3", 4, last(5), store(3)),
+        intel("version 5, format 4", 5, architectural, store(4)),
+        intel("version 5, format 5", 5, architectural, store(5)),
+        intel("version 6", 6, architectural, PreciseConfiguration::ARCHITECTURAL),
+        amd("Zen 4", IbsConfiguration::ZEN_4),
+        amd("Zen 6", IbsConfiguration::ZEN_6),
+    ]
+}
+
+/// The address of each instruction, and those at which interrupts come.
+pub(crate) const CODE: u64 = 0x40_0000;
+pub(crate) const INTERRUPTED: u64 = 0x50_0000;
+const SLOTS: EventKey = EventKey::fixed(3).unwrap();
+/// Shares of 255 slots: 100 retire, 20 are of bad speculation, 60 of the front end, 75 of the back end.
+const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 0, 0, 0, 0] };
+
+pub(crate) struct Machine {
+    pub(crate) perf: &'static Perf<World>,
+    pub(crate) has_units: bool,
+    /// The address of precise samples. The records of formats 0 and 1 have the next instruction's alone, so that the
+    /// interrupt's stands for them (SDM vol. 3B, 20.3.1.1).
+    pub(crate) sampled: u64,
+    /// Instructions, and what happens in each cycle.
+    each_cycle: Vec<EventKey>,
+    events: FedEvents,
+}
+
+impl Machine {
+    /// Makes a processor and its kernel's subsystem, and brings the processor up.
+    pub(crate) fn new(model: &Model) -> Self {
+        let configuration = model.configuration;
+        let is_amd = matches!(configuration, Configuration::Amd(_));
+        // Fewer than 16 instructions, or micro-operations, retire in each cycle: what old processors record for cycles.
+        let few = |number, unit_mask| EventKey::general(number, unit_mask).counter_mask(16, true);
+        let plain = |number| EventKey::general(number, 0);
+        let each_cycle = match is_amd {
+            true => vec![plain(0xC0), plain(0x76)],
+            false => vec![plain(0xC0), plain(0x3C), few(0xC0, 0), few(0xC2, 1)],
+        };
+        let events = FedEvents::new(&[&each_cycle[..], &[SLOTS]].concat()).unwrap();
+        let ram: &'static RefCell<ProcessMemory<'_>> = Box::leak(Box::default());
+        let mut mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
+            .with_branches(VirtualBranches::new(&configuration, model.branches).unwrap());
+        if let Some(precise) = model.precise {
+            let precise = VirtualPrecise::new(&configuration, precise).unwrap();
+            mock = mock.with_precise(precise, ram, &|_| FedRecord::new(CODE));
+        }
+        if let Some(sampling) = model.sampling {
+            mock = mock.with_sampling(VirtualIbs::new(sampling));
+        }
+        if let Ok(metrics) = VirtualTopDown::new(&configuration, false) {
+            mock = mock.with_top_down(metrics);
+            mock.set_mix(MIX);
+        }
+        if model.name == "version 6" {
+            let reload = ReloadConfiguration::of(0xF, 0);
+            mock = mock.with_reload(VirtualReload::new(&configuration, reload).unwrap());
+        }
+        for control in [0x38F, 0xC000_0301] {
+            let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
+        }
+        MOCK.set(Some(Box::leak(Box::new(mock))));
+        let perf = Perf::new();
+        let handler = move |_: &Mock| {
+            let frame = PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() };
+            let interrupted = perf.interrupt(&frame);
+            assert_eq!(interrupted.error, None);
+            assert!(interrupted.claim.interrupts() > 0);
+        };
+        self::mock().on_interrupt(Box::leak(Box::new(handler)));
+        let snapshot: Snapshot = self::mock().snapshot();
+        perf.pmu.processor_up(&snapshot).unwrap();
+        if let Ok((_, memory)) = perf.pmu.precise_records(0) {
+            // SAFETY: the area and the buffer, one page behind it, consist of atomics.
+            ram.replace(unsafe { ProcessMemory::default().with(memory, PHYSICAL - 0x1000) });
+        }
+        let is_early = model.name.ends_with("format 0") || model.name.ends_with("format 1");
+        let sampled = if is_early { INTERRUPTED } else { CODE };
+        Self { perf, sampled, has_units: model.sampling.is_some(), each_cycle, events }
+    }
+
+    /// User mode executes this many instructions of one op, each in a cycle, after a branch from this address.
+    pub(crate) fn work(&self, count: u64, branch: u64) {
+        let branch = FedBranch::new(branch, CODE, FedBranchKind::Conditional, Privilege::User);
+        mock().branch(&branch);
+        for key in &self.each_cycle {
+            self.happen(*key, count);
+        }
+        if self.has_units {
+            for _ in 0..count {
+                mock().execute(&FedOp::new(CODE));
+            }
+        }
+    }
+
+    /// This many times 255 slots pass in user mode.
+    pub(crate) fn pass_slots(&self, times: u64) {
+        self.happen(SLOTS, 255 * times);
+    }
+
+    fn happen(&self, key: EventKey, count: u64) {
+        let mut feed = Feed::new(&self.events);
+        feed.add(self.events.find(key).unwrap(), Privilege::User, count).unwrap();
+        mock().advance(&mut feed);
+    }
+
+    pub(crate) fn suspend(&self) {
+        self.perf.pmu.processor_suspended(|_| ()).unwrap();
+        mock().lose_registers();
+        self.perf.pmu.processor_resumed().unwrap();
+    }
+
+    /// Nothing is left on the processor.
+    #[track_caller]
+    pub(crate) fn end(self, name: &str) {
+        self.perf.pmu.processor_down().unwrap();
+        let state = mock().with_pmu(|pmu| pmu.state());
+        assert_eq!((state.selects(), state.fixed_control()), ([0; 8], 0), "{name}");
+        let units = mock().with_sampling_unit(|units| units.is_enabled());
+        assert!(!units.unwrap_or(false), "{name}");
+        assert_eq!(mock().breach(), None, "{name}");
+    }
+}

@@ -1,0 +1,225 @@
+//! A perf subsystem that asks for every facility of both vendors. The tests ask each processor the same by the same
+//! bytes of `perf_event_attr`.
+
+mod machine;
+mod subsystem;
+
+use pmu::perf::{PerfEvent, PerfEventAttr};
+
+use machine::{INTERRUPTED, Machine, models};
+use subsystem::{EOPNOTSUPP, Record};
+
+const EINVAL: i32 = 22;
+
+/// Tags of the events.
+const CYCLES: u64 = 1;
+const BRANCHES: u64 = 2;
+const PLAIN: u64 = 3;
+
+/// Sampled ops count a period in steps of 16, and each period begins at a random op of the first 128.
+const PERIOD: u64 = 4_096;
+const RANDOM: u64 = 128;
+/// PERF_SAMPLE_BRANCH_ANY.
+const ANY_BRANCH: u64 = 1 << 3;
+
+/// The bytes that user mode passes.
+fn bytes(text: &str, branches: bool) -> Vec<u8> {
+    let mut attr = PerfEvent::parse(text, |_| None).unwrap().attr;
+    if branches {
+        attr.sample_type = PerfEventAttr::SAMPLE_BRANCH_STACK;
+        attr.branch_sample_type = ANY_BRANCH;
+    }
+    attr.to_bytes().to_vec()
+}
+
+fn precise_cycles() -> Vec<u8> {
+    bytes("cycles/period=4096/p", false)
+}
+
+fn with_branches() -> Vec<u8> {
+    bytes("instructions/period=4096/", true)
+}
+
+fn plain() -> Vec<u8> {
+    bytes("instructions/period=4096/u", false)
+}
+
+fn of(records: &[Record], tag: u64) -> Vec<Record> {
+    records.iter().filter(|record| record.tag == tag).cloned().collect()
+}
+
+/// Of precise cycles: at the instruction's address.
+#[track_caller]
+fn assert_cycles(machine: &Machine, records: &[Record], periods: u64, name: &str) {
+    let cycles = of(records, CYCLES);
+    let most = periods + u64::from(machine.has_units);
+    assert!((periods..=most).contains(&(cycles.len() as u64)), "{name}: {}", cycles.len());
+    for record in cycles {
+        assert_eq!((record.address, record.branches), (machine.sampled, vec![]), "{name}");
+        assert!(record.period.abs_diff(PERIOD) <= RANDOM, "{name}: {}", record.period);
+    }
+}
+
+#[test]
+fn the_same_bytes_give_the_same_samples_on_every_processor() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let opened = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)];
+        let [cycles, branches, plain] = opened
+            .map(|(bytes, tag)| perf.open(&bytes, tag).map_err(|errno| (name, errno)).unwrap());
+        machine.work(4 * PERIOD, 0x9000);
+        let records = perf.drain();
+        assert_cycles(&machine, &records, 4, name);
+        let stack = Record {
+            tag: BRANCHES,
+            period: PERIOD,
+            address: INTERRUPTED,
+            data: None,
+            branches: vec![0x9000],
+        };
+        assert_eq!(of(&records, BRANCHES), vec![stack.clone(); 4], "{name}");
+        let interrupted = Record { tag: PLAIN, branches: vec![], ..stack };
+        assert_eq!(of(&records, PLAIN), vec![interrupted.clone(); 4], "{name}");
+        assert_eq!(perf.read(plain).unwrap().value, 4 * PERIOD, "{name}");
+
+        // From the period after the one that runs.
+        perf.set_period(plain, 2 * PERIOD).unwrap();
+        machine.work(4 * PERIOD, 0x9000);
+        let longer = Record { period: 2 * PERIOD, ..interrupted.clone() };
+        let records = perf.drain();
+        assert_eq!(of(&records, PLAIN), [interrupted, longer.clone()], "{name}");
+        assert_cycles(&machine, &records, 4, name);
+
+        // Registers that lose their contents, a guest, and the tick's rotation lose nothing of a period.
+        machine.work(PERIOD / 2, 0x9000);
+        machine.suspend();
+        perf.run_guest(|| machine.work(8 * PERIOD, 0xA000)).unwrap();
+        perf.rotate().unwrap();
+        let half = perf.drain();
+        assert!(
+            half.is_empty() || machine.has_units && of(&half, CYCLES).len() == 1,
+            "{name}: {half:?}"
+        );
+        machine.work(PERIOD / 2, 0xB000);
+        let records = perf.drain();
+        let stacks = of(&records, BRANCHES);
+        assert_eq!((stacks.len(), stacks[0].branches.first()), (1, Some(&0xB000)), "{name}");
+        assert!(!stacks[0].branches.contains(&0xA000), "{name}: the guest's");
+        assert_eq!(of(&records, PLAIN), [longer], "{name}");
+        assert_eq!(of(&records, CYCLES).len() + half.len(), 1, "{name}");
+        assert_eq!(perf.read(plain).unwrap().value, 9 * PERIOD, "{name}");
+
+        for event in [cycles, branches, plain] {
+            perf.close(event).unwrap();
+            perf.read(event).unwrap_err();
+        }
+        machine.work(4 * PERIOD, 0x9000);
+        assert_eq!(perf.drain(), [], "{name}");
+        machine.end(name);
+    }
+}
+
+#[test]
+fn a_tasks_events_go_with_it_on_every_processor() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let [mut one, mut other, mut idle] = [vec![], vec![], vec![]];
+        for (bytes, tag) in [(precise_cycles(), CYCLES), (with_branches(), BRANCHES)] {
+            perf.open_of(&mut one, &bytes, tag).unwrap();
+        }
+        perf.open_of(&mut other, &plain(), PLAIN).unwrap();
+        // Each task runs for slices that are shorter than a period.
+        perf.switch(&mut idle, &mut one).unwrap();
+        for _ in 0..8 {
+            machine.work(PERIOD / 2, 0x9000);
+            perf.switch(&mut one, &mut other).unwrap();
+            machine.work(PERIOD / 4, 0xB000);
+            perf.switch(&mut other, &mut one).unwrap();
+        }
+        perf.switch(&mut one, &mut idle).unwrap();
+        let records = perf.drain();
+        assert_cycles(&machine, &records, 4, name);
+        let stacks = of(&records, BRANCHES);
+        assert_eq!(stacks.len(), 4, "{name}");
+        for stack in stacks {
+            // None of the other task's.
+            assert_eq!(stack.branches.first(), Some(&0x9000), "{name}");
+            assert!(!stack.branches.contains(&0xB000), "{name}: {stack:?}");
+        }
+        assert_eq!(of(&records, PLAIN).len(), 2, "{name}");
+        machine.work(8 * PERIOD, 0x9000);
+        assert_eq!(perf.drain(), [], "{name}");
+        machine.end(name);
+    }
+}
+
+#[test]
+fn where_the_slots_go_is_counted_beside_or_refused() {
+    let mut divided = 0;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        perf.open(&plain(), PLAIN).unwrap();
+        match perf.open_slots() {
+            Err(errno) => assert_eq!(errno, EOPNOTSUPP, "{name}"),
+            Ok(group) => {
+                divided += 1;
+                machine.work(PERIOD, 0x9000);
+                machine.pass_slots(1_000);
+                machine.suspend();
+                machine.pass_slots(1_000);
+                let counts: Vec<_> =
+                    group.iter().map(|event| perf.read(*event).unwrap().value).collect();
+                let parts = [100, 20, 60, 75].map(|share| 2_000 * share);
+                assert_eq!(counts[0], 2_000 * 255, "{name}");
+                assert_eq!(counts[1..5], parts, "{name}");
+            }
+        }
+        machine.end(name);
+    }
+    assert_eq!(divided, 3, "versions 5 and 6");
+}
+
+#[test]
+fn what_a_processor_cannot_is_refused_as_the_event_is_opened() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        // Linux' drivers differ in the number of what they do not sample precisely.
+        let misses = match (machine.has_units, name) {
+            (true, _) => Err(EINVAL),
+            (_, "version 6") => Ok(()), // any event of a counter
+            _ => Err(EOPNOTSUPP),
+        };
+        let misses = ("cpu/event=0x2e,umask=0x41,period=4096/ppp", misses);
+        for (text, expected) in [("cycles:p", Err(EINVAL)), misses] {
+            let opened = machine.perf.open(&bytes(text, false), CYCLES).map(|_| ());
+            assert_eq!(opened, expected, "{name}, {text}");
+        }
+        machine.perf.open(&plain(), PLAIN).unwrap();
+        machine.work(PERIOD, 0x9000);
+        assert_eq!(machine.perf.drain().len(), 1, "{name}");
+        machine.end(name);
+    }
+}
+
+/// The subsystem's source is its own witness: a new name is a new word that each adopter learns.
+#[test]
+fn the_subsystem_names_few_types_and_no_vendor() {
+    let source = include_str!("subsystem.rs");
+    let imports = source.split("use ").filter(|import| import.starts_with("pmu::"));
+    let names = imports.flat_map(|import| {
+        let listed = import.split_once(';').unwrap().0.rsplit("::").next().unwrap();
+        listed.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+    });
+    let count = names.filter(|name| name.starts_with(char::is_uppercase)).count();
+    assert!((10..=25).contains(&count), "{count}");
+    for vendor in ["intel", "amd", "Intel", "Amd", "AMD", "Pebs", "Ibs"] {
+        assert!(!source.contains(vendor), "{vendor}");
+    }
+}
