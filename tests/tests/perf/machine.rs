@@ -2,12 +2,12 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu::Kernel;
 use pmu::core::{
     MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, Snapshot,
 };
+use pmu::{Interrupted, Kernel};
 use pmu_tests::StateRegisters;
-use pmu_virt::mock::{MockMsr, ProcessMemory};
+use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
     FedEvents, FedOp, FedRecord, Feed, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
@@ -110,8 +110,10 @@ pub(crate) fn models() -> Vec<Model> {
     let last = |format| BranchConfiguration::Legacy { format };
     let store = PreciseConfiguration::debug_store;
     let architectural = BranchConfiguration::ARCHITECTURAL;
+    // The mock shows these branch records with the counters of Sandy Bridge, of which four write records.
+    let early = store(0).with_debug_store(|records| records.general = 0xF);
     vec![
-        intel("version 2, format 0", 2, last(3), store(0)),
+        intel("version 2, format 0", 2, last(3), early),
         intel("version 3, format 1", 3, last(3), store(1)),
         intel("version 3, format 2", 3, last(4), store(2)),
         intel("version 4, format 3", 4, last(5), store(3)),
@@ -144,6 +146,18 @@ pub(crate) struct Machine {
 impl Machine {
     /// Makes a processor and its kernel's subsystem, and brings the processor up.
     pub(crate) fn new(model: &Model) -> Self {
+        Self::of(model, Deviations::NONE, |interrupted| {
+            assert_eq!(interrupted.error, None);
+            assert!(interrupted.claim.interrupts() > 0);
+        })
+    }
+
+    /// Makes one that deviates so, and looks at what the handler returns.
+    pub(crate) fn of(
+        model: &Model,
+        deviations: Deviations,
+        handled: impl Fn(Interrupted) + 'static,
+    ) -> Self {
         let configuration = model.configuration;
         let is_amd = matches!(configuration, Configuration::Amd(_));
         // Fewer than 16 instructions, or micro-operations, retire in each cycle: what old processors record for cycles.
@@ -175,13 +189,11 @@ impl Machine {
         for control in [0x38F, 0xC000_0301] {
             let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
         }
-        MOCK.set(Some(Box::leak(Box::new(mock))));
+        MOCK.set(Some(Box::leak(Box::new(mock.deviating(deviations)))));
         let perf = Perf::new();
         let handler = move |_: &Mock| {
             let frame = PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() };
-            let interrupted = perf.interrupt(&frame);
-            assert_eq!(interrupted.error, None);
-            assert!(interrupted.claim.interrupts() > 0);
+            handled(perf.interrupt(&frame));
         };
         self::mock().on_interrupt(Box::leak(Box::new(handler)));
         let snapshot: Snapshot = self::mock().snapshot();
@@ -218,6 +230,32 @@ impl Machine {
         let mut feed = Feed::new(&self.events);
         feed.add(self.events.find(key).unwrap(), Privilege::User, count).unwrap();
         mock().advance(&mut feed);
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        mock().snapshot()
+    }
+
+    pub(crate) fn lose_registers(&self) {
+        mock().lose_registers();
+    }
+
+    /// A guest leaves nothing in the registers. The entry of the local APIC is the host's.
+    pub(crate) fn lose_counters(&self) {
+        let entry = mock().performance_entry();
+        mock().lose_registers();
+        mock().set_performance_entry(entry);
+    }
+
+    /// An event overflows at this access from now on (0: none), and accesses fail.
+    pub(crate) fn disturb(&self, interrupt: u32, fault: Fault) {
+        mock().interrupt_at(interrupt);
+        mock().inject(fault);
+    }
+
+    /// Another owner's interrupt comes.
+    pub(crate) fn foreign_interrupt(&self) -> Interrupted {
+        self.perf.interrupt(&PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() })
     }
 
     pub(crate) fn suspend(&self) {

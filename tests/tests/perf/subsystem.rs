@@ -4,7 +4,8 @@
 use core::cell::RefCell;
 
 use pmu::core::{
-    CounterError, Event, EventCount, EventId, EventSource, InterruptFrame, SavedEvent, ThreadEvent,
+    CounterError, Event, EventCount, EventId, EventSource, GroupId, InterruptFrame, SavedEvent,
+    ThreadEvent,
 };
 use pmu::perf::{PerfEventAttr, errno};
 use pmu::{
@@ -59,19 +60,43 @@ impl<K: Kernel> Perf<K> {
         number(self.pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let id = counters.open_event(unit, &event)?;
-            counters.start_event(id, K::now()).map(|()| id)
+            let started = counters.start_event(id, K::now());
+            if started.is_err() {
+                counters.close_event(id, K::now())?;
+            }
+            started.map(|()| id)
         }))
     }
 
     /// Opens the slots of the processor and the parts in which they go, as a group.
-    pub(crate) fn open_slots(&'static self) -> Result<Vec<EventId>, i32> {
+    pub(crate) fn open_slots(&'static self) -> Result<GroupId, i32> {
         let parts = self.pmu.top_down(K::this_processor()).map_err(|_| EOPNOTSUPP)?;
         number(self.pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let events = parts.events(counters.counters().usable);
+            let events = parts.events(counters.counters().usable).each(Event::rotating);
             let group = counters.open_group(unit, &events).map_err(|error| error.reason)?;
-            counters.start_group(group, K::now()).map_err(|error| error.reason)?;
-            Ok(counters.group_events(group).collect())
+            let started = counters.start_group(group, K::now());
+            if started.is_err() {
+                counters.close_group(group, K::now()).map_err(|error| error.reason)?;
+            }
+            started.map(|()| group).map_err(|error| error.reason)
+        }))
+    }
+
+    /// Returns the number of slots, and the number of each part.
+    pub(crate) fn read_slots(&'static self, group: GroupId) -> Result<Vec<u64>, i32> {
+        number(self.pmu.with(|session, _| {
+            let mut counts = [EventCount::default(); 9];
+            let read = session.counters_mut().read_group(group, K::now(), &mut counts);
+            let read = read.map_err(|error| error.reason)?;
+            Ok(counts[..read].iter().map(|count| count.value).collect())
+        }))
+    }
+
+    pub(crate) fn close_slots(&'static self, group: GroupId) -> Result<(), i32> {
+        number(self.pmu.with(|session, _| {
+            let closed = session.counters_mut().close_group(group, K::now());
+            closed.map_err(|error| error.reason)
         }))
     }
 
@@ -90,12 +115,24 @@ impl<K: Kernel> Perf<K> {
 
     /// Switches the processor from a task's events to another's.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<(), i32> {
-        number(self.pmu.with(|session, unit| {
-            let counters = session.counters_mut();
+        self.leave(from)?;
+        self.enter(to)
+    }
+
+    /// Switches a task's events out. If one fails, the others are out.
+    pub(crate) fn leave(&'static self, task: &mut Task) -> Result<(), i32> {
+        number(self.pmu.with(|session, _| {
             let report = |sample: PmuSample<'_, K>| self.push(&sample, 0);
-            let out = counters.switch_out(from, K::now(), report);
-            out.map_err(|error| error.reason)?;
-            counters.switch_in(unit, to, K::now()).map_err(|error| error.reason)
+            let out = session.counters_mut().switch_out(task, K::now(), report);
+            out.map_err(|error| error.reason)
+        }))
+    }
+
+    /// Switches a task's events in. If one fails, the others run.
+    pub(crate) fn enter(&'static self, task: &mut Task) -> Result<(), i32> {
+        number(self.pmu.with(|session, unit| {
+            let switched = session.counters_mut().switch_in(unit, task, K::now());
+            switched.map_err(|error| error.reason)
         }))
     }
 

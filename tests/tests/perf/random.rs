@@ -1,0 +1,235 @@
+//! Whatever the subsystem is asked, and whatever fails: afterwards every event samples exactly.
+
+use pmu::PmuError;
+use pmu::core::{EventId, GroupId};
+use pmu_tests::opened::Random;
+use pmu_virt::mock::{Deviation, Deviations, Fault};
+
+use crate::machine::{Machine, Model, models};
+use crate::subsystem::Task;
+use crate::{
+    BRANCHES, CYCLES, PERIOD, PLAIN, assert_cycles, bytes, of, plain, precise_cycles, with_branches,
+};
+
+/// The tag of the event that each run has beside the others.
+const WITNESS: u64 = 9;
+/// Operations of a run.
+const OPERATIONS: u64 = 40;
+const TASKS: usize = 3;
+
+/// Returns the seeds of the runs on each processor: more where `PMU_TEST_PERF` says how many.
+fn seeds() -> impl Iterator<Item = u64> {
+    1..=std::env::var("PMU_TEST_PERF").map_or(12, |seeds| seeds.parse().unwrap())
+}
+
+/// What disturbs the operations.
+#[derive(Clone, Copy, PartialEq)]
+enum Disturbed {
+    Never,
+    /// An event overflows at an access.
+    ByInterrupts,
+    /// An access, or each access from one on, fails beside it.
+    ByFaults,
+}
+
+struct Attack {
+    name: &'static str,
+    machine: Machine,
+    random: Random,
+    /// Task 0 has no events.
+    tasks: [Task; TASKS],
+    running: usize,
+    events: Vec<EventId>,
+    slots: Option<GroupId>,
+    /// An event on a counter of its own, and the instructions that it has to count.
+    witness: EventId,
+    worked: u64,
+    log: Vec<String>,
+}
+
+impl Attack {
+    fn new(model: &Model, seed: u64) -> Self {
+        let nests = seed.is_multiple_of(2);
+        let deviations =
+            if nests { Deviations::of(&[Deviation::NestsInterrupts]) } else { Deviations::NONE };
+        let machine = Machine::of(model, deviations, |_| ());
+        let pinned = bytes("instructions/period=4096/uD", false);
+        Self {
+            name: model.name,
+            witness: machine.perf.open(&pinned, WITNESS).unwrap(),
+            worked: 0,
+            machine,
+            random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            tasks: Default::default(),
+            running: 0,
+            events: vec![],
+            slots: None,
+            log: vec![],
+        }
+    }
+
+    fn asked(&mut self) -> (Vec<u8>, u64) {
+        match self.random.below(3) {
+            0 => (precise_cycles(), CYCLES),
+            1 => (with_branches(), BRANCHES),
+            _ => (plain(), PLAIN),
+        }
+    }
+
+    fn switch(&mut self, to: usize) -> Result<(), i32> {
+        if to == self.running {
+            return Ok(());
+        }
+        self.machine.perf.leave(&mut self.tasks[self.running])?;
+        self.running = to;
+        self.machine.perf.enter(&mut self.tasks[to])
+    }
+
+    /// Does one thing, some of whose accesses may fail, and at one of which an event overflows.
+    fn act(&mut self, by: Disturbed) {
+        let perf = self.machine.perf;
+        let access = 1 + self.random.below(24) as u32;
+        let fault = match self.random.below(6) {
+            0 if by == Disturbed::ByFaults => Fault::At(access),
+            1 if by == Disturbed::ByFaults => Fault::From(access),
+            _ => Fault::None,
+        };
+        let interrupt = if by == Disturbed::Never { 0 } else { self.random.below(32) as u32 };
+        let operation = self.random.below(11);
+        let (attr, tag) = self.asked();
+        let chosen = self.random.below(self.events.len().max(1) as u64) as usize;
+        let chosen = self.events.get(chosen).copied();
+        let number = self.random.below(3);
+        let amount = self.random.below(2 * PERIOD);
+        self.machine.disturb(interrupt, fault);
+        let outcome: Result<(), i32> = match (operation, chosen) {
+            (0 | 1, _) => self.switch(number as usize),
+            (2, _) => perf.open(&attr, tag).map(|event| self.events.push(event)),
+            (3, Some(event)) => {
+                let closed = perf.close(event).map(drop);
+                if closed.is_ok() {
+                    self.events.retain(|of| *of != event);
+                }
+                closed
+            }
+            (4, Some(event)) => perf.set_period(event, (1 + number) * PERIOD),
+            (5, _) => perf.run_guest(|| {
+                if number == 0 {
+                    self.machine.lose_counters();
+                }
+                self.machine.work(amount, 0xA000);
+            }),
+            (6, _) => {
+                let suspended = perf.pmu.processor_suspended(|_| ());
+                if number > 0 {
+                    self.machine.lose_registers();
+                }
+                suspended.and(perf.pmu.processor_resumed().map(drop)).map_err(|_| -1)
+            }
+            (7, _) => perf.rotate(),
+            (8, _) => match self.slots {
+                None => perf.open_slots().map(|slots| self.slots = Some(slots)),
+                Some(slots) => perf.close_slots(slots).map(|()| self.slots = None),
+            },
+            (9, _) if self.tasks[1 + number as usize % 2].len() < 3 && self.running == 0 => {
+                perf.open_of(&mut self.tasks[1 + number as usize % 2], &attr, tag)
+            }
+            (10, _) => {
+                let _ = self.machine.foreign_interrupt();
+                Ok(())
+            }
+            (_, Some(event)) => perf.read(event).map(drop),
+            _ => Ok(()),
+        };
+        self.machine.disturb(0, Fault::None);
+        self.log.push(format!("{operation}, {number}, {interrupt}, {fault:?}: {outcome:?}"));
+        self.machine.work(amount, 0x9000);
+        self.worked += amount;
+    }
+
+    /// The event that is always on a counter has counted, and sampled, each instruction that was not the guest's.
+    fn check(&self) {
+        let context = || format!("{}\n{}", self.name, self.log.join("\n"));
+        let perf = self.machine.perf;
+        let counted = perf.read(self.witness).unwrap().value;
+        assert_eq!(counted, self.worked, "{}", context());
+        let records = of(&perf.drain(), WITNESS);
+        assert_eq!(records.len() as u64, counted / PERIOD, "{}", context());
+    }
+
+    /// Repairs the processor as the documents say. Then all is as on a new one.
+    fn end(mut self) {
+        let context = format!("{}\n{}", self.name, self.log.join("\n"));
+        let perf = self.machine.perf;
+        match perf.pmu.processor_resumed() {
+            Err(PmuError::NotUp) => panic!("{context}"),
+            Err(_) => drop(perf.pmu.processor_resumed().unwrap()),
+            Ok(_) => {}
+        }
+        // An event whose counter did not answer says so once.
+        let failed = |errno| -> () { panic!("{errno}: {context}") };
+        self.switch(0).or_else(|_| self.switch(0)).unwrap_or_else(failed);
+        for event in self.events.drain(..) {
+            let close = || perf.close(event).map(drop);
+            close().or_else(|_| close()).unwrap_or_else(failed);
+        }
+        if let Some(slots) = self.slots {
+            let close = || perf.close_slots(slots);
+            close().or_else(|_| close()).unwrap_or_else(failed);
+        }
+        let close = || perf.close(self.witness).map(drop);
+        close().or_else(|_| close()).unwrap_or_else(failed);
+        perf.drain();
+        for again in [false, true] {
+            if again {
+                perf.pmu.processor_down().unwrap();
+                perf.pmu.processor_up(&self.machine.snapshot()).unwrap();
+            }
+            let opened =
+                [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)].map(
+                    |(attr, tag)| {
+                        perf.open(&attr, tag).unwrap_or_else(|errno| panic!("{errno}: {context}"))
+                    },
+                );
+            self.machine.work(3 * PERIOD, 0xB000);
+            let records = perf.drain();
+            assert_cycles(&self.machine, &records, 3, &context);
+            let stacks = of(&records, BRANCHES);
+            assert_eq!(stacks.len(), 3, "{context}");
+            assert!(stacks.iter().all(|of| of.branches.first() == Some(&0xB000)), "{context}");
+            assert_eq!(of(&records, PLAIN).len(), 3, "{context}");
+            for event in opened {
+                perf.close(event).unwrap();
+            }
+        }
+        self.machine.end(&context);
+    }
+}
+
+fn attack(by: Disturbed) {
+    for model in models() {
+        for seed in seeds() {
+            let mut attack = Attack::new(&model, seed);
+            (0..OPERATIONS).for_each(|_| attack.act(by));
+            if by == Disturbed::Never {
+                attack.check();
+            }
+            attack.end();
+        }
+    }
+}
+
+#[test]
+fn whatever_it_is_asked_an_event_beside_counts_and_samples_exactly() {
+    attack(Disturbed::Never);
+}
+
+#[test]
+fn wherever_it_is_interrupted_every_event_samples_exactly_afterwards() {
+    attack(Disturbed::ByInterrupts);
+}
+
+#[test]
+fn whatever_fails_every_event_samples_exactly_after_the_repair() {
+    attack(Disturbed::ByFaults);
+}
