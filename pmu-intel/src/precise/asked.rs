@@ -19,7 +19,9 @@ impl PreciseUnit {
         asked: &mut Asked,
         counters: CounterSet,
     ) -> Result<CounterSet, CounterError> {
-        let Some(precision) = asked.precision else { return Ok(counters) };
+        // A sampling unit's is another facility's.
+        let precision = asked.precision.filter(|_| !asked.select.is_of_unit());
+        let Some(precision) = precision else { return Ok(counters) };
         let capable = self.capable_of(asked, precision, counters);
         let capable = capable.map_err(CounterError::NotPrecise)?;
         let mut counters = counters & capable;

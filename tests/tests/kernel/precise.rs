@@ -3,6 +3,7 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
 
+use pmu::amd::ibs::IbsSampling;
 use pmu::core::{
     BranchFilter, CounterError, Event, EventId, EventSelect, MsrAddress, MsrBackend, MsrErrorKind,
     MsrUpdate, NotPrecise, PlainFrame, Platform, PmcIndex, Precision,
@@ -277,6 +278,19 @@ fn what_cannot_record_says_so_and_counts_all_the_same() {
     assert_eq!(other.precise_records(0).map(|_| ()), not_declared);
     let early: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
     assert_eq!(early.precise_records(0).map(|_| ()), not_declared);
+}
+
+#[test]
+fn an_event_of_a_sampling_unit_is_none_of_a_processor_with_precise_records() {
+    for (version, records) in processors() {
+        let pmu = machine(version, Some(records), Some(PHYSICAL));
+        for request in [IbsSampling::ops(), IbsSampling::cycles(), IbsSampling::fetches()] {
+            let opened = start(pmu, &request.event().every(PERIOD));
+            let refused = Err(CounterError::NotPrecise(NotPrecise::NoFacility));
+            assert_eq!(opened, refused, "{version}");
+        }
+        pmu.processor_down().unwrap();
+    }
 }
 
 /// All interrupts come at address 0, outside of the profile's range.
