@@ -95,7 +95,7 @@ impl Attack {
             _ => Fault::None,
         };
         let interrupt = if by == Disturbed::Never { 0 } else { self.random.below(32) as u32 };
-        let operation = self.random.below(11);
+        let operation = self.random.below(12);
         let (attr, tag) = self.asked();
         let chosen = self.random.below(self.events.len().max(1) as u64) as usize;
         let chosen = self.events.get(chosen).copied();
@@ -137,6 +137,11 @@ impl Attack {
             (10, _) => {
                 let _ = self.machine.foreign_interrupt();
                 Ok(())
+            }
+            // The registers lose their contents without a word, as under a debugger or a firmware.
+            (11, _) if by != Disturbed::Never => {
+                self.machine.lose_registers();
+                perf.pmu.processor_resumed().map(drop).map_err(|_| -1)
             }
             (_, Some(event)) => perf.read(event).map(drop),
             _ => Ok(()),
