@@ -77,6 +77,19 @@ impl IbsUnit {
         Ok(found)
     }
 
+    /// Lets the unit go on after a [`disable`](Self::disable) whose read failed: the write before it may have stopped
+    /// the unit, which the first control register does not tell.
+    pub(crate) fn undo_disable<M: MsrBackend>(
+        &self,
+        msr: &M,
+        values: ControlValues,
+    ) -> Result<(), MsrFault> {
+        match self.capabilities().control2() {
+            true => msr.wrmsr_retrying(self.control2(), u64::from(values.control2)),
+            false => Ok(()),
+        }
+    }
+
     /// Leaves the unit stopped and without a sample. `found` is the control register's value before.
     pub(crate) fn clear<M: MsrBackend>(&self, msr: &M, found: u64) -> Result<(), MsrFault> {
         self.write_stopped(msr, found & !self.registers().valid, 0)

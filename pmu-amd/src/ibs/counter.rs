@@ -155,6 +155,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let found = self.unit.disable(self.msr).inspect_err(|_| {
             // One of the writes may have taken away a sample whose interrupt is yet to come.
             memory.change(STOPPING, UNKNOWN | LATE);
+            let values = self.unit.control_values(memory.select.load(Relaxed));
+            if before & RUNNING != 0 && self.unit.undo_disable(self.msr, values).is_err() {
+                // The next start finds nothing of its own in the registers.
+                memory.target.store(0, Relaxed);
+            }
         })?;
         // Otherwise the registers were lost, and firmware may have sampled by them.
         let holds = self.unit.holds(found, memory.target.load(Relaxed));

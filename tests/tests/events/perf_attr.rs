@@ -312,10 +312,10 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     let refused = |why| Err(CounterError::NotPrecise(why));
     for (text, why) in [
         ("cycles/period=400000/ppp", NotPrecise::NoExactCounter),
-        ("instructions/period=400000/pp", NotPrecise::NoFacility),
-        ("cpu/event=0x76,umask=1,period=400000/pp", NotPrecise::NoFacility),
-        ("cpu/event=0xc1,inv,period=400000/pp", NotPrecise::NoFacility),
-        ("cpu/event=0xc0,period=400000/pp", NotPrecise::NoFacility),
+        ("instructions/period=400000/pp", NotPrecise::Event),
+        ("cpu/event=0x76,umask=1,period=400000/pp", NotPrecise::Event),
+        ("cpu/event=0xc1,inv,period=400000/pp", NotPrecise::Event),
+        ("cpu/event=0xc0,period=400000/pp", NotPrecise::Event),
         ("cycles:pp", NotPrecise::NoPeriod),
     ] {
         assert_eq!(place(text), refused(why), "{text}");
