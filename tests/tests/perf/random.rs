@@ -22,7 +22,7 @@ fn seeds() -> impl Iterator<Item = u64> {
     1..=std::env::var("PMU_TEST_PERF").map_or(12, |seeds| seeds.parse().unwrap())
 }
 
-/// What disturbs the operations.
+/// A disturbance of the operations.
 #[derive(Clone, Copy, PartialEq)]
 enum Disturbed {
     Never,
