@@ -109,6 +109,7 @@ pub trait EventFacility: Facility + Copy {
         let _ = (msr, registers, access);
         Ok(0)
     }
+
     /// `true` if the facility [divides](Self::division) an event into parts. Otherwise the session's code for parts is
     /// not linked.
     const DIVIDES: bool = false;
@@ -291,6 +292,7 @@ impl<F: EventFacility> EventFacility for Option<F> {
     ) -> Result<u64, MsrFault> {
         self.as_ref().map_or(Ok(0), |facility| facility.access_unit(msr, registers, access))
     }
+
     const DIVIDES: bool = F::DIVIDES;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
@@ -408,6 +410,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
             self.1.access_unit(msr, registers, access)
         }
     }
+
     const DIVIDES: bool = A::DIVIDES || B::DIVIDES;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
