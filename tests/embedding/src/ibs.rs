@@ -1,6 +1,6 @@
-//! The smallest kernel that samples ops and fetches: of the processor, of a thread, and beside a window. It is linked to
-//! show that nothing of it can panic, and that the names of its functions, which no other program of this package may
-//! have, are those that `.ci/run embedding` looks for.
+//! The smallest kernel that samples ops and fetches: of the processor, of a thread, and beside a window. It is linked
+//! to show that nothing of it can panic, and that the names of its functions, which no other program of this package
+//! may have, are those that `.ci/run embedding` looks for.
 #![no_std]
 #![no_main]
 
