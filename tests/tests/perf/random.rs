@@ -2,6 +2,7 @@
 
 use pmu::PmuError;
 use pmu::core::{EventId, GroupId};
+use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
@@ -33,7 +34,7 @@ enum Disturbed {
 }
 
 struct Attack {
-    name: &'static str,
+    name: String,
     machine: Machine,
     random: Random,
     /// Task 0 has no events.
@@ -49,13 +50,18 @@ struct Attack {
 
 impl Attack {
     fn new(model: &Model, seed: u64) -> Self {
-        let nests = seed.is_multiple_of(2);
-        let deviations =
-            if nests { Deviations::of(&[Deviation::NestsInterrupts]) } else { Deviations::NONE };
+        // No branch is recorded; several periods end by one interrupt.
+        let excluded = [Deviation::IgnoresDebugControl, Deviation::ServicesLate]
+            .map(|of| Deviations::of(&[of]));
+        let deviating: Vec<_> = single().filter(|of| !excluded.contains(of)).collect();
+        let deviations = match seed % 2 {
+            0 => deviating[(seed / 2) as usize % deviating.len()],
+            _ => Deviations::NONE,
+        };
         let machine = Machine::of(model, deviations, |_| ());
         let pinned = bytes("instructions/period=4096/uD", false);
         Self {
-            name: model.name,
+            name: format!("{} {deviations}", model.name),
             witness: machine.perf.open(&pinned, WITNESS).unwrap(),
             worked: 0,
             machine,
