@@ -10,9 +10,9 @@ use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
-    FedEvents, FedOp, FedRecord, Feed, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
-    Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs, VirtualPmu,
-    VirtualPrecise, VirtualReload, VirtualTopDown,
+    FedEvents, FedFetch, FedOp, FedRecord, Feed, IbsConfiguration, IntelConfiguration,
+    PreciseConfiguration, Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs,
+    VirtualPmu, VirtualPrecise, VirtualReload, VirtualTopDown,
 };
 
 use crate::subsystem::{Everything, Perf};
@@ -207,7 +207,7 @@ impl Machine {
         Self { perf, sampled, has_units: model.sampling.is_some(), each_cycle, events }
     }
 
-    /// User mode executes this many instructions of one op, each in a cycle, after a branch from this address.
+    /// User mode executes this many instructions, each of an op, a fetch and a cycle, after a branch from this address.
     pub(crate) fn work(&self, count: u64, branch: u64) {
         let branch = FedBranch::new(branch, CODE, FedBranchKind::Conditional, Privilege::User);
         mock().branch(&branch);
@@ -217,6 +217,7 @@ impl Machine {
         if self.has_units {
             for _ in 0..count {
                 mock().execute(&FedOp::new(CODE));
+                mock().fetch(&FedFetch::new(CODE));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Whatever the subsystem is asked, and whatever fails: afterwards every event samples exactly.
 
 use pmu::PmuError;
+use pmu::amd::ibs::IbsSampling;
 use pmu::core::{EventId, GroupId};
 use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
@@ -14,6 +15,8 @@ use crate::{
 
 /// The tag of the event that each run has beside the others.
 const WITNESS: u64 = 9;
+/// The tag of events of sampling units, which few processors have.
+const OF_UNIT: u64 = 10;
 /// Operations of a run.
 const OPERATIONS: u64 = 40;
 const TASKS: usize = 3;
@@ -101,7 +104,7 @@ impl Attack {
             _ => Fault::None,
         };
         let interrupt = if by == Disturbed::Never { 0 } else { self.random.below(32) as u32 };
-        let operation = self.random.below(12);
+        let operation = self.random.below(13);
         let (attr, tag) = self.asked();
         let chosen = self.random.below(self.events.len().max(1) as u64) as usize;
         let chosen = self.events.get(chosen).copied();
@@ -148,6 +151,12 @@ impl Attack {
             (11, _) if by != Disturbed::Never => {
                 self.machine.lose_registers();
                 perf.pmu.processor_resumed().map(drop).map_err(|_| -1)
+            }
+            (12, _) => {
+                let request = [IbsSampling::ops(), IbsSampling::cycles(), IbsSampling::fetches()]
+                    [number as usize];
+                let event = request.event().every(PERIOD).tagged(OF_UNIT).rotating();
+                perf.open_event(&event).map(|event| self.events.push(event))
             }
             (_, Some(event)) => perf.read(event).map(drop),
             _ => Ok(()),

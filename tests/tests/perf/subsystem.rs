@@ -56,10 +56,14 @@ impl<K: Kernel> Perf<K> {
 
     /// Opens an event of the processor.
     pub(crate) fn open(&'static self, attr: &[u8], tag: u64) -> Result<EventId, i32> {
-        let event = self.event(attr, tag)?;
+        self.open_event(&self.event(attr, tag)?)
+    }
+
+    /// Opens an event of the processor that the kernel made itself.
+    pub(crate) fn open_event(&'static self, event: &Event) -> Result<EventId, i32> {
         number(self.pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let id = counters.open_event(unit, &event)?;
+            let id = counters.open_event(unit, event)?;
             let started = counters.start_event(id, K::now());
             if started.is_err() {
                 counters.close_event(id, K::now())?;
