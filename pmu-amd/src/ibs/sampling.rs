@@ -393,7 +393,7 @@ impl IbsUnit {
         }
     }
 
-    /// Returns the count in the control register: of ops and cycles exactly, of fetches in sixteens.
+    /// Returns the count in the control register. Ops and cycles are counted exactly, fetches in steps of 16.
     pub(crate) fn count(&self, control: u64) -> u32 {
         match self.kind() {
             IbsKind::Fetch => u32::from(IbsFetchCtl::from_bits(control).count()) << 4,

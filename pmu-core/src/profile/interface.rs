@@ -216,8 +216,8 @@ pub trait ProfileInterface: SourceInterface {
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
     /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
-    /// What a [facility](SourceInterface::Facility) recorded with an overflow, such as branches, is in the samples that
-    /// [`WithOpenedEvents::service_samples`](crate::WithOpenedEvents::service_samples) reports.
+    /// The samples of [`WithOpenedEvents::service_samples`](crate::WithOpenedEvents::service_samples) contain the
+    /// records of a [facility](SourceInterface::Facility), such as branches.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};

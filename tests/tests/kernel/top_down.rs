@@ -265,7 +265,7 @@ pub(crate) struct Thread {
 }
 
 impl Thread {
-    /// Makes a thread that runs nowhere. `change` changes the events of the slots.
+    /// Makes a thread that is switched out. `change` changes each of the thread's events of slots.
     pub(crate) fn new(
         machine: &Machine,
         pmu: &'static TestPmu,

@@ -222,8 +222,8 @@ impl Division<'_> {
         }
     }
 
-    /// Returns the bits of the status that tell of an overflow, if so few occurrences were counted since the counter
-    /// was 0 that one may be pending.
+    /// Returns the division's overflow status bits. Reads the status only if the counter's value is so low that an
+    /// overflow may be pending; otherwise returns 0.
     pub(crate) fn pending<M: MsrBackend>(
         &self,
         msr: &M,
