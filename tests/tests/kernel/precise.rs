@@ -5,8 +5,8 @@ use core::sync::atomic::AtomicU32;
 
 use pmu::amd::ibs::IbsSampling;
 use pmu::core::{
-    BranchFilter, CounterError, Event, EventId, EventSelect, MsrAddress, MsrBackend, MsrErrorKind,
-    MsrUpdate, NotPrecise, PlainFrame, Platform, PmcIndex, Precision,
+    BranchFilter, CounterError, Event, EventId, EventSelect, NotPrecise, PlainFrame, Platform,
+    Precision,
 };
 use pmu::intel::precise::{NoPrecise, PreciseThreshold};
 use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
@@ -41,21 +41,7 @@ fn mock() -> &'static Mock {
 
 struct Registers;
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        mock().read(address)
-    }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        mock().write(address, value)
-    }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        mock().read_pmc(index)
-    }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        mock().update(update)
-    }
-}
+pmu_tests::delegate_registers!(Registers, mock);
 
 struct Recording;
 

@@ -2,10 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu::core::{
-    CounterError, Event, EventSelect, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame,
-    Platform, PmcIndex,
-};
+use pmu::core::{CounterError, Event, EventSelect, PlainFrame, Platform};
 use pmu::{CounterReloads, Kernel, Pmu};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -29,21 +26,7 @@ fn mock() -> &'static Mock {
 
 struct Registers;
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        mock().read(address)
-    }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        mock().write(address, value)
-    }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        mock().read_pmc(index)
-    }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        mock().update(update)
-    }
-}
+pmu_tests::delegate_registers!(Registers, mock);
 
 struct Reloading;
 

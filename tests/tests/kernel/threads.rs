@@ -6,10 +6,7 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use pmu::core::{
-    Event, GenericEvent, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform,
-    PmcIndex, Snapshot,
-};
+use pmu::core::{Event, GenericEvent, PlainFrame, Platform, Snapshot};
 use pmu::{Kernel, Pmu};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
@@ -42,21 +39,7 @@ fn poll() {
 
 struct Registers;
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        mock().read(address)
-    }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        mock().write(address, value)
-    }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        mock().read_pmc(index)
-    }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        mock().update(update)
-    }
-}
+pmu_tests::delegate_registers!(Registers, mock);
 
 struct Threads;
 

@@ -2,10 +2,7 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
-use pmu::core::{
-    CoreCounters, CoreThread, EventOverflow, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate,
-    PlainFrame, Platform, PmcIndex, Report, Snapshot,
-};
+use pmu::core::{CoreCounters, CoreThread, EventOverflow, PlainFrame, Platform, Report, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts};
 use pmu_tests::deviations::snapshot;
@@ -268,21 +265,7 @@ fn mock() -> &'static Mock<'static> {
     &machine.mocks[machine.here.get()]
 }
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        mock().read(address)
-    }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        mock().write(address, value)
-    }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        mock().read_pmc(index)
-    }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        mock().update(update)
-    }
-}
+pmu_tests::delegate_registers!(Registers, mock);
 
 /// The kernel.
 pub(crate) struct World;

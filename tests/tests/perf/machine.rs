@@ -2,9 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu::core::{
-    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PlainFrame, Platform, PmcIndex, Snapshot,
-};
+use pmu::core::{PlainFrame, Platform, Snapshot};
 use pmu::{Interrupted, Kernel};
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
@@ -29,21 +27,7 @@ fn mock() -> &'static Mock {
 
 pub(crate) struct Registers;
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        mock().read(address)
-    }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        mock().write(address, value)
-    }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        mock().read_pmc(index)
-    }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        mock().update(update)
-    }
-}
+pmu_tests::delegate_registers!(Registers, mock);
 
 pub(crate) struct World;
 
