@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu::{Kernel, LocalApic, Machine, NoTimer, Pmu};
+use pmu_core::frame::PlainFrame;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use pmu_core::profile::{KProfileSource, Report, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    Claim, CounterMemory, CounterSlot, EventEntry, EventTable, KProfileSource, MAX_COUNTERS,
-    MsrAddress, MsrBackend, MsrUpdate, PlainFrame, PmcIndex, Report, Snapshot, SourceInterface,
-};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Snapshot};
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
@@ -153,7 +154,7 @@ fn hand() -> PlainFrame {
     let all = pmu_core::CounterSet::ALL;
     let session = both.initialize(&this, all, Registers, apic(), &COUNTERS[0]).unwrap();
     let session = Box::leak(Box::new(session));
-    let mut hardware = ThisProcessor::new(session, pmu_core::ProcessorNumber::from_index(0));
+    let mut hardware = ThisProcessor::new(session, pmu_core::frame::ProcessorNumber::from_index(0));
     let object = ProfileObject::basic(Rules::LATEST, request(), &hardware).unwrap();
     PROFILES.try_start(Box::leak(Box::new(object)), &mut hardware).unwrap();
     assert!(both.unit().counters().len() > 1);

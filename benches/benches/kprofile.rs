@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,

@@ -10,11 +10,11 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu::Machine;
 use pmu_amd::Amd64;
+use pmu_core::interval::Interval;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    Claim, CounterMemory, CounterSlot, Interval, KProfileSource, MsrAddress, MsrBackend, MsrUpdate,
-    Platform, PmcIndex, ProfileInterface, Snapshot, TimerUnavailable,
-};
+use pmu_core::{Claim, CounterMemory, CounterSlot, Platform, Snapshot, TimerUnavailable};
 use pmu_intel::Emon;
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
@@ -152,7 +152,8 @@ fn amd(v2: bool) -> Processor<Amd64> {
 fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = processor;
     let mut last = 0;
-    let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
+    let count =
+        |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
     let serviced = interface.service(*registers, *registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
@@ -164,7 +165,8 @@ fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
 fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = black_box(&processor);
     let mut last = 0;
-    let count = |overflow: pmu_core::Overflow| last = KProfileSource::value(overflow.source);
+    let count =
+        |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
     let serviced = Machine::service(interface, *registers, *registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }

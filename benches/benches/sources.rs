@@ -9,7 +9,7 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_amd::Amd64;
-use pmu_core::{KProfileSource, ProfileInterface};
+use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
 
 /// Returns both names of each source.

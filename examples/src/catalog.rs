@@ -10,9 +10,10 @@ use core::fmt::Write as _;
 use clap::ValueEnum;
 
 use crate::machine::Source;
-use pmu_core::{
-    Availability, CpuidDump, IntervalLimits, KProfileSource, Snapshot, SourceInformation,
-};
+use pmu_core::Snapshot;
+use pmu_core::dump::CpuidDump;
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{Availability, KProfileSource, SourceInformation};
 use pmu_events::{CoreEventError, CoreType, EventError, Metric, PmuEvent, Precise, Processor};
 use words::{counters, perf};
 

@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use pmu_amd::{Generation, Meaning};
-use pmu_core::{KProfileSource, SourceInterface};
+use pmu_core::profile::{KProfileSource, SourceInterface};
 use pmu_events::CoreType;
 
 use crate::machine::{Machine, Source};

@@ -2,11 +2,12 @@
 //! interface's sources.
 
 use pmu_amd::{Amd64, Generation};
-use pmu_core::raw_cpuid::CpuIdReader;
-use pmu_core::{
-    DefaultInterface, InterfaceError, KProfileSource, NoInterface, ProfileInterface, ProfileSource,
-    Snapshot, SourceInformation,
+use pmu_core::profile::{
+    DefaultInterface, InterfaceError, KProfileSource, ProfileInterface, ProfileSource,
+    SourceInformation,
 };
+use pmu_core::raw_cpuid::CpuIdReader;
+use pmu_core::{NoInterface, Snapshot};
 use pmu_intel::Emon;
 
 use crate::untrusted::visible;
@@ -241,7 +242,7 @@ pub trait Interface {
 
 impl<I: ProfileInterface> Interface for I {
     fn name(&self) -> &'static str {
-        pmu_core::SourceInterface::name(self)
+        pmu_core::profile::SourceInterface::name(self)
     }
 
     fn sources(&self) -> Vec<Source> {

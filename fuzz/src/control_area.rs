@@ -5,7 +5,8 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::{NtStatus, PointerWidth, Rules};
+use pmu_core::profile::NtStatus;
+use pmu_core::windows::{PointerWidth, Rules};
 use pmu_intel::debug_store::{
     CallerMode, ControlAreaMemory, DebugStoreSupport, ProcessorProfileControl,
     ProfileControlRequest,

@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 
 use pmu_amd::Amd64;
+use pmu_core::profile::{ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::{CounterId, MAX_GENERAL, NoInterface, ProfileInterface, Snapshot, SourceInterface};
+use pmu_core::registers::MAX_GENERAL;
+use pmu_core::{CounterId, NoInterface, Snapshot};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;

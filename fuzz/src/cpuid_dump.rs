@@ -2,8 +2,9 @@
 
 use core::fmt::Write;
 
+use pmu_core::Snapshot;
+use pmu_core::dump::{CpuidDump, DumpError};
 use pmu_core::raw_cpuid::CpuIdReader;
-use pmu_core::{CpuidDump, DumpError, Snapshot};
 
 /// Returns whether a line begins like a leaf; every other one is a heading or a remark.
 fn begins_like_a_leaf(line: &str) -> bool {

@@ -6,7 +6,7 @@
 use core::cell::RefCell;
 use std::collections::BTreeMap;
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::compat::kprofile::{KProfile, ListEntry, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};

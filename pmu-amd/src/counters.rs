@@ -1,8 +1,8 @@
 //! The core counters, as CPUID declares them.
 
-use pmu_core::{
-    CounterBank, CounterUnit, GenericEvent, GlobalRegisters, MsrAddress, NoInterface, Snapshot,
-};
+use pmu_core::msr::MsrAddress;
+use pmu_core::registers::{CounterBank, GlobalRegisters};
+use pmu_core::{CounterUnit, GenericEvent, NoInterface, Snapshot};
 
 use crate::cpuid::Family;
 use crate::registers::{
@@ -34,7 +34,8 @@ pub(crate) const HYGON: [u8; 12] = *b"HygonGenuine";
 /// only, because Windows has no profile sources for Hygon.
 ///
 /// ```
-/// # use pmu_core::{CpuidDump, Snapshot};
+/// # use pmu_core::dump::CpuidDump;
+/// # use pmu_core::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
 /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

@@ -39,7 +39,7 @@ impl Generation {
     ///
     /// ```
     /// use pmu_amd::{Generation, Meaning};
-    /// use pmu_core::KProfileSource;
+    /// use pmu_core::profile::KProfileSource;
     /// // From which generation on does the source no longer count what its name says?
     /// let is_other = |one: &&Generation| one.meaning(KProfileSource::DCACHE_MISSES) != Some(Meaning::Same);
     /// assert_eq!(Generation::ALL.iter().find(is_other), Some(&Generation::Family15h));
@@ -63,7 +63,8 @@ impl Generation {
     /// Returns the generation of a processor. Returns `None` if the vendor is not AMD, or the family is unknown.
     ///
     /// ```
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",

@@ -3,12 +3,11 @@
 use core::sync::atomic::AtomicU32;
 
 #[cfg(doc)]
-use pmu_core::ProfileInterface;
-use pmu_core::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
-use pmu_core::{
-    CounterAnswer, CounterUnit, HalInterface, NoInterface, Rules, Snapshot, SourceInterface,
-    SourceTable,
-};
+use pmu_core::profile::ProfileInterface;
+use pmu_core::profile::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
+use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::windows::{HalInterface, Rules};
+use pmu_core::{CounterUnit, NoInterface, Snapshot};
 
 use crate::counters;
 use crate::cpuid::Family;
@@ -25,7 +24,7 @@ use crate::sources::{self, SOURCES, TABLE};
 ///
 /// ```
 /// use pmu_amd::Amd64;
-/// use pmu_core::{KProfileSource, ProfileInterface, SourceInterface};
+/// use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 /// // For a listing; a driver detects it from CPUID.
 /// let amd64 = Amd64::declared();
 /// assert_eq!(amd64.unit().counters().len(), 4);
@@ -59,7 +58,8 @@ impl Amd64 {
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
-    /// use pmu_core::{KProfileSource, NoInterface, Snapshot};
+    /// use pmu_core::profile::KProfileSource;
+    /// use pmu_core::{NoInterface, Snapshot};
     /// fn amd64(boot_processor: &Snapshot) -> Result<Amd64, NoInterface> {
     ///     let amd64 = Amd64::detect(boot_processor)?;
     ///     let generation = Generation::of(boot_processor);
@@ -83,11 +83,12 @@ impl Amd64 {
     /// interface. The HAL of other versions uses only the [four legacy counters](Self::with_legacy_counters). The call
     /// also checks the conditions of [`detect`](Self::detect).
     ///
-    /// [`has_four_amd_counters`](pmu_core::WindowsVersion::has_four_amd_counters) returns whether the HAL of a Windows
-    /// version uses only four counters.
+    /// [`has_four_amd_counters`](pmu_core::windows::WindowsVersion::has_four_amd_counters) returns whether the HAL of a
+    /// Windows version uses only four counters.
     ///
     /// ```
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -95,7 +96,8 @@ impl Amd64 {
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
     /// use pmu_amd::Amd64;
-    /// use pmu_core::{PointerWidth, Rules, SourceInterface, WindowsVersion};
+    /// use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
+    /// use pmu_core::profile::SourceInterface;
     /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits64 };
     /// let amd64 = Amd64::detect_as_of(&boot_processor, windows_7)?;
     /// assert_eq!(amd64.unit().counters().len(), 4); // of six
@@ -124,7 +126,8 @@ impl Amd64 {
     ///
     /// # Examples
     /// ```
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -132,7 +135,7 @@ impl Amd64 {
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
     /// use pmu_amd::Amd64;
-    /// use pmu_core::SourceInterface;
+    /// use pmu_core::profile::SourceInterface;
     ///
     /// let amd64 = Amd64::detect(&boot_processor)?;
     /// assert_eq!(amd64.unit().counters().len(), 6);

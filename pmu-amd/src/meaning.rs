@@ -3,7 +3,7 @@
 //! Sources: libpfm4's tables of families 0Fh to 19h; Linux' tables of Zen 1 to Zen 6. An event that neither libpfm4 nor
 //! Linux describes has an unknown meaning.
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 
 use crate::generation::Generation;
 
@@ -46,7 +46,7 @@ impl Generation {
     ///
     /// ```
     /// use pmu_amd::{Generation, Meaning};
-    /// use pmu_core::KProfileSource;
+    /// use pmu_core::profile::KProfileSource;
     /// let meaning = |source| Generation::Zen4.meaning(source);
     /// assert_eq!(meaning(KProfileSource::TOTAL_ISSUES), Some(Meaning::Same));
     /// assert_eq!(meaning(KProfileSource::DCACHE_MISSES), Some(Meaning::Nothing));

@@ -5,7 +5,9 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{EventSelect, IntervalLimits, ProfileSource, SourceIndex, SourceTable};
+use pmu_core::EventSelect;
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfCtl;
 
@@ -232,7 +234,7 @@ pub(crate) const fn set_defaults(intervals: &mut [AtomicU32]) {
 
 #[cfg(test)]
 mod tests {
-    use pmu_core::KProfileSource;
+    use pmu_core::profile::KProfileSource;
 
     use super::*;
 

@@ -2,10 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{
-    CounterAnswer, CounterUnit, EventSelect, ProfileSource, Snapshot, SourceIndex, SourceInterface,
-    SourceTable,
-};
+use pmu_core::profile::{CounterAnswer, ProfileSource, SourceIndex, SourceInterface, SourceTable};
+use pmu_core::{CounterUnit, EventSelect, Snapshot};
 
 use crate::counters;
 use crate::generation::Generation;
@@ -26,7 +24,8 @@ use crate::sources;
 /// References: the PMC events in AMD's processor programming references, as listed in Linux' tables for Zen.
 ///
 /// ```
-/// # use pmu_core::{CpuidDump, Snapshot};
+/// # use pmu_core::dump::CpuidDump;
+/// # use pmu_core::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
 /// #         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -35,7 +34,7 @@ use crate::sources;
 /// # )?;
 /// # let snapshot = Snapshot::capture(&dump);
 /// use pmu_amd::Zen;
-/// use pmu_core::{KProfileSource, ProfileInterface};
+/// use pmu_core::profile::{KProfileSource, ProfileInterface};
 /// let zen = Zen::detect(&snapshot).ok_or("not a Zen")?;
 /// let row = zen.row(KProfileSource::DCACHE_MISSES).ok_or("not there")?;
 /// assert_eq!(zen.sources()[row].select().event_number(), 0x44); // fills of the data cache, on Zen 3

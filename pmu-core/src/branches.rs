@@ -1,9 +1,8 @@
-//! Branch records: the last branches that a processor took, kept by the processor itself.
+//! Branch records (LBR): the last branches that a processor took, kept by the processor itself.
 //!
-//! This module is below the counters, whose samples have branches. [`unit`] describes a processor's records as data,
-//! [`access`] has the register accesses that tasks and the interrupt make, [`recording`] the operations of a task.
-//! [`memory`] receives the records, and [`sampled`] shows them. [`record`], [`filter`] and [`kind`] are the types of
-//! the other modules.
+//! The samples of an event [with branches](crate::Event::with_branches) have them. A vendor's crate describes a
+//! processor's records as data, [`BranchUnit`]; [`BranchMemory`] receives the records, and [`Branches`], a facility of
+//! the session's event source, shows them.
 
 pub(crate) mod access;
 pub(crate) mod call_stack_frame;
@@ -15,3 +14,15 @@ pub(crate) mod recording;
 pub(crate) mod sampled;
 pub(crate) mod saved;
 pub(crate) mod unit;
+
+pub use call_stack_frame::CallStackFrame;
+pub use filter::BranchFilter;
+pub use kind::{BranchKind, BranchKinds};
+pub use memory::{BranchMemory, BranchSlot};
+pub use record::{Branch, BranchPath, BranchTransaction, RawBranch};
+pub use sampled::Branches;
+pub use saved::SavedBranches;
+pub use unit::{
+    BranchEnable, BranchFormat, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters,
+    BranchUnit,
+};

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::windows::Rules;
 
 /// Reason why a vendor crate detects no counters on a processor. On such a processor, a kernel can still profile by
-/// time, with the [`DefaultInterface`](crate::DefaultInterface).
+/// time, with the [`DefaultInterface`](crate::profile::DefaultInterface).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -14,8 +14,8 @@ pub enum NoInterface {
     OtherVendor([u8; 12]),
     /// CPUID declares no performance monitoring: leaf 0x0A is absent, has version 0, or declares no events.
     NoPerformanceMonitoring,
-    /// The processor does not have the event of unhalted cycles. Every [profile interface](crate::ProfileInterface)
-    /// needs this event.
+    /// The processor does not have the event of unhalted cycles. Every [profile
+    /// interface](crate::profile::ProfileInterface) needs this event.
     CyclesUnavailable,
     /// The processor lacks long mode.
     NoLongMode,

@@ -8,7 +8,7 @@ use core::ops::ControlFlow;
 /// Identity of a process: any number that no two live processes share, such as the address of the process object.
 ///
 /// ```
-/// use pmu_core::ProcessId;
+/// use pmu_core::frame::ProcessId;
 /// assert_eq!(ProcessId::new(0xFFFF_8000_0000_1000).map(ProcessId::get), Some(0xFFFF_8000_0000_1000));
 /// assert_eq!(ProcessId::new(0), None);
 /// ```
@@ -37,7 +37,7 @@ impl ProcessId {
 /// group 0, processors 64–127 into group 1 and so on.
 ///
 /// ```
-/// use pmu_core::ProcessorNumber;
+/// use pmu_core::frame::ProcessorNumber;
 /// let processor = ProcessorNumber::from_index(70);
 /// assert_eq!((processor.group, processor.number), (1, 6));
 /// assert_eq!(processor.index(), 70);
@@ -55,7 +55,7 @@ impl ProcessorNumber {
     /// Returns the processor with this system-wide index, if each group has 64 processors.
     ///
     /// ```
-    /// # use pmu_core::ProcessorNumber;
+    /// # use pmu_core::frame::ProcessorNumber;
     /// let processor = ProcessorNumber::from_index(70);
     /// assert_eq!((processor.group, processor.number, processor.index()), (1, 6, 70));
     /// ```
@@ -84,7 +84,7 @@ impl fmt::Display for ProcessorNumber {
 /// # Examples
 ///
 /// ```
-/// use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+/// use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 ///
 /// /// The values that the processor pushes, and the kernel's data of the processor.
 /// struct Frame {
@@ -167,7 +167,7 @@ pub trait InterruptFrame {
 /// Interrupted context as plain data: the values that the processor pushed, and the interrupted processor and process.
 ///
 /// ```
-/// use pmu_core::{InterruptFrame, PlainFrame};
+/// use pmu_core::frame::{InterruptFrame, PlainFrame};
 /// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
 /// # fn processor() -> usize { 0 }
 /// /// Converts the kernel's trap frame.
@@ -219,7 +219,8 @@ impl InterruptFrame for PlainFrame {
 /// mode.
 ///
 /// ```
-/// use pmu_core::{InterruptFrame, PlainFrame, PreciseSample, SampledFrame};
+/// use pmu_core::frame::{InterruptFrame, PlainFrame, SampledFrame};
+/// use pmu_core::precise::PreciseSample;
 /// let interrupted = PlainFrame { pc: 0x40_1010, cs: 0x33, flags: 2, ..PlainFrame::default() };
 /// let sample = PreciseSample { address: Some(0x40_1007), ..PreciseSample::default() };
 /// let frame = SampledFrame::new(&interrupted, sample.address);

@@ -35,7 +35,7 @@ impl Interval {
 /// every processor.
 ///
 /// ```
-/// use pmu_core::IntervalLimits;
+/// use pmu_core::interval::IntervalLimits;
 /// let limits = IntervalLimits::EVENTS;
 /// assert_eq!(limits.check(100_000).map(|interval| interval.get()), Ok(100_000));
 /// assert_eq!(limits.clamp(10).get(), 4_096);
@@ -88,7 +88,7 @@ impl IntervalLimits {
     /// Returns an interval of `units` units if `units` is within the limits.
     ///
     /// ```
-    /// # use pmu_core::IntervalLimits;
+    /// # use pmu_core::interval::IntervalLimits;
     /// // Checks a user's interval. The error names the limits.
     /// let error = IntervalLimits::EVENTS.check(100).unwrap_err();
     /// assert_eq!((error.requested, error.limits.min), (100, 4096));
@@ -107,7 +107,7 @@ impl IntervalLimits {
     /// Returns the interval within the limits that is nearest to `units`.
     ///
     /// ```
-    /// # use pmu_core::IntervalLimits;
+    /// # use pmu_core::interval::IntervalLimits;
     /// let shortest = IntervalLimits::EVENTS.clamp(1);
     /// assert_eq!(shortest.get(), IntervalLimits::EVENTS.min);
     /// ```

@@ -12,3 +12,12 @@ pub(crate) mod precision;
 pub(crate) mod request;
 pub(crate) mod sample;
 pub(crate) mod tlb;
+
+pub use access::{AccessType, DataAccess, DataSource, LineState};
+pub use branch::BranchOutcome;
+pub use error::NotPrecise;
+pub use fetch::InstructionFetch;
+pub use parts::SampleParts;
+pub use precision::Precision;
+pub use sample::PreciseSample;
+pub use tlb::{PageSize, Translation};

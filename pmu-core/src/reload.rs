@@ -27,10 +27,11 @@ use crate::msr::fault::MsrFault;
 /// branches were mispredicted:
 ///
 /// ```
+/// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 /// use pmu_core::{
-///     AutoCounterReload, CounterReload, CounterSession, CounterUnit, Event, EventTable, GenericEvent, GroupError,
-///     GroupId, MsrBackend, OpenedEvents, Platform, ReloadMemory,
+///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, GroupError, GroupId, OpenedEvents, Platform,
 /// };
+/// use pmu_core::msr::MsrBackend;
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 ///
 /// type Source<'a> = OpenedEvents<'a, AutoCounterReload<'a>>;
@@ -162,7 +163,8 @@ impl CounterReload {
     ///   overflow loads. No value of these registers makes the processor write to memory.
     ///
     /// ```
-    /// use pmu_core::{CounterReload, CounterSet};
+    /// use pmu_core::reload::CounterReload;
+    /// use pmu_core::CounterSet;
     /// let counters = CounterSet::from_bits(0xFF);
     /// // SAFETY: CFG_B and CFG_C are IA32_PMC_GP0_CTR + 2 and + 3. Bits 31:0 of CFG_C are the reload value.
     /// let reload = unsafe { CounterReload::new(2, 3, counters, counters) };
@@ -172,7 +174,8 @@ impl CounterReload {
     /// Wrong: distances of registers that hold addresses.
     ///
     /// ```
-    /// # use pmu_core::{CounterReload, CounterSet};
+    /// # use pmu_core::reload::CounterReload;
+    /// # use pmu_core::CounterSet;
     /// // SAFETY: not given. 0x3F4 is IA32_PEBS_BASE, the address of a buffer that the processor writes.
     /// let other = unsafe { CounterReload::new(0x3F4 - 0xC1, 3, CounterSet::from_bits(1), CounterSet::NONE) };
     /// # let _ = other;
@@ -202,7 +205,7 @@ impl CounterReload {
 /// The embedder lends the memory to a session, through [`AutoCounterReload`].
 ///
 /// ```
-/// use pmu_core::ReloadMemory;
+/// use pmu_core::reload::ReloadMemory;
 /// static RELOADS: [ReloadMemory; 2] = [const { ReloadMemory::new() }; 2]; // one per processor
 /// # let _ = &RELOADS;
 /// ```

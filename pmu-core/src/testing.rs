@@ -40,7 +40,7 @@ impl Access {
     /// Makes the access fail with #GP.
     ///
     /// ```
-    /// # use pmu_core::{MsrAccess, MsrAddress};
+    /// # use pmu_core::msr::{MsrAccess, MsrAddress};
     /// # use pmu_core::testing::{Access, ScriptedMsr};
     /// // A driver that retries once gets over a transient fault.
     /// let accesses = [Access::read(0xC1, 0).faulting(), Access::read(0xC1, 42)];
@@ -62,7 +62,8 @@ impl Access {
 /// and the actual access. Call [`finish`](Self::finish) at the end.
 ///
 /// ```
-/// use pmu_core::{MsrAddress, MsrBackend, testing::{Access, ScriptedMsr}};
+/// use pmu_core::msr::{MsrAddress, MsrBackend};
+/// use pmu_core::testing::{Access, ScriptedMsr};
 /// let accesses = [Access::write(0x186, 0), Access::read(0xC1, 42)];
 /// let script = ScriptedMsr::new(&accesses);
 /// // SAFETY: an event select and a counter.
@@ -145,7 +146,7 @@ impl MsrBackend for ScriptedMsr<'_> {
 /// A backend that passes every access on to another backend, and keeps the first `N` accesses.
 ///
 /// ```
-/// # use pmu_core::{MsrAddress, MsrBackend};
+/// # use pmu_core::msr::{MsrAddress, MsrBackend};
 /// # use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
 /// let script = [Access::write(0x186, 0), Access::write(0x187, 0)];
 /// let recorder = RecordingMsr::<_, 8>::new(ScriptedMsr::new(&script));
@@ -187,13 +188,13 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         self.dropped.get()
     }
 
-    fn record<E: crate::MsrError>(
+    fn record<E: crate::msr::MsrError>(
         &self,
         operation: MsrOperation,
         register: u32,
         outcome: Result<u64, &E>,
     ) {
-        let outcome = outcome.map_err(crate::MsrError::kind);
+        let outcome = outcome.map_err(crate::msr::MsrError::kind);
         if self.accesses.borrow_mut().push(Access { operation, register, outcome }).is_err() {
             self.dropped.set(self.dropped.get() + 1);
         }

@@ -7,7 +7,7 @@ use core::fmt;
 /// The default is [`LATEST`](Self::LATEST). This version does not have the defects of earlier versions.
 ///
 /// ```
-/// use pmu_core::WindowsVersion;
+/// use pmu_core::windows::WindowsVersion;
 /// assert!(WindowsVersion::Windows8.end_is_inclusive() && !WindowsVersion::LATEST.end_is_inclusive());
 /// assert!(WindowsVersion::Nt310 < WindowsVersion::Windows11);
 /// ```
@@ -197,7 +197,7 @@ impl WindowsVersion {
     /// Returns whether this version treats the end address of a profile's range as part of the range.
     ///
     /// ```
-    /// # use pmu_core::WindowsVersion;
+    /// # use pmu_core::windows::WindowsVersion;
     /// /// Returns the end of a range for the rules of a version: the first address that is outside.
     /// fn end(version: WindowsVersion, end: u64) -> u64 {
     ///     end + u64::from(version.end_is_inclusive())
@@ -247,7 +247,7 @@ impl WindowsVersion {
     /// `width`.
     ///
     /// ```
-    /// # use pmu_core::{HalInterface, PointerWidth, WindowsVersion};
+    /// # use pmu_core::windows::{HalInterface, PointerWidth, WindowsVersion};
     /// // Vista's HAL has Intel's counters in its 64-bit version alone.
     /// let has = |width| WindowsVersion::Vista.has_counters(HalInterface::Emon, width);
     /// assert!(has(PointerWidth::Bits64) && !has(PointerWidth::Bits32));
@@ -290,7 +290,8 @@ impl Default for WindowsVersion {
 /// The Windows version whose behavior applies, and the width of the kernel's pointers.
 ///
 /// ```
-/// use pmu_core::{AddedSources, HalInterface, KProfileSource, PointerWidth, Rules, WindowsVersion};
+/// use pmu_core::profile::{AddedSources, KProfileSource};
+/// use pmu_core::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };
 /// // A 32-bit Windows 7 has no counters.
 /// let (cycles, added) = (KProfileSource::TOTAL_CYCLES, AddedSources::none());

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{CounterSet, Event, EventSelect, MsrAddress};
+use pmu_core::msr::MsrAddress;
+use pmu_core::{CounterSet, Event, EventSelect};
 
 use crate::format::dictionary::Dictionary;
 use crate::format::record::{Precise, Record};

@@ -15,7 +15,8 @@ use crate::tables::MODELS;
 /// On a hybrid machine, P-cores and E-cores have different events, so take a CPUID snapshot on each core.
 ///
 /// ```
-/// # use pmu_core::{CpuidDump, Snapshot};
+/// # use pmu_core::dump::CpuidDump;
+/// # use pmu_core::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000016 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
@@ -65,7 +66,8 @@ impl Processor {
     /// steppings and, on a hybrid, the core types of the other cores.
     ///
     /// ```
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x00090672 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

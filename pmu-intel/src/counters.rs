@@ -1,9 +1,10 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
-use pmu_core::{
-    CounterBank, CounterSet, CounterUnit, FixedCounters, FullWidth, GenericEvent, GlobalRegisters,
-    MAX_FIXED, MAX_GENERAL, MsrAddress, NoInterface, PreciseSampling, RegisterBits, Snapshot,
+use pmu_core::msr::{MsrAddress, RegisterBits};
+use pmu_core::registers::{
+    CounterBank, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL, PreciseSampling,
 };
+use pmu_core::{CounterSet, CounterUnit, GenericEvent, NoInterface, Snapshot};
 
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::registers::{
@@ -39,7 +40,8 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// [`clear_stale`](crate::clear_stale) to disable them.
 ///
 /// ```
-/// # use pmu_core::{CpuidDump, Snapshot};
+/// # use pmu_core::dump::CpuidDump;
+/// # use pmu_core::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",

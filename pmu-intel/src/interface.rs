@@ -2,10 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{
-    CounterAnswer, CounterUnit, HalInterface, IntervalLimits, NoInterface, PointerWidth, Rules,
-    Snapshot, SourceInterface, SourceTable,
-};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::windows::{HalInterface, PointerWidth, Rules};
+use pmu_core::{CounterUnit, NoInterface, Snapshot};
 
 use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
@@ -17,7 +17,7 @@ use crate::sources::{SOURCES, TABLE};
 /// [`SOURCES`](crate::SOURCES).
 ///
 /// ```
-/// use pmu_core::{KProfileSource, ProfileInterface};
+/// use pmu_core::profile::{KProfileSource, ProfileInterface};
 /// use pmu_intel::Emon;
 /// // For a listing; a driver detects it from CPUID.
 /// let emon = Emon::declared();
@@ -89,14 +89,16 @@ impl Emon {
     ///
     /// # Examples
     /// ```
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
     /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
-    /// use pmu_core::{NoInterface, PointerWidth, Rules, WindowsVersion};
+    /// use pmu_core::NoInterface;
+    /// use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
     /// use pmu_intel::Emon;
     ///
     /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits32 };

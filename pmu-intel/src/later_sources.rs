@@ -5,10 +5,9 @@
 
 use core::num::NonZeroU64;
 
-use pmu_core::{
-    AddSourceError, AddedSource, AddedSources, CounterSet, EventSelect, HalInterface,
-    ProfileSource, Rules, Snapshot,
-};
+use pmu_core::profile::{AddSourceError, AddedSource, AddedSources, ProfileSource};
+use pmu_core::windows::{HalInterface, Rules};
+use pmu_core::{CounterSet, EventSelect, Snapshot};
 
 use crate::cpuid::ArchitecturalPerfmon;
 
@@ -47,8 +46,8 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
 ///   time. Fixed counter 2 counts at the TSC's frequency. Pass this frequency as `hertz`: the result of
-///   [`tsc_hertz`](pmu_core::tsc_hertz), or a frequency that the kernel measured. If `hertz` is `None`, the source is
-///   not added.
+///   [`tsc_hertz`](pmu_core::clocks::tsc_hertz), or a frequency that the kernel measured. If `hertz` is `None`, the
+///   source is not added.
 ///
 /// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.
 ///
@@ -61,7 +60,10 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
-/// use pmu_core::{AddSourceError, AddedSlot, AddedSources, Rules, Snapshot, WithAddedSources, tsc_hertz};
+/// use pmu_core::profile::{AddSourceError, AddedSlot, AddedSources, WithAddedSources};
+/// use pmu_core::windows::Rules;
+/// use pmu_core::Snapshot;
+/// use pmu_core::clocks::tsc_hertz;
 /// use pmu_intel::{Emon, add_later_sources};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();

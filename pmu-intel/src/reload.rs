@@ -1,21 +1,23 @@
 //! Auto counter reload of architectural perfmon version 6.
 
-use pmu_core::{CounterReload, CounterSet, Snapshot};
+use pmu_core::reload::CounterReload;
+use pmu_core::{CounterSet, Snapshot};
 
 use crate::counters::INTEL;
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR};
 
 /// Returns the auto-counter-reload registers of the processor that `processor` describes, for
-/// [`AutoCounterReload`](pmu_core::AutoCounterReload). Returns `None` if the processor lacks these registers. On a
-/// hybrid machine, P-cores and E-cores can have different results.
+/// [`AutoCounterReload`](pmu_core::reload::AutoCounterReload). Returns `None` if the processor lacks these registers.
+/// On a hybrid machine, P-cores and E-cores can have different results.
 ///
 /// Each counter that can be reloaded has the registers CFG_B and CFG_C. CFG_B is a bitmap of counters: when one of
 /// these counters overflows, the processor reloads the counter to which this CFG_B belongs. Bits 31:0 of CFG_C are the
 /// reload value. CPUID leaf 0x23, sub-leaf 2, declares the counters that can be reloaded.
 ///
 /// ```
-/// # use pmu_core::{AutoCounterReload, CounterReload, CounterUnit, EventTable, OpenedEvents, ReloadMemory};
+/// # use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
+/// # use pmu_core::{CounterUnit, EventTable, OpenedEvents};
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 /// /// The source of a processor's events; `reload` is what `counter_reload` returned there.
 /// fn source<'a>(

@@ -10,9 +10,9 @@ use pmu_core::{EventSelect, Snapshot};
 /// also increment counter *n* of the core's other logical processor.
 ///
 /// Take one of these measures:
-/// - Use an [`OnSharedCore`](pmu_core::OnSharedCore) as the event source of the core's sessions. While one logical
-///   processor counts a retired memory event on general counter *n*, the other logical processor's session then leaves
-///   its own counter *n* unused.
+/// - Use an [`OnSharedCore`](pmu_core::shared_core::OnSharedCore) as the event source of the core's sessions. While one
+///   logical processor counts a retired memory event on general counter *n*, the other logical processor's session then
+///   leaves its own counter *n* unused.
 /// - Call [`check`](Self::check) before opening an event. If the call returns an error, do not open the event.
 /// - Accept that the counts of both logical processors can be wrong.
 ///
@@ -25,7 +25,8 @@ use pmu_core::{EventSelect, Snapshot};
 /// counts these events).
 ///
 /// ```
-/// use pmu_core::{CoreCounters, CounterUnit, EventTable, OnSharedCore, OpenedEvents, Snapshot};
+/// use pmu_core::shared_core::{CoreCounters, OnSharedCore};
+/// use pmu_core::{CounterUnit, EventTable, OpenedEvents, Snapshot};
 /// use pmu_intel::SiblingErratum;
 /// /// Returns the source of a logical processor of an affected core, which is the core's `second`, or its first.
 /// fn source<'a>(
@@ -74,7 +75,8 @@ impl SiblingErratum {
     /// Checks that an event select does not select an affected event.
     ///
     /// ```
-    /// use pmu_core::{CpuidDump, EventSelect, Snapshot};
+    /// use pmu_core::dump::CpuidDump;
+    /// use pmu_core::{EventSelect, Snapshot};
     /// use pmu_intel::SiblingErratum;
     /// # let haswell = CpuidDump::parse(
     /// #     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69
@@ -85,7 +87,7 @@ impl SiblingErratum {
     /// let refused = erratum.check(loads).unwrap_err();
     /// assert!(refused.to_string().contains("HSD29"));
     /// assert_eq!(erratum.check(EventSelect::from_bits(0x00C0)), Ok(()));
-    /// # Ok::<(), pmu_core::DumpError>(())
+    /// # Ok::<(), pmu_core::dump::DumpError>(())
     /// ```
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The sources of the Emon interface, as in the original release of Windows 10.
 
-use pmu_core::{EventSelect, KProfileSource, ProfileSource, SourceIndex, SourceTable};
+use pmu_core::EventSelect;
+use pmu_core::profile::{KProfileSource, ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfEvtSel;
 

@@ -1,7 +1,9 @@
 //! The registers of architectural perfmon version 6 that a counter session does not use: those of auto counter reload
 //! and of architectural PEBS.
 
-use pmu_core::{CounterSet, MsrBackend, Snapshot, UnusedRegisters};
+use pmu_core::msr::MsrBackend;
+use pmu_core::registers::UnusedRegisters;
+use pmu_core::{CounterSet, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -72,7 +74,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// Any context, while no session or other code uses these counters.
 ///
 /// ```
-/// # use pmu_core::{CounterSet, MsrBackend, Snapshot};
+/// # use pmu_core::{CounterSet, Snapshot};
+/// # use pmu_core::msr::MsrBackend;
 /// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
 ///     let stays = pmu_intel::clear_stale(this_processor, CounterSet::ALL, msr);
 ///     CounterSet::ALL.without(stays)

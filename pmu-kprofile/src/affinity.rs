@@ -2,7 +2,7 @@
 //!
 //! Sets are large and no interrupt path uses these operations, so they are not inlined.
 
-use pmu_core::ProcessorNumber;
+use pmu_core::frame::ProcessorNumber;
 
 /// Maximum number of processor groups in a set, as in `KAFFINITY_EX` of Windows 11.
 pub const MAX_GROUPS: usize = 32;
@@ -10,7 +10,7 @@ pub const MAX_GROUPS: usize = 32;
 /// A set of processors: one 64-bit mask per processor group, as in Windows' structure `KAFFINITY_EX`.
 ///
 /// ```
-/// use pmu_core::ProcessorNumber;
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::Affinity;
 /// let some = Affinity::first(2).union(Affinity::of_group(1, 0b100));
 /// let numbers: Vec<_> = some.iter().map(|processor| processor.to_string()).collect();

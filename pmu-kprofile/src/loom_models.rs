@@ -22,7 +22,8 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 use loom::thread;
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
 pub(crate) use crate::sync::modeled::Seed;
 use crate::sync::modeled::{interrupt_before, no_interrupt, seeded};

@@ -22,7 +22,7 @@ mod reload;
 mod topdown;
 
 /// Re-export of the crate that defines some types in this crate's signatures, such as
-/// [`MsrBackend`](pmu_core::MsrBackend).
+/// [`MsrBackend`](pmu_core::msr::MsrBackend).
 pub use pmu_core;
 
 pub use branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};

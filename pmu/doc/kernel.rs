@@ -1,19 +1,19 @@
 // A kernel of one processor whose registers cannot be reached: the examples of `Pmu` are compiled with it.
 #[derive(Clone, Copy)]
 pub struct Registers;
-impl pmu::core::MsrBackend for Registers {
-    type Error = pmu::core::MsrErrorKind;
-    fn read(&self, _: pmu::core::MsrAddress) -> Result<u64, Self::Error> {
-        Err(pmu::core::MsrErrorKind::Unreachable)
+impl pmu::core::msr::MsrBackend for Registers {
+    type Error = pmu::core::msr::MsrErrorKind;
+    fn read(&self, _: pmu::core::msr::MsrAddress) -> Result<u64, Self::Error> {
+        Err(pmu::core::msr::MsrErrorKind::Unreachable)
     }
-    fn write(&self, _: pmu::core::MsrAddress, _: u64) -> Result<(), Self::Error> {
-        Err(pmu::core::MsrErrorKind::Unreachable)
+    fn write(&self, _: pmu::core::msr::MsrAddress, _: u64) -> Result<(), Self::Error> {
+        Err(pmu::core::msr::MsrErrorKind::Unreachable)
     }
-    fn read_pmc(&self, _: pmu::core::PmcIndex) -> Result<u64, Self::Error> {
-        Err(pmu::core::MsrErrorKind::Unreachable)
+    fn read_pmc(&self, _: pmu::core::msr::PmcIndex) -> Result<u64, Self::Error> {
+        Err(pmu::core::msr::MsrErrorKind::Unreachable)
     }
-    fn update(&self, _: pmu::core::MsrUpdate) -> Result<u64, Self::Error> {
-        Err(pmu::core::MsrErrorKind::Unreachable)
+    fn update(&self, _: pmu::core::msr::MsrUpdate) -> Result<u64, Self::Error> {
+        Err(pmu::core::msr::MsrErrorKind::Unreachable)
     }
 }
 pub struct MyKernel;

@@ -3,9 +3,9 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{PlainFrame, ProcessId};
+use pmu_core::frame::{PlainFrame, ProcessId};
 
-/// Per-processor storage for the [frame](pmu_core::InterruptFrame) of the current interrupt. A kernel needs this
+/// Per-processor storage for the [frame](pmu_core::frame::InterruptFrame) of the current interrupt. A kernel needs this
 /// storage if its interrupt handlers do not receive the frame as an argument.
 ///
 /// The trap entry stores the frame and then calls the handler. The handler of the performance interrupt reads the
@@ -14,7 +14,7 @@ use pmu_core::{PlainFrame, ProcessId};
 ///
 /// ```
 /// use pmu::CurrentFrame;
-/// use pmu::core::PlainFrame;
+/// use pmu::core::frame::PlainFrame;
 /// # struct TrapFrame { rip: u64, cs: u64, rflags: u64 }
 /// # fn processor() -> usize { 0 }
 /// # fn handler_of(_vector: u8) -> fn() { || assert_eq!(interrupted().unwrap().pc, 0x1000) }

@@ -1,6 +1,8 @@
 //! Hardware beside the counters of a machine.
 
-use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};
+use pmu_core::branches::BranchUnit;
+use pmu_core::msr::MsrBackend;
+use pmu_core::{NoBranches, Snapshot};
 use pmu_intel::precise::{NoPrecise, PreciseUnit};
 use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 
@@ -16,7 +18,9 @@ impl Machine {
     ///
     /// ```
     /// # use pmu::Machine;
-    /// # use pmu::core::{BranchUnit, MsrBackend, Snapshot};
+    /// # use pmu::core::branches::BranchUnit;
+    /// # use pmu::core::msr::MsrBackend;
+    /// # use pmu::core::Snapshot;
     /// /// Returns the description of this processor's branch records, if the records can be a call stack.
     /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl MsrBackend) -> Option<BranchUnit> {
     ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)
@@ -65,7 +69,8 @@ impl Machine {
     ///
     /// ```
     /// # use pmu::Machine;
-    /// # use pmu::core::{Claim, CounterMemory, MsrBackend, OpenedEvents, Platform, service};
+    /// # use pmu::core::{Claim, CounterMemory, OpenedEvents, Platform, service};
+    /// # use pmu::core::msr::MsrBackend;
     /// use pmu::intel::precise::Pebs;
     /// # fn push(_address: u64, _tag: u64) {}
     /// /// The kernel's handler of the performance interrupt, with the event source of the processor's session.

@@ -5,7 +5,8 @@
 
 use core::fmt;
 
-use pmu_core::{ExtendedEntryError, Interval, Platform, TimerUnavailable};
+use pmu_core::interval::Interval;
+use pmu_core::{ExtendedEntryError, Platform, TimerUnavailable};
 
 /// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The only
 /// required method writes the LVT entry for performance counters.
@@ -80,7 +81,7 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 /// An NMI can interrupt code that runs with interrupts off, such as another handler. An interrupt by vector is delayed
 /// while interrupts are off. The sample then shows the code that turned interrupts on, not the code that caused the
 /// overflow. The vector's handler writes the local APIC's EOI register.
-/// [`service`](pmu_core::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
+/// [`service`](pmu_core::profile::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);
@@ -134,7 +135,8 @@ impl Delivery {
 /// ```
 /// use core::cell::Cell;
 /// use pmu::ProfileTimer;
-/// use pmu::core::{Interval, TimerUnavailable};
+/// use pmu::core::interval::Interval;
+/// use pmu::core::TimerUnavailable;
 ///
 /// /// The local APIC's timer, of this many ticks per 100 ns.
 /// struct ApicTimer {
@@ -153,7 +155,7 @@ impl Delivery {
 ///     }
 /// }
 /// # let timer = ApicTimer { ticks: 1 << 30, count: Cell::new(0) };
-/// # let interval = pmu::core::IntervalLimits::TIME.default_interval();
+/// # let interval = pmu::core::interval::IntervalLimits::TIME.default_interval();
 /// # assert_eq!(timer.start(interval), Err(TimerUnavailable));
 /// # timer.stop();
 /// ```
@@ -197,8 +199,8 @@ const MASKED: u32 = 1 << 16;
 /// Interrupts").
 const SETTABLE: u32 = MASKED | 0x7FF;
 
-/// The [`Platform`] of a processor that has a local APIC. The processor's [`Session`](pmu_core::Session) and the
-/// interrupt handler mask and unmask the performance interrupt through this platform.
+/// The [`Platform`] of a processor that has a local APIC. The processor's [`Session`](pmu_core::profile::Session) and
+/// the interrupt handler mask and unmask the performance interrupt through this platform.
 ///
 /// ```
 /// use core::cell::Cell;
@@ -284,7 +286,7 @@ mod tests {
     use core::cell::RefCell;
     use std::vec::Vec;
 
-    use pmu_core::IntervalLimits;
+    use pmu_core::interval::IntervalLimits;
 
     use super::*;
 

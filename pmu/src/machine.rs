@@ -3,23 +3,30 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
+use pmu_core::msr::MsrBackend;
+use pmu_core::profile::{
+    CounterAnswer, DefaultInterface, Overflow, ProfileInterface, SourceInterface, SourceTable,
+    WithOpenedEvents,
+};
+use pmu_core::windows::Rules;
 use pmu_core::{
-    CounterAnswer, CounterMemory, CounterUnit, DefaultInterface, EventTable, MsrBackend,
-    NoInterface, OpenedEvents, Overflow, Platform, ProfileInterface, Rules, ServiceError, Serviced,
-    Snapshot, SourceInterface, SourceTable, WithOpenedEvents,
+    CounterMemory, CounterUnit, EventTable, NoInterface, OpenedEvents, Platform, ServiceError,
+    Serviced, Snapshot,
 };
 use pmu_intel::Emon;
 
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
-/// generics. `Machine` also implements [`ProfileInterface`](pmu_core::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::SourceInterface). The method `unit` describes the counters of the boot processor, and
-/// the method `unit_of` describes the counters of a given processor.
+/// generics. `Machine` also implements [`ProfileInterface`](pmu_core::profile::ProfileInterface) and
+/// [`SourceInterface`](pmu_core::profile::SourceInterface). The method `unit` describes the counters of the boot
+/// processor, and the method `unit_of` describes the counters of a given processor.
 ///
 /// ```
 /// use pmu::Machine;
-/// use pmu::core::{CpuidDump, KProfileSource, ProfileInterface, Snapshot};
+/// use pmu::core::dump::CpuidDump;
+/// use pmu::core::profile::{KProfileSource, ProfileInterface};
+/// use pmu::core::Snapshot;
 ///
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
@@ -66,7 +73,8 @@ impl Machine {
     /// their names. A kernel can get other sources in two ways:
     /// - [`detect_zen`](Self::detect_zen) returns a machine on which each source counts the event in its name. This
     ///   machine also has a source that counts cycles.
-    /// - [`AddedSources::add_event`](pmu_core::AddedSources::add_event) turns an event, such as cycles, into a source.
+    /// - [`AddedSources::add_event`](pmu_core::profile::AddedSources::add_event) turns an event, such as cycles, into a
+    ///   source.
     ///
     /// # Context
     /// Task, once.
@@ -80,7 +88,9 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{CpuidDump, KProfileSource, ProfileInterface, Snapshot};
+    /// use pmu::core::dump::CpuidDump;
+    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
+    /// use pmu::core::Snapshot;
     ///
     /// let zen_3 = Snapshot::capture(&CpuidDump::parse(
     ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
@@ -111,7 +121,8 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{KProfileSource, PointerWidth, ProfileInterface, Rules, WindowsVersion};
+    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
+    /// use pmu::core::windows::{PointerWidth, Rules, WindowsVersion};
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -156,10 +167,9 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{
-    ///     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, KProfileSource, MAX_COUNTERS,
-    ///     GenericEvent, ProfileInterface, SourceInterface,
-    /// };
+    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent};
+    /// use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+    /// use pmu::core::registers::MAX_COUNTERS;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -183,10 +193,11 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{
-    ///     BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory, CounterSet, CounterSlot,
-    ///     EventTable, KProfileSource, MAX_COUNTERS,
-    /// };
+    /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+    /// use pmu::core::branch_recording::BranchRecorder;
+    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable};
+    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::core::registers::MAX_COUNTERS;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{
     /// #     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, Privilege,
@@ -231,8 +242,9 @@ impl Machine {
     /// use pmu::Machine;
     /// use pmu::core::{
     ///     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent,
-    ///     MAX_COUNTERS, SourceInterface,
     /// };
+    /// use pmu::core::registers::MAX_COUNTERS;
+    /// use pmu::core::profile::SourceInterface;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -264,7 +276,9 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{Claim, CounterMemory, CounterSlot, KProfileSource, MAX_COUNTERS, ProfileInterface};
+    /// use pmu::core::{Claim, CounterMemory, CounterSlot};
+    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
+    /// use pmu::core::registers::MAX_COUNTERS;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
 
 use crate::local_apic::{ApicRegisters, LocalApic};
 
@@ -18,10 +18,10 @@ const ENABLED: u64 = 1 << 11;
 /// [`ApicRegisters`], for a kernel without its own code for the local APIC.
 ///
 /// ```
-/// use pmu::core::MsrBackend;
+/// use pmu::core::msr::MsrBackend;
 /// use pmu::{Delivery, LocalApic, NativeApic, NoApic, NoTimer};
 ///
-/// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::NativeMsr` (feature `native`), for instance.
+/// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::msr::NativeMsr` (feature `native`), for instance.
 /// fn platform<M: MsrBackend>(msr: M, page: usize) -> Result<LocalApic<NativeApic<M>>, NoApic> {
 ///     // SAFETY: the mapping is uncached and in every address space; every processor is in this one's mode.
 ///     let apic = unsafe { NativeApic::detect(msr, Some(page)) }?;
@@ -82,7 +82,8 @@ impl<M: MsrBackend> NativeApic<M> {
     /// the returned value.
     ///
     /// ```
-    /// # use pmu::{NativeApic, core::MsrBackend};
+    /// # use pmu::NativeApic;
+    /// # use pmu::core::msr::MsrBackend;
     /// # fn boot(msr: impl MsrBackend, page: usize) {
     /// // SAFETY: not given. The page is another one's by the time of the first interrupt.
     /// let apic = unsafe { NativeApic::detect(msr, Some(page)) };
@@ -163,8 +164,8 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
 mod tests {
     use std::boxed::Box;
 
+    use pmu_core::msr::{MsrErrorKind, MsrOperation};
     use pmu_core::testing::{Access, ScriptedMsr};
-    use pmu_core::{MsrErrorKind, MsrOperation};
 
     use super::*;
 

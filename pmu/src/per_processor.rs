@@ -6,7 +6,8 @@ use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pmu_core::{CounterSession, Session};
+use pmu_core::CounterSession;
+use pmu_core::profile::Session;
 
 /// Provides the number of the processor that executes the call. The kernel implements this trait. If the number is
 /// wrong, [`PerProcessor`] and [`ProcessorLocal`] may let two processors access the same value.
@@ -189,8 +190,8 @@ pub struct ProcessorLocal<T, K> {
     kernel: PhantomData<fn() -> K>,
 }
 
-// SAFETY: (1) the place is accessed only by `with`, on the processor that it belongs to, which never changes; (2) as for
-// `PerProcessor`.
+// SAFETY: (1) the place is accessed only by `with`, on the processor that it belongs to, which never changes; (2) as
+// for `PerProcessor`.
 unsafe impl<T: OnProcessor, K: Processors> Sync for ProcessorLocal<T, K> {}
 
 impl<T, K: Processors> ProcessorLocal<T, K> {

@@ -21,7 +21,7 @@
 //! - after it started *another* event, or called [`rotate`](pmu_core::CounterSession::rotate): either call may move the
 //!   event to another counter;
 //! - after [`reprogram`](pmu_core::CounterSession::reprogram), [`apply_period`](pmu_core::CounterSession::apply_period)
-//!   and the end of a [window](pmu_core::CounterWindow): the counter may start again from another value;
+//!   and the end of a [window](pmu_core::lending::CounterWindow): the counter may start again from another value;
 //! - after [`add_count`](pmu_core::CounterSession::add_count): the page does not include the added count;
 //! - after every switch to the thread, on any processor, even if the event did not move. The thread may have been
 //!   switched out while it was reading the page. A switch away from the thread requires no call, because the thread

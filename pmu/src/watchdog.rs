@@ -15,15 +15,18 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///
 /// # Examples
 /// This example has all the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the
-/// kernel's [`MsrBackend`](pmu_core::MsrBackend) and [`Platform`](pmu_core::Platform).
+/// kernel's [`MsrBackend`](pmu_core::msr::MsrBackend) and [`Platform`](pmu_core::Platform).
 ///
 /// ```
 /// use pmu::Watchdog;
 /// use pmu::core::{
 ///     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-///     EventTable, MAX_COUNTERS, OpenedEvents, service,
+///     EventTable, OpenedEvents, service,
 /// };
-/// # use pmu::core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, Interval};
+/// use pmu::core::registers::MAX_COUNTERS;
+/// # use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+/// # use pmu::core::Platform;
+/// # use pmu::core::interval::Interval;
 /// # #[derive(Clone, Copy)] struct Registers;
 /// # impl MsrBackend for Registers {
 /// #     type Error = MsrErrorKind;
@@ -113,7 +116,7 @@ impl Watchdog {
     ///
     /// ```
     /// use pmu::Watchdog;
-    /// use pmu::core::SourceInterface;
+    /// use pmu::core::profile::SourceInterface;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// # let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);

@@ -1,9 +1,7 @@
 //! A kernel whose registers cannot be reached: the READMEs' examples are compiled with it.
 
-use pmu::core::{
-    InterruptFrame, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex, ProcessId,
-    ProcessorNumber,
-};
+use pmu::core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 /// The processor's registers.
 #[derive(Clone, Copy, Debug)]
@@ -88,22 +86,22 @@ unsafe impl pmu::Kernel for Kernel {
 #[macro_export]
 macro_rules! delegate_registers {
     ($registers:ty, $mock:path) => {
-        impl ::pmu_core::MsrBackend for $registers {
-            type Error = ::pmu_core::MsrErrorKind;
-            fn read(&self, address: ::pmu_core::MsrAddress) -> Result<u64, Self::Error> {
+        impl ::pmu_core::msr::MsrBackend for $registers {
+            type Error = ::pmu_core::msr::MsrErrorKind;
+            fn read(&self, address: ::pmu_core::msr::MsrAddress) -> Result<u64, Self::Error> {
                 $mock().read(address)
             }
             fn write(
                 &self,
-                address: ::pmu_core::MsrAddress,
+                address: ::pmu_core::msr::MsrAddress,
                 value: u64,
             ) -> Result<(), Self::Error> {
                 $mock().write(address, value)
             }
-            fn read_pmc(&self, index: ::pmu_core::PmcIndex) -> Result<u64, Self::Error> {
+            fn read_pmc(&self, index: ::pmu_core::msr::PmcIndex) -> Result<u64, Self::Error> {
                 $mock().read_pmc(index)
             }
-            fn update(&self, update: ::pmu_core::MsrUpdate) -> Result<u64, Self::Error> {
+            fn update(&self, update: ::pmu_core::msr::MsrUpdate) -> Result<u64, Self::Error> {
                 $mock().update(update)
             }
         }

@@ -4,9 +4,9 @@
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use pmu_core::{
-    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
-};
+use pmu_core::interval::Interval;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::{Platform, TimerUnavailable};
 
 /// Accesses that fail with #GP. Accesses are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

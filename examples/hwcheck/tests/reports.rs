@@ -7,7 +7,7 @@ mod machines;
 use std::path::Path;
 
 use machines::{Folder, claim, intel};
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::machine::workload::{Memory, Workload};
 use pmu_hwcheck::machine::{Machine, Msr};

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 
 use machines::{Folder, configurations};
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_hwcheck::counts::counts;
 use pmu_hwcheck::machine::software::Plan;
 use pmu_hwcheck::machine::workload::{Memory, Workload};
@@ -96,7 +96,8 @@ fn may_be_written(vendor: Vendor, address: u32, value: u64, found: &BTreeMap<u32
         (Vendor::Intel, 0x38F) => (value ^ found(0x38F)) & 1 << 48 == 0,
         (Vendor::Amd, 0xC000_0301) => true,
         // An overflow that was there before stays, and what is not a counter's: PERF_METRICS, Trace_ToPA_PMI, LBR_Frz,
-        // CTR_Frz, ASCI, Ovf_Uncore, OvfBuf and CondChgd (SDM vol. 4, IA32_PERF_GLOBAL_STATUS_RESET); LbrFrz and PMCFrz.
+        // CTR_Frz, ASCI, Ovf_Uncore, OvfBuf and CondChgd (SDM vol. 4, IA32_PERF_GLOBAL_STATUS_RESET); LbrFrz and
+        // PMCFrz.
         (Vendor::Intel, 0x390) => value & (found(0x38E) | 0xFC81_0000_0000_0000) == 0,
         (Vendor::Amd, 0xC000_0302) => value & (found(0xC000_0300) | 0x0C00_0000_0000_0000) == 0,
         (Vendor::Amd, 0xC001_0000..=0xC001_0003) => select(0xC001_0000, address & 3, 1),

@@ -12,7 +12,8 @@ use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
 use pmu::Machine;
-use pmu::core::{CounterSet, Snapshot, SourceInterface};
+use pmu::core::profile::SourceInterface;
+use pmu::core::{CounterSet, Snapshot};
 
 use check::handler;
 use demos::command_line::CommandLine;
@@ -34,8 +35,8 @@ extern "C" fn kernel_main(door: u32, information: u32) -> ! {
     serial::detect();
     Serial::initialize();
     let door = Door::from_number(door);
-    // SAFETY: nothing was written to memory yet but the kernel's own, and the page for other processors, which is written
-    // last, is not the loader's information.
+    // SAFETY: nothing was written to memory yet but the kernel's own, and the page for other processors, which is
+    // written last, is not the loader's information.
     let found = unsafe { boot::read(door, information) };
     let words = CommandLine::parse(found.command_line);
     register_handlers(words.check);

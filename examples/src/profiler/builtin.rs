@@ -4,11 +4,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::thread;
 
-use pmu_core::{
-    CounterMemory, CounterSlot, DefaultInterface, InterfaceError, IntervalLimits, KProfileSource,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProfileInterface,
-    Snapshot, raw_cpuid,
-};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+use pmu_core::{CounterMemory, CounterSlot, Platform, Snapshot, raw_cpuid};
 use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics, ThisProcessor};
 
 use super::call_stacks::CallStacks;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use indicatif::ProgressBar;
-use pmu_core::IntervalUnit;
+use pmu_core::interval::IntervalUnit;
 use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 
@@ -450,7 +450,7 @@ impl Drop for Progress {
 
 #[cfg(test)]
 mod tests {
-    use pmu_core::KProfileSource;
+    use pmu_core::profile::KProfileSource;
 
     use super::*;
 

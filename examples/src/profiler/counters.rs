@@ -6,8 +6,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterMemory, CounterSlot, KProfileSource, ProfileInterface, Snapshot};
+use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -90,7 +91,7 @@ impl Counters {
     }
 
     fn performance_interrupt(&self, frame: &SignalFrame<'_>) {
-        let dispatch = |overflow: pmu_core::Overflow| {
+        let dispatch = |overflow: pmu_core::profile::Overflow| {
             PROFILES.interrupt(frame, overflow.source);
         };
         // The model raises no fault where the driver is right, and is strict where it is not.

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::io;
 
-use pmu_core::InterfaceError;
+use pmu_core::profile::InterfaceError;
 use pmu_kprofile::{CreateError, ProfileError};
 
 use super::no_samples::NoSamples;

@@ -4,7 +4,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::path::PathBuf;
 
-use pmu_core::{KProfileSource, ProcessId};
+use pmu_core::frame::ProcessId;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
 

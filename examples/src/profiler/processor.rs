@@ -5,7 +5,7 @@ use core::mem::zeroed;
 use core::time::Duration;
 
 use libc::{c_int, ucontext_t};
-use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_kprofile::Profiles;
 
 /// The number of objects that may be started: one for each executable mapping of the program.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use pmu_core::{Availability, IntervalLimits, KProfileSource, SourceInformation};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{Availability, KProfileSource, SourceInformation};
 use pmu_intel::Emon;
 use pmu_kprofile::Statistics;
 

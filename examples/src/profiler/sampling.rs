@@ -16,7 +16,7 @@ use std::io;
 use std::path::Path;
 use std::thread;
 
-use pmu_core::ProcessId;
+use pmu_core::frame::ProcessId;
 use pmu_kprofile::{MAX_GROUPS, ProfileError, ProfileObject, Profiles, Statistics};
 
 use super::call_graph::CallGraph;

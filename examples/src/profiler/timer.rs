@@ -7,7 +7,9 @@ use core::time::Duration;
 use std::io;
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
-use pmu_core::{InterruptFrame, Interval, Platform, TimerUnavailable};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::interval::Interval;
+use pmu_core::{Platform, TimerUnavailable};
 
 use super::call_walk::{self, Ring};
 use super::counters::Counters;

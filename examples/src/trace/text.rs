@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::trace::{Detail, Event, Record, Sample};
 
 use super::sum::{OfSource, Sum, Summary, kind};

@@ -1,6 +1,7 @@
 //! Detection of a processor's branch records.
 
-use pmu_core::{BranchUnit, NoBranches, Snapshot};
+use pmu_core::branches::BranchUnit;
+use pmu_core::{NoBranches, Snapshot};
 
 use crate::branches::{sampling, stack};
 use crate::counters::AMD;

@@ -1,9 +1,11 @@
 //! Branch sampling (BRS) of Zen 3: the taken branches after the overflow of a counter.
 
-use pmu_core::{
+use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
-    BranchUnit, Event, EventSelect, NoBranches, RawBranch, RegisterBits, Snapshot,
+    BranchUnit, RawBranch,
 };
+use pmu_core::msr::RegisterBits;
+use pmu_core::{Event, EventSelect, NoBranches, Snapshot};
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};
@@ -37,7 +39,7 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 /// Returns `None` if `period` is 16 or less.
 ///
 /// ```
-/// use pmu_core::BranchFilter;
+/// use pmu_core::branches::BranchFilter;
 /// let event = pmu_amd::branch_sampling_event(1_000_003).unwrap();
 /// assert_eq!(event.branches(), Some(BranchFilter::ALL));
 /// assert!(pmu_amd::branch_sampling_event(16).is_none());

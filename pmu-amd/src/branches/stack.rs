@@ -1,10 +1,11 @@
 //! The last-branch stack, version 2.
 
-use pmu_core::{
+use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
-    BranchOrder, BranchPath, BranchRegisters, BranchUnit, MsrAddress, NoBranches, RawBranch,
-    RegisterBits, Snapshot,
+    BranchOrder, BranchPath, BranchRegisters, BranchUnit, RawBranch,
 };
+use pmu_core::msr::{MsrAddress, RegisterBits};
+use pmu_core::{NoBranches, Snapshot};
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{

@@ -22,7 +22,8 @@ impl IbsCapabilities {
     ///
     /// ```
     /// use pmu_amd::ibs::IbsCapabilities;
-    /// # use pmu_core::{CpuidDump, Snapshot};
+    /// # use pmu_core::dump::CpuidDump;
+    /// # use pmu_core::Snapshot;
     /// let dump = CpuidDump::parse(
     ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     ///         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

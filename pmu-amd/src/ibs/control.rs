@@ -1,6 +1,6 @@
 //! Starting and stopping one unit, by its control registers.
 
-use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 use crate::ibs::erratum::IbsErratum;
 use crate::ibs::sampling::{ControlValues, Programmed};

@@ -7,7 +7,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{Counter, EventId, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::EventId;
+use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::registers::Counter;
 
 use crate::ibs::memory::{
     CAME, HELD, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE, UnitMemory,
@@ -209,8 +211,8 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             return Ok(None);
         }
         if state & LEFT != 0 {
-            // The sample of another event waits in memory. This one is taken back: the event's next occurrence on a unit
-            // is sampled in its place.
+            // The sample of another event waits in memory. This one is taken back: the event's next occurrence on a
+            // unit is sampled in its place.
             if memory.change(HELD, 0) & HELD != 0 {
                 memory.value.store(0, Relaxed);
                 self.unit.clear(self.msr, 0)?;

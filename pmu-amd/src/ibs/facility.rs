@@ -2,12 +2,15 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{
-    Asked, Counter, CounterError, CounterId, CounterSet, EventFacility, EventId, EventSelect,
-    Facility, Interrupted, MsrAccess, MsrAddress, MsrBackend, MsrFault, NotPrecise, Platform,
-    PreciseSample, Precision, Recorded, Running, RunningEvent, SampleParts, UnitAccess, Unsettled,
-    Waiting,
+use pmu_core::facility::{
+    Asked, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent, UnitAccess,
+    Unsettled,
 };
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
+use pmu_core::registers::Counter;
+use pmu_core::thread::Waiting;
+use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventSelect, Platform};
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
@@ -33,7 +36,8 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// [`OpenedEvents::with`](pmu_core::OpenedEvents::with).
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, CounterUnit, MsrBackend, Platform, service};
+/// # use pmu_core::{Claim, CounterMemory, CounterUnit, Platform, service};
+/// # use pmu_core::msr::MsrBackend;
 /// # fn push(_address: u64, _latency: Option<u16>) {}
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 /// use pmu_core::{CounterError, CounterSession, EventId, OpenedEvents};

@@ -1,6 +1,6 @@
 //! The record of a sampled fetch.
 
-use pmu_core::{InstructionFetch, PageSize, PreciseSample, Translation};
+use pmu_core::precise::{InstructionFetch, PageSize, PreciseSample, Translation};
 
 use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::IbsFetchCtl;

@@ -1,6 +1,6 @@
 //! The record of a sampled op.
 
-use pmu_core::{
+use pmu_core::precise::{
     AccessType, BranchOutcome, DataAccess, DataSource, LineState, PageSize, PreciseSample,
     Translation,
 };

@@ -1,6 +1,7 @@
 //! The record of a sample, as it is read from the unit's registers.
 
-use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault, PreciseSample};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::precise::PreciseSample;
 
 use crate::ibs::fetch::IbsFetchRecord;
 use crate::ibs::op::IbsOpRecord;

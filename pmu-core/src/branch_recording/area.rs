@@ -5,8 +5,8 @@ use core::fmt;
 /// The XSAVE area in which the kernel keeps a thread's architectural branch records.
 ///
 /// The kernel allocates and initializes the area. The area has XSAVES' compacted format.
-/// [`BranchRecorder::switch_out_to`](crate::BranchRecorder::switch_out_to) copies the records into the area, and
-/// [`switch_in_from`](crate::BranchRecorder::switch_in_from) copies the records back.
+/// [`BranchRecorder::switch_out_to`](crate::branch_recording::BranchRecorder::switch_out_to) copies the records into
+/// the area, and [`switch_in_from`](crate::branch_recording::BranchRecorder::switch_in_from) copies the records back.
 ///
 /// Source: SDM vol. 1, "Managing State Using the XSAVE Feature Set", state component 15: `IA32_LBR_CTL`,
 /// `IA32_LBR_DEPTH`, `IA32_LER_FROM_IP`, `IA32_LER_TO_IP`, `IA32_LER_INFO`, and then FROM, TO and INFO of each record.
@@ -27,7 +27,7 @@ use core::fmt;
 ///
 /// ```
 /// use core::arch::asm;
-/// use pmu_core::{SaveBranches, XsaveFault};
+/// use pmu_core::branch_recording::{SaveBranches, XsaveFault};
 ///
 /// #[repr(C, align(64))]
 /// struct Area([u64; (512 + 64 + 40 + 24 * 32) / 8]);
@@ -78,7 +78,7 @@ pub unsafe trait SaveBranches {
 /// Error of [`SaveBranches`]: XSAVES or XRSTORS raised an exception.
 ///
 /// ```
-/// assert_eq!(pmu_core::XsaveFault.to_string(), "XSAVES or XRSTORS raised an exception");
+/// assert_eq!(pmu_core::branch_recording::XsaveFault.to_string(), "XSAVES or XRSTORS raised an exception");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -95,11 +95,11 @@ impl core::error::Error for XsaveFault {}
 /// A thread's call stack, saved in an XSAVE area of the kernel while the thread does not run. When the thread runs
 /// again, the processor continues to record this call stack.
 ///
-/// [`SavedBranches`](crate::SavedBranches) is the type for kernels that do not use XSAVES for the records. The kernel
-/// commonly stores the value with the thread's registers.
+/// [`SavedBranches`](crate::branches::SavedBranches) is the type for kernels that do not use XSAVES for the records.
+/// The kernel commonly stores the value with the thread's registers.
 ///
 /// ```
-/// use pmu_core::{BranchArea, SaveBranches};
+/// use pmu_core::branch_recording::{BranchArea, SaveBranches};
 /// struct Thread<A: SaveBranches> {
 ///     call_stack: BranchArea<A>,
 /// }

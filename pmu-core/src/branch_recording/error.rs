@@ -66,10 +66,10 @@ impl core::error::Error for NoBranches {
     }
 }
 
-/// Error of a [`BranchRecorder`](crate::BranchRecorder).
+/// Error of a [`BranchRecorder`](crate::branch_recording::BranchRecorder).
 ///
 /// ```
-/// use pmu_core::BranchError;
+/// use pmu_core::branch_recording::BranchError;
 /// /// Without branch records, samples go on without branches.
 /// fn is_fatal(error: &BranchError) -> bool {
 ///     !matches!(error, BranchError::NoRecords(_) | BranchError::Unresponsive)
@@ -85,9 +85,9 @@ pub enum BranchError {
     /// The processor records branches only for the samples of an event (Zen 3's branch sampling). Open the event
     /// [with branches](crate::Event::with_branches) instead.
     RecordsForEvents,
-    /// The given [`BranchMemory`](crate::BranchMemory) belongs to another recorder that was not shut down.
+    /// The given [`BranchMemory`](crate::branches::BranchMemory) belongs to another recorder that was not shut down.
     MemoryInUse,
-    /// The [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
+    /// The [`BranchMemory`](crate::branches::BranchMemory) has room for fewer records than the processor keeps.
     InsufficientMemory {
         /// Number of records that the processor keeps.
         needed: usize,
@@ -98,7 +98,7 @@ pub enum BranchError {
     /// these registers.
     Unresponsive,
     /// The processor cannot freeze its branch records, or the freeze bit cannot be set. This is also the error if
-    /// [`take`](crate::BranchRecorder::take) failed to access the registers that control the freeze.
+    /// [`take`](crate::branch_recording::BranchRecorder::take) failed to access the registers that control the freeze.
     FreezeUnsupported,
     /// The filter selects no branch, or is a call stack on a processor that cannot record call stacks.
     FilterUnsupported(BranchFilter),
@@ -108,7 +108,7 @@ pub enum BranchError {
     /// format or another number of records.
     SavedElsewhere,
     /// XSAVES does not save this processor's branch records, or
-    /// [`use_xsaves`](crate::BranchRecorder::use_xsaves) was not called.
+    /// [`use_xsaves`](crate::branch_recording::BranchRecorder::use_xsaves) was not called.
     XsavesUnsupported,
     /// The size that CPUID declares for the XSAVE component does not fit the number of records.
     XsavesSize {
@@ -135,7 +135,8 @@ pub enum BranchError {
 /// creates a recorder can then return one error type.
 ///
 /// ```
-/// use pmu_core::{BranchError, NoBranches};
+/// use pmu_core::branch_recording::BranchError;
+/// use pmu_core::NoBranches;
 /// assert_eq!(BranchError::from(NoBranches::NotDeclared), BranchError::NoRecords(NoBranches::NotDeclared));
 /// ```
 impl From<NoBranches> for BranchError {

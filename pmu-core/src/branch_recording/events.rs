@@ -24,7 +24,7 @@ impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
 
     /// Meets a request for branches that the processor can record, if the memory has room for all records. A sampling
-    /// that [delays interrupts](crate::BranchUnit::holds_interrupt) is for one event, on its counters.
+    /// that [delays interrupts](crate::branches::BranchUnit::holds_interrupt) is for one event, on its counters.
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let has_room = self.memory.capacity() >= self.unit.depth().into();
         let Some(filter) = asked.branches.filter(|_| has_room) else { return Ok(counters) };

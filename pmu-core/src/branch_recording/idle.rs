@@ -8,13 +8,14 @@ use crate::msr::backend::MsrBackend;
 use crate::msr::fault::MsrFault;
 
 impl Branches<'_> {
-    /// Stops a branch sampling that [delays interrupts](crate::BranchUnit::holds_interrupt), before the processor goes
-    /// idle. An interrupt that is delayed comes now, and its sample has the branches that were sampled. A change of the
-    /// session's events may start the sampling again. On other processors, and while no event's samples have branches,
-    /// the call accesses no register.
+    /// Stops a branch sampling that [delays interrupts](crate::branches::BranchUnit::holds_interrupt), before the
+    /// processor goes idle. An interrupt that is delayed comes now, and its sample has the branches that were sampled.
+    /// A change of the session's events may start the sampling again. On other processors, and while no event's samples
+    /// have branches, the call accesses no register.
     ///
     /// ```
-    /// # use pmu_core::{Branches, MsrBackend, MsrFault};
+    /// # use pmu_core::branches::Branches;
+    /// # use pmu_core::msr::{MsrBackend, MsrFault};
     /// /// The idle loop of a processor.
     /// fn idle<M: MsrBackend>(branches: &Branches<'_>, msr: &M, halt: fn()) -> Result<(), MsrFault> {
     ///     branches.before_idle(msr)?;

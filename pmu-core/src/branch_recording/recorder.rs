@@ -39,7 +39,9 @@ use crate::msr::fault::MsrFault;
 /// The kernel can read the last branches at any moment, without a counter:
 ///
 /// ```
-/// use pmu_core::{BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, MsrBackend};
+/// use pmu_core::branch_recording::{BranchError, BranchRecorder};
+/// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit};
+/// use pmu_core::msr::MsrBackend;
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
 /// fn last_branches<M: MsrBackend>(unit: &BranchUnit, msr: M, work: fn()) -> Result<(), BranchError> {
@@ -61,7 +63,7 @@ use crate::msr::fault::MsrFault;
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
-/// needs_send::<pmu_core::BranchRecorder<'static, ()>>();
+/// needs_send::<pmu_core::branch_recording::BranchRecorder<'static, ()>>();
 /// ```
 #[derive(Debug)]
 pub struct BranchRecorder<'a, M> {
@@ -248,8 +250,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
     /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
-    /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::CounterWindow) ends, the registers
-    ///   are programmed again.
+    /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::lending::CounterWindow) ends, the
+    ///   registers are programmed again.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn reprogram(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -269,7 +271,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// continues the recording.
     ///
     /// ```
-    /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend};
+    /// # use pmu_core::branch_recording::{BranchError, BranchRecorder};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns whether one of the recorded branches came from the function at these addresses.
     /// fn came_from<M: MsrBackend>(
     ///     recorder: &mut BranchRecorder<'_, M>,

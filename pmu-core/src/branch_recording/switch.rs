@@ -11,12 +11,14 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// records into `saved`. The call then clears the records, so that no other thread, guest or driver can read the
     /// records.
     ///
-    /// Only a [call stack](crate::BranchFilter::call_stack) is worth saving. With any other filter, the records merely
-    /// describe the last branches before the thread left the processor. If the processor cannot record call stacks,
-    /// pass `None`.
+    /// Only a [call stack](crate::branches::BranchFilter::call_stack) is worth saving. With any other filter, the
+    /// records merely describe the last branches before the thread left the processor. If the processor cannot record
+    /// call stacks, pass `None`.
     ///
     /// ```
-    /// # use pmu_core::{BranchError, BranchRecorder, MsrBackend, SavedBranches};
+    /// # use pmu_core::branch_recording::{BranchError, BranchRecorder};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::branches::SavedBranches;
     /// /// The scheduler, between two threads whose call stacks are recorded.
     /// fn switch<M: MsrBackend>(
     ///     recorder: &mut BranchRecorder<'_, M>,

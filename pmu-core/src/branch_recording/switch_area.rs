@@ -59,7 +59,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// Does the same as [`switch_out`](Self::switch_out), but saves all records into `saved` by one XSAVES instruction.
     ///
     /// ```
-    /// # use pmu_core::{BranchArea, BranchError, BranchRecorder, MsrBackend, SaveBranches};
+    /// # use pmu_core::branch_recording::{BranchArea, BranchError, BranchRecorder, SaveBranches};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// The scheduler, between two threads whose call stacks are recorded, after `use_xsaves`.
     /// fn switch<M: MsrBackend, A: SaveBranches>(
     ///     recorder: &mut BranchRecorder<'_, M>,

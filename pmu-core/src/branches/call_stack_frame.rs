@@ -9,12 +9,13 @@ use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 /// An [`InterruptFrame`] that takes its [call chain](InterruptFrame::call_chain) from the processor's branch records.
 /// The interrupted code needs no frame pointers.
 ///
-/// Use this frame while a [`BranchRecorder`](crate::BranchRecorder) records a
-/// [call stack](crate::BranchFilter::call_stack). The chain has the addresses of the call instructions, not the return
-/// addresses. The chain has at most as many addresses as the processor has records.
+/// Use this frame while a [`BranchRecorder`](crate::branch_recording::BranchRecorder) records a [call
+/// stack](crate::branches::BranchFilter::call_stack). The chain has the addresses of the call instructions, not the
+/// return addresses. The chain has at most as many addresses as the processor has records.
 ///
 /// ```
-/// use pmu_core::{Branches, CallStackFrame, InterruptFrame};
+/// use pmu_core::branches::{Branches, CallStackFrame};
+/// use pmu_core::frame::InterruptFrame;
 /// # struct StackRing;
 /// # impl StackRing { fn push_call_chain(&self, _: &dyn InterruptFrame) -> bool { true } }
 /// /// In the closure given to `service`, with the sample's `branch_records`.

@@ -10,7 +10,7 @@ use crate::branches::kind::{BranchKind, BranchKinds};
 /// as SYSCALL, belongs to the kernel.
 ///
 /// ```
-/// use pmu_core::{BranchFilter, BranchKind, BranchKinds};
+/// use pmu_core::branches::{BranchFilter, BranchKind, BranchKinds};
 /// // Calls in user mode.
 /// let calls = BranchFilter::USER.only(BranchKinds::CALLS);
 /// assert!(calls.user() && !calls.kernel());
@@ -39,7 +39,7 @@ impl BranchFilter {
     /// Returns this filter, restricted to the given kinds of branches.
     ///
     /// ```
-    /// use pmu_core::{BranchFilter, BranchKind};
+    /// use pmu_core::branches::{BranchFilter, BranchKind};
     /// let returns = BranchFilter::KERNEL.only(BranchKind::Return.only());
     /// assert!(returns.kernel() && returns.has(BranchKind::Return) && !returns.has(BranchKind::Conditional));
     /// ```
@@ -51,7 +51,7 @@ impl BranchFilter {
     /// record. The records are then the callers of the current function, the innermost first.
     ///
     /// ```
-    /// use pmu_core::{BranchFilter, BranchKinds};
+    /// use pmu_core::branches::{BranchFilter, BranchKinds};
     /// let callers = BranchFilter::USER.call_stack();
     /// assert_eq!(callers.kinds(), BranchKinds::CALLS_AND_RETURNS);
     /// ```
@@ -63,7 +63,7 @@ impl BranchFilter {
     /// `true`, and level 0 if `kernel` is `true`.
     ///
     /// ```
-    /// use pmu_core::BranchFilter;
+    /// use pmu_core::branches::BranchFilter;
     /// assert_eq!(BranchFilter::ALL.at(true, false), BranchFilter::USER);
     /// ```
     pub const fn at(self, user: bool, kernel: bool) -> Self {
@@ -99,7 +99,7 @@ impl BranchFilter {
     /// two filters records a call stack.
     ///
     /// ```
-    /// use pmu_core::{BranchFilter, BranchKinds};
+    /// use pmu_core::branches::{BranchFilter, BranchKinds};
     /// assert!(BranchFilter::ALL.contains(BranchFilter::USER.only(BranchKinds::CALLS)));
     /// assert!(!BranchFilter::ALL.contains(BranchFilter::USER.call_stack()));
     /// ```

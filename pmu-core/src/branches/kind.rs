@@ -8,7 +8,7 @@ use core::ops::{BitAnd, BitOr, Not};
 /// Sources: SDM vol. 3B, "Last Branch Records", table of the branch types; APM vol. 2, "Last Branch Stack Registers".
 ///
 /// ```
-/// use pmu_core::{BranchKind, BranchKinds};
+/// use pmu_core::branches::{BranchKind, BranchKinds};
 /// assert_eq!(BranchKinds::CALLS, BranchKind::DirectCall.only() | BranchKind::IndirectCall.only());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,7 +52,7 @@ impl BranchKind {
 /// A set of kinds of branches.
 ///
 /// ```
-/// use pmu_core::{BranchKind, BranchKinds};
+/// use pmu_core::branches::{BranchKind, BranchKinds};
 /// let kinds = BranchKinds::CALLS | BranchKind::Return.only();
 /// assert!(kinds.contains(BranchKind::IndirectCall) && !kinds.contains(BranchKind::Conditional));
 /// ```
@@ -94,7 +94,7 @@ impl BranchKinds {
     /// Returns whether the set contains every kind of `other`.
     ///
     /// ```
-    /// use pmu_core::BranchKinds;
+    /// use pmu_core::branches::BranchKinds;
     /// assert!(BranchKinds::CALLS_AND_RETURNS.contains_all(BranchKinds::CALLS));
     /// ```
     pub const fn contains_all(self, other: Self) -> bool {
@@ -109,7 +109,7 @@ impl BranchKinds {
     /// Returns the kinds of the set, in the order of their declaration.
     ///
     /// ```
-    /// use pmu_core::{BranchKind, BranchKinds};
+    /// use pmu_core::branches::{BranchKind, BranchKinds};
     /// assert!(BranchKinds::CALLS.iter().eq([BranchKind::DirectCall, BranchKind::IndirectCall]));
     /// ```
     pub fn iter(self) -> impl Iterator<Item = BranchKind> {

@@ -14,7 +14,7 @@ use crate::branches::unit::BranchUnit;
 /// whether the processor records branches. `&BranchMemory<[BranchSlot; N]>` coerces to `&BranchMemory`.
 ///
 /// ```
-/// use pmu_core::{BranchMemory, BranchSlot};
+/// use pmu_core::branches::{BranchMemory, BranchSlot};
 /// const PROCESSORS: usize = 4;
 /// static RECORDS: [BranchMemory<[BranchSlot; 32]>; PROCESSORS] = [const { BranchMemory::new() }; PROCESSORS];
 /// let of_processor_0: &BranchMemory = &RECORDS[0];
@@ -116,8 +116,8 @@ impl BranchSlot {
 }
 
 impl<const N: usize> BranchMemory<[BranchSlot; N]> {
-    /// Creates memory with room for `N` records. The memory must have room for all [records](crate::BranchUnit::depth)
-    /// of a processor. No processor known today has more than 32 records.
+    /// Creates memory with room for `N` records. The memory must have room for all
+    /// [records](crate::branches::BranchUnit::depth) of a processor. No processor known today has more than 32 records.
     pub const fn new() -> Self {
         Self {
             control: AtomicU64::new(0),
@@ -285,8 +285,9 @@ impl BranchMemory {
     }
 
     /// Lets a new recorder use this memory after the old recorder was dropped without
-    /// [`shut_down`](crate::BranchRecorder::shut_down), for example in a panic. The processor keeps recording until
-    /// [`BranchRecorder::take`](crate::BranchRecorder::take) is called with this memory.
+    /// [`shut_down`](crate::branch_recording::BranchRecorder::shut_down), for example in a panic. The processor keeps
+    /// recording until [`BranchRecorder::take`](crate::branch_recording::BranchRecorder::take) is called with this
+    /// memory.
     ///
     /// # Context
     /// Task, on the processor whose records this memory holds. No performance interrupt of this processor is being
@@ -296,7 +297,7 @@ impl BranchMemory {
     /// - The old recorder is not used again. Otherwise the old and a new recorder could read each other's branches.
     ///
     /// ```
-    /// # use pmu_core::{BranchMemory, BranchSlot};
+    /// # use pmu_core::branches::{BranchMemory, BranchSlot};
     /// # static MEMORY: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
     /// // SAFETY: the task that owned the recorder has ended, and the recorder with it.
     /// unsafe { MEMORY.reclaim() };

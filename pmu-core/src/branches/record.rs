@@ -5,7 +5,7 @@ use crate::branches::kind::BranchKind;
 /// One recorded branch. An optional field is `None` if the processor's record format lacks the field.
 ///
 /// ```
-/// use pmu_core::{Branch, BranchKind};
+/// use pmu_core::branches::{Branch, BranchKind};
 /// /// Returns the number of mispredicted branches, and the number of branches whose records tell this.
 /// fn mispredicted(branches: impl Iterator<Item = Branch>) -> (u32, u32) {
 ///     branches.filter_map(|branch| branch.mispredicted).fold((0, 0), |(missed, all), is_missed| {
@@ -46,7 +46,7 @@ pub struct Branch {
 /// Registers", valid and speculative bits.
 ///
 /// ```
-/// use pmu_core::{Branch, BranchPath};
+/// use pmu_core::branches::{Branch, BranchPath};
 /// /// The branches that the program took.
 /// fn taken(branches: impl Iterator<Item = Branch>) -> impl Iterator<Item = Branch> {
 ///     branches.filter(|branch| branch.path != Some(BranchPath::Wrong))
@@ -68,7 +68,7 @@ pub enum BranchPath {
 /// Stack and TSX".
 ///
 /// ```
-/// use pmu_core::Branch;
+/// use pmu_core::branches::Branch;
 /// fn is_abort(branch: &Branch) -> bool {
 ///     branch.transaction.is_some_and(|transaction| transaction.aborted)
 /// }
@@ -83,12 +83,12 @@ pub struct BranchTransaction {
     pub aborted: bool,
 }
 
-/// A recorded branch, as the values of the processor's registers. [`BranchUnit::decode`](crate::BranchUnit::decode)
-/// turns these values into a [`Branch`].
+/// A recorded branch, as the values of the processor's registers.
+/// [`BranchUnit::decode`](crate::branches::BranchUnit::decode) turns these values into a [`Branch`].
 ///
 /// ```
-/// use pmu_core::{Branch, BranchUnit, RawBranch};
-/// /// Decodes in a task what an interrupt kept of [`Branches::raw`](pmu_core::Branches::raw).
+/// use pmu_core::branches::{Branch, BranchUnit, RawBranch};
+/// /// Decodes in a task what an interrupt kept of [`Branches::raw`](pmu_core::branches::Branches::raw).
 /// fn decode(unit: &BranchUnit, kept: &[RawBranch]) -> impl Iterator<Item = Branch> {
 ///     kept.iter().filter_map(|record| unit.decode(*record))
 /// }

@@ -16,11 +16,12 @@ use crate::msr::fault::MsrFault;
 /// interrupts instead, the kernel calls [`before_idle`](Self::before_idle) and [`after_idle`](Self::after_idle).
 ///
 /// ```
+/// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 /// use pmu_core::{
-///     BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError, CounterMemory, CounterSession,
-///     CounterUnit, Event, EventTable, GenericEvent, MsrBackend, OpenedEvents, Platform, ServiceError, Serviced,
-///     service,
+///     CounterError, CounterMemory, CounterSession, CounterUnit, Event, EventTable, GenericEvent, OpenedEvents,
+///     Platform, ServiceError, Serviced, service,
 /// };
+/// use pmu_core::msr::MsrBackend;
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
 /// type Source<'a> = OpenedEvents<'a, Branches<'a>>;
@@ -52,14 +53,15 @@ use crate::msr::fault::MsrFault;
 /// }
 /// ```
 ///
-/// A [`BranchRecorder`](crate::BranchRecorder) of the same memory lives with the session, too: its branches are in the
-/// samples of the source's rows, and the session suspends and ends its recording with the counters. While a recorder
-/// has the memory, events take no records of their own: their samples have the recorder's branches if it records by the
-/// same filter. [`BranchRecorder::read`](crate::BranchRecorder::read) returns a `Branches`.
+/// A [`BranchRecorder`](crate::branch_recording::BranchRecorder) of the same memory lives with the session, too: its
+/// branches are in the samples of the source's rows, and the session suspends and ends its recording with the counters.
+/// While a recorder has the memory, events take no records of their own: their samples have the recorder's branches if
+/// it records by the same filter. [`BranchRecorder::read`](crate::branch_recording::BranchRecorder::read) returns a
+/// `Branches`.
 ///
 /// # Context
 /// Any context, including interrupt and NMI. Reading copies the records one by one into the
-/// [`BranchMemory`](crate::BranchMemory), not to the stack.
+/// [`BranchMemory`](crate::branches::BranchMemory), not to the stack.
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {
     pub(crate) unit: &'a BranchUnit,
@@ -74,7 +76,8 @@ pub struct Branches<'a> {
 
 impl<'a> Branches<'a> {
     /// Creates the facility of a processor's branch records, or the value with which an interrupt handler reads them.
-    /// `memory` is this processor's, for its events and its [`BranchRecorder`](crate::BranchRecorder).
+    /// `memory` is this processor's, for its events and its
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder).
     ///
     /// The value has no branches in these cases, and a handler's service then accesses no register of the branch
     /// records:
@@ -130,7 +133,7 @@ impl<'a> Branches<'a> {
     ///
     /// If the result is `false`, the newest records may be branches that the interrupt handler itself took. This
     /// happens only if the filter selects branches of the kernel. For a value that
-    /// [`BranchRecorder::read`](crate::BranchRecorder::read) returned, the result is always `false`.
+    /// [`BranchRecorder::read`](crate::branch_recording::BranchRecorder::read) returned, the result is always `false`.
     pub const fn is_frozen(&self) -> bool {
         self.is_frozen
     }

@@ -6,12 +6,12 @@ use crate::branches::unit::BranchFormat;
 /// A thread's call stack, saved while the thread does not run. When the thread runs again, the processor continues to
 /// record this call stack.
 ///
-/// [`BranchRecorder::switch_out`](crate::BranchRecorder::switch_out) saves the records.
-/// [`switch_in`](crate::BranchRecorder::switch_in) restores the records on any processor with the same record format
-/// and the same number of records. The kernel commonly stores the value with the thread's registers.
+/// [`BranchRecorder::switch_out`](crate::branch_recording::BranchRecorder::switch_out) saves the records.
+/// [`switch_in`](crate::branch_recording::BranchRecorder::switch_in) restores the records on any processor with the
+/// same record format and the same number of records. The kernel commonly stores the value with the thread's registers.
 ///
 /// ```
-/// use pmu_core::SavedBranches;
+/// use pmu_core::branches::SavedBranches;
 /// struct Thread {
 ///     call_stack: SavedBranches<32>,
 /// }

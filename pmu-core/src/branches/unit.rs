@@ -13,7 +13,7 @@ use crate::msr::register_bits::RegisterBits;
 /// This one type describes the records of every vendor, so an interrupt handler needs no type parameter for the vendor.
 ///
 /// ```
-/// # use pmu_core::{BranchFilter, BranchUnit};
+/// # use pmu_core::branches::{BranchFilter, BranchUnit};
 /// fn report(unit: &BranchUnit) {
 ///     println!("{} branch records", unit.depth());
 ///     if let Some(recorded) = unit.recorded(BranchFilter::USER) && recorded.kernel() {
@@ -120,7 +120,7 @@ pub enum BranchOrder {
 /// Capabilities of a processor's branch records.
 ///
 /// ```
-/// # use pmu_core::{BranchFilter, BranchUnit};
+/// # use pmu_core::branches::{BranchFilter, BranchUnit};
 /// /// A call stack where the processor has one; else the branches of user mode.
 /// fn filter(unit: &BranchUnit) -> BranchFilter {
 ///     let user = BranchFilter::USER;
@@ -190,7 +190,7 @@ impl BranchUnit {
     ///   memory. No value in these registers makes the processor write to memory.
     ///
     /// ```
-    /// # use pmu_core::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
+    /// # use pmu_core::branches::{BranchFormat, BranchOffers, BranchRegisters, BranchUnit};
     /// # fn of(registers: BranchRegisters, format: &'static BranchFormat, offers: BranchOffers) {
     /// // SAFETY: `registers.from` is 0x1500, `to` 0x1600, `info` 0x1200: records of branches, which the processor
     /// // writes, and never follows.
@@ -247,9 +247,10 @@ impl BranchUnit {
     /// Returns whether the processor delays the interrupts of counters until all branch records are filled (Zen 3's
     /// branch sampling). The processor then records branches only for one event, on one counter:
     /// [`with_branches`](crate::Event::with_branches) of other events is refused, and so is a
-    /// [`BranchRecorder`](crate::BranchRecorder). The session stops the sampling before it stops the counter. The
-    /// kernel stops the sampling before the processor goes idle, by
-    /// [`Branches::before_idle`](crate::Branches::before_idle): otherwise a delayed interrupt may come late, or never.
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder). The session stops the sampling before it stops the
+    /// counter. The kernel stops the sampling before the processor goes idle, by
+    /// [`Branches::before_idle`](crate::branches::Branches::before_idle): otherwise a delayed interrupt may come late,
+    /// or never.
     pub const fn holds_interrupt(&self) -> bool {
         matches!(self.registers.order, BranchOrder::Filled { .. })
     }

@@ -67,7 +67,7 @@ pub enum CounterError {
     /// See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
     NeedsCounterPair,
     /// The event's counter cannot be [reloaded](crate::Event::reloaded_by), for one of these reasons:
-    /// - The session's event source has no [`AutoCounterReload`](crate::AutoCounterReload).
+    /// - The session's event source has no [`AutoCounterReload`](crate::reload::AutoCounterReload).
     /// - The event is in no group.
     /// - The bitmap given to [`reloaded_by`](crate::Event::reloaded_by) has the bit of an event that is not among the
     ///   first six events of the group.
@@ -76,13 +76,14 @@ pub enum CounterError {
     /// - The event is [precise](crate::Event::precise).
     NotReloadable,
     /// The samples of the event cannot have the [branches](crate::Event::with_branches) that were asked for: the
-    /// session's source has no [`Branches`](crate::Branches), the processor cannot record these branches for the event,
-    /// or the lent [`BranchMemory`](crate::BranchMemory) has room for fewer records than the processor keeps.
+    /// session's source has no [`Branches`](crate::branches::Branches), the processor cannot record these branches for
+    /// the event, or the lent [`BranchMemory`](crate::branches::BranchMemory) has room for fewer records than the
+    /// processor keeps.
     BranchesUnsupported,
     /// Another event records [branches](crate::Event::with_branches) by another filter.
     BranchFilterInUse,
     /// The event is to be a [part](crate::Event::part) of another event, for which one of these is missing:
-    /// - The session's event source has a facility that [divides](crate::Division) an event into this part.
+    /// - The session's event source has a facility that [divides](crate::facility::Division) an event into this part.
     /// - That event comes before the part in the same group, with the same privilege levels.
     /// - Neither event has a period.
     NotDivided,
@@ -145,7 +146,8 @@ pub enum CounterError {
 /// Error of servicing an interrupt: a register access failed.
 ///
 /// ```
-/// use pmu_core::{Claim, CounterSet, MsrErrorKind, MsrFault, MsrOperation, Serviced, ServiceError};
+/// use pmu_core::{Claim, CounterSet, ServiceError, Serviced};
+/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 /// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or starts the events of
 /// /// these counters on other counters.
 /// fn outcome(serviced: Result<Serviced, ServiceError>) -> (Claim, CounterSet) {
@@ -378,7 +380,8 @@ pub(crate) fn no_such(group: GroupId) -> GroupError {
 /// Failure to switch some of a thread's events in or out. The thread's other events were switched.
 ///
 /// ```
-/// use pmu_core::{CounterError, SwitchError};
+/// use pmu_core::CounterError;
+/// use pmu_core::thread::SwitchError;
 /// let error = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
 /// let failed: Vec<usize> = (0..3).filter(|place| error.concerns(*place)).collect();
 /// assert_eq!(failed, [0, 2]);

@@ -12,7 +12,7 @@ use crate::msr::update::MsrUpdate;
 /// Every backend implements this trait through a blanket implementation; no other implementation is possible.
 ///
 /// ```
-/// use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+/// use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 /// /// Returns whether a counter has overflowed.
 /// fn has_overflowed(msr: &impl MsrBackend, status: MsrAddress) -> Result<bool, MsrFault> {
 ///     Ok(msr.rdmsr_retrying(status)? != 0)

@@ -5,11 +5,11 @@ use core::fmt;
 /// Number of a model-specific register to which safe code may write any value.
 ///
 /// A WRMSR can redirect SYSCALL, turn off paging protection or make the processor write to memory. The method
-/// [`write`](crate::MsrBackend::write) is nevertheless a safe function, because it accepts only an `MsrAddress`. The
-/// caller of [`MsrAddress::new`] promises that no value written to the register breaks memory safety.
+/// [`write`](crate::msr::MsrBackend::write) is nevertheless a safe function, because it accepts only an `MsrAddress`.
+/// The caller of [`MsrAddress::new`] promises that no value written to the register breaks memory safety.
 ///
 /// ```
-/// use pmu_core::MsrAddress;
+/// use pmu_core::msr::MsrAddress;
 /// // SAFETY: `IA32_PERFEVTSEL0` selects an event; no value of it makes the processor write to memory.
 /// let select = unsafe { MsrAddress::new(0x186) };
 /// assert_eq!(select.get(), 0x186);
@@ -18,7 +18,7 @@ use core::fmt;
 /// Wrong: the register holds a pointer, and safe code could make this pointer point anywhere.
 ///
 /// ```
-/// # use pmu_core::MsrAddress;
+/// # use pmu_core::msr::MsrAddress;
 /// // SAFETY: not given. The processor writes its records to the area that `IA32_DS_AREA` names.
 /// let ds_area = unsafe { MsrAddress::new(0x600) };
 /// # let _ = ds_area;
@@ -56,7 +56,7 @@ impl fmt::Debug for MsrAddress {
 /// RDPMC's operand in ECX. Any value is allowed, because reading a counter is harmless.
 ///
 /// ```
-/// use pmu_core::PmcIndex;
+/// use pmu_core::msr::PmcIndex;
 /// // The first fixed counter of an Intel processor: bit 30 of ECX.
 /// assert_eq!(PmcIndex::new(1 << 30).get(), 0x4000_0000);
 /// ```

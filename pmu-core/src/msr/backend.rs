@@ -13,8 +13,8 @@ use crate::msr::update::MsrUpdate;
 /// # For authors of a backend
 /// - `read` and `write` access exactly the given register, once, in program order.
 /// - If an access raises #GP, the method returns an `Err` whose [kind](MsrError::kind) is
-///   [`MsrErrorKind::GeneralProtection`](crate::MsrErrorKind::GeneralProtection), and the #GP has no other effect. A
-///   backend that cannot catch a #GP says so in its documentation.
+///   [`MsrErrorKind::GeneralProtection`](crate::msr::MsrErrorKind::GeneralProtection), and the #GP has no other effect.
+///   A backend that cannot catch a #GP says so in its documentation.
 /// - `read_pmc` executes RDPMC with `index` in ECX, unchanged.
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below.
 ///   `update` must not be built from `read` and `write`, because these methods need an [`MsrAddress`]. A backend must
@@ -25,7 +25,7 @@ use crate::msr::update::MsrUpdate;
 ///
 /// ```
 /// use core::convert::Infallible;
-/// use pmu_core::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+/// use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 /// # unsafe fn rdmsr(_: u32) -> u64 { 0 }
 /// # unsafe fn wrmsr(_: u32, _: u64) {}
 /// # unsafe fn rdpmc(_: u32) -> u64 { 0 }

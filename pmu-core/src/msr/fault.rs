@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-/// Error of a [backend](crate::MsrBackend). The error reports the kind of failure.
+/// Error of a [backend](crate::msr::MsrBackend). The error reports the kind of failure.
 ///
 /// ```
-/// use pmu_core::{MsrError, MsrErrorKind};
+/// use pmu_core::msr::{MsrError, MsrErrorKind};
 ///
 /// /// Error of a hypervisor that accesses its guest's registers by a call.
 /// #[derive(Debug)]
@@ -76,14 +76,14 @@ pub enum MsrOperation {
     Write,
     /// RDPMC. In an [`MsrFault`], `register` is then RDPMC's index in ECX.
     ReadPmc,
-    /// RDMSR and then WRMSR, for an [`MsrUpdate`](crate::MsrUpdate). One of the two instructions failed.
+    /// RDMSR and then WRMSR, for an [`MsrUpdate`](crate::msr::MsrUpdate). One of the two instructions failed.
     Update,
 }
 
 /// A failed access: its instruction, its register, and the reason for the failure.
 ///
 /// ```
-/// use pmu_core::{MsrErrorKind, MsrFault, MsrOperation};
+/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 /// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
 /// let fault = MsrFault { operation, register: 0x38F, kind };
 /// assert_eq!(fault.to_string(), "WRMSR 0x38F: general protection fault");

@@ -18,7 +18,7 @@ use crate::msr::update::MsrUpdate;
 /// [`FixupMsr`].
 ///
 /// ```no_run
-/// use pmu_core::NativeMsr;
+/// use pmu_core::msr::NativeMsr;
 /// // SAFETY: this kernel runs at privilege level 0, and a #GP in its own code ends the kernel.
 /// let msr = unsafe { NativeMsr::new() };
 /// # let _ = msr;
@@ -27,7 +27,7 @@ use crate::msr::update::MsrUpdate;
 /// Wrong: the code runs in a user process. The process's SIGSEGV handler skips the faulting instruction.
 ///
 /// ```no_run
-/// # use pmu_core::NativeMsr;
+/// # use pmu_core::msr::NativeMsr;
 /// // SAFETY: not given. A read that faulted would return whatever was in EDX:EAX.
 /// let msr = unsafe { NativeMsr::new() };
 /// # let _ = msr;
@@ -166,7 +166,7 @@ impl FaultFixup {
 /// ```
 ///
 /// ```no_run
-/// use pmu_core::FixupMsr;
+/// use pmu_core::msr::FixupMsr;
 /// // SAFETY: from its start on, every processor has the handler above for both exceptions.
 /// let msr = unsafe { FixupMsr::new() };
 /// # let _ = msr;
@@ -175,7 +175,7 @@ impl FaultFixup {
 /// Wrong: the backend exists before the handlers call [`FaultFixup::resume_at`].
 ///
 /// ```no_run
-/// # use pmu_core::FixupMsr;
+/// # use pmu_core::msr::FixupMsr;
 /// # fn load_idt() {}
 /// // SAFETY: not given until `load_idt` has returned. A fault before that ends the kernel.
 /// let msr = unsafe { FixupMsr::new() };

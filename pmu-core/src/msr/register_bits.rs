@@ -5,7 +5,7 @@ use crate::msr::update::MsrUpdate;
 /// The bits that one owner has in a register with several owners, such as `IA32_DEBUGCTL`.
 ///
 /// ```
-/// use pmu_core::RegisterBits;
+/// use pmu_core::msr::RegisterBits;
 /// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
 /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
 /// assert_eq!(freeze.set_to(1 << 12).apply(0x0001), Some(0x1001));
@@ -26,7 +26,7 @@ impl RegisterBits {
     ///   safety.
     ///
     /// ```
-    /// use pmu_core::RegisterBits;
+    /// use pmu_core::msr::RegisterBits;
     /// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
     /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
     /// # let _ = freeze;
@@ -35,7 +35,7 @@ impl RegisterBits {
     /// Wrong: describing bits of `IA32_DEBUGCTL` that make the processor store branches to memory.
     ///
     /// ```
-    /// # use pmu_core::RegisterBits;
+    /// # use pmu_core::msr::RegisterBits;
     /// // SAFETY: not given. Bits 6 and 7 are TR and BTS.
     /// let freeze = unsafe { RegisterBits::new(0x1D9, 0xC0) };
     /// # let _ = freeze;
@@ -53,7 +53,7 @@ impl RegisterBits {
     /// register's other bits stay unchanged.
     ///
     /// ```
-    /// # use pmu_core::RegisterBits;
+    /// # use pmu_core::msr::RegisterBits;
     /// // SAFETY: FREEZE_PERFMON_ON_PMI alone: the processor writes no memory for it.
     /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
     /// // Sets its bit, and leaves LBR (bit 0), which is another owner's.

@@ -8,7 +8,7 @@ use core::fmt;
 /// changes these bits, and safe code can write these registers only through an `MsrUpdate`.
 ///
 /// ```
-/// use pmu_core::MsrUpdate;
+/// use pmu_core::msr::MsrUpdate;
 /// // SAFETY: bit 12 of IA32_DEBUGCTL freezes the counters, and no more.
 /// let freeze = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 12) };
 /// assert_eq!(freeze.apply(0x3), Some(0x1003));
@@ -18,7 +18,7 @@ use core::fmt;
 /// Wrong: the bit makes the processor write to memory.
 ///
 /// ```
-/// # use pmu_core::MsrUpdate;
+/// # use pmu_core::msr::MsrUpdate;
 /// // SAFETY: not given. Bit 7 of IA32_DEBUGCTL, BTS, stores branches into the Debug Store's buffer.
 /// let trace = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 7) };
 /// # let _ = trace;

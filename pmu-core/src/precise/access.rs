@@ -5,7 +5,7 @@ use crate::precise::tlb::{PageSize, Translation};
 /// The memory access of a sampled instruction.
 ///
 /// ```
-/// use pmu_core::{DataAccess, DataSource};
+/// use pmu_core::precise::{DataAccess, DataSource};
 /// /// Returns the cache line of a load that missed the first-level cache.
 /// fn missed_line(access: &DataAccess) -> Option<u64> {
 ///     let missed = access.load && access.source? != DataSource::L1;

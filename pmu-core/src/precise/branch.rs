@@ -3,7 +3,7 @@
 /// The outcome of a sampled branch instruction.
 ///
 /// ```
-/// use pmu_core::{BranchOutcome, PreciseSample};
+/// use pmu_core::precise::{BranchOutcome, PreciseSample};
 /// /// Adds a sample to the numbers of branches and of mispredicted branches.
 /// fn count(sample: &PreciseSample, [branches, mispredicted]: &mut [u64; 2]) {
 ///     if let Some(branch) = sample.branch {

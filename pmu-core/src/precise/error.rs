@@ -19,8 +19,8 @@ pub enum NotPrecise {
     /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
     /// address of the next instruction.
     NextAddressOnly,
-    /// Zero skid is [required](crate::Precision::ZeroSkidRequired), but no counter that can count this event supports
-    /// zero skid.
+    /// Zero skid is [required](crate::precise::Precision::ZeroSkidRequired), but no counter that can count this event
+    /// supports zero skid.
     NoExactCounter,
     /// Samples of this processor cannot have these parts, or the event is not [precise](crate::Event::precise).
     Parts(SampleParts),

@@ -5,7 +5,7 @@ use crate::precise::tlb::{PageSize, Translation};
 /// A sampled fetch of instruction bytes.
 ///
 /// ```
-/// use pmu_core::{InstructionFetch, PreciseSample};
+/// use pmu_core::precise::{InstructionFetch, PreciseSample};
 /// /// Returns the address of code that was fetched from beyond the second-level cache.
 /// fn cold_code(sample: &PreciseSample) -> Option<u64> {
 ///     let fetch = sample.fetch?;

@@ -7,7 +7,7 @@ use core::ops::BitOr;
 /// the time: groups of data in the processor's record. In PEBS formats 0 to 3, all records have the same groups.
 ///
 /// ```
-/// use pmu_core::SampleParts;
+/// use pmu_core::precise::SampleParts;
 /// let parts = SampleParts::ACCESS | SampleParts::branches(16);
 /// assert!(parts.contains(SampleParts::ACCESS) && !parts.contains(SampleParts::REGISTERS));
 /// ```
@@ -39,15 +39,15 @@ impl SampleParts {
     ///
     /// The processor copies its branch records as they are. This part does not make the processor record branches:
     /// while nothing records, a precise record has no branches of its sample. A
-    /// [`BranchRecorder`](crate::BranchRecorder) or a running event [with branches](crate::Event::with_branches) makes
-    /// the processor record, by its own filter. If the precise event itself has branches, the processor interrupts for
-    /// each record.
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder) or a running event [with
+    /// branches](crate::Event::with_branches) makes the processor record, by its own filter. If the precise event
+    /// itself has branches, the processor interrupts for each record.
     ///
     /// `Pebs::record` of `pmu-intel` returns the copied branches. [`Sample::branches`](crate::Sample::branches) does
     /// not.
     ///
     /// ```
-    /// use pmu_core::SampleParts;
+    /// use pmu_core::precise::SampleParts;
     /// assert_eq!(SampleParts::branches(16).branch_count(), 16);
     /// assert_eq!(SampleParts::branches(100).branch_count(), 32);
     /// assert_eq!(SampleParts::branches(0), SampleParts::NONE);
@@ -65,7 +65,7 @@ impl SampleParts {
     /// Returns whether `self` has all parts in `parts`, and requests at least as many branches as `parts`.
     ///
     /// ```
-    /// use pmu_core::SampleParts;
+    /// use pmu_core::precise::SampleParts;
     /// let parts = SampleParts::REGISTERS | SampleParts::branches(8);
     /// assert!(parts.contains(SampleParts::branches(4)) && !parts.contains(SampleParts::branches(16)));
     /// ```

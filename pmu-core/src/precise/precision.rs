@@ -19,7 +19,7 @@ impl Precision {
     /// Returns the precision for a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
     ///
     /// ```
-    /// use pmu_core::Precision;
+    /// use pmu_core::precise::Precision;
     /// assert_eq!(Precision::of_level(2), Some(Precision::ZeroSkidRequested)); // `cycles:pp`
     /// assert_eq!(Precision::of_level(0), None); // an event without records
     /// ```

@@ -13,7 +13,7 @@ use crate::precise::fetch::InstructionFetch;
 /// In the default value, all fields are `None`.
 ///
 /// ```
-/// use pmu_core::{DataSource, PreciseSample};
+/// use pmu_core::precise::{DataSource, PreciseSample};
 /// /// Returns the instruction, the source and the latency of a load, if the processor recorded all three.
 /// fn slow_load(sample: &PreciseSample) -> Option<(u64, DataSource, u16)> {
 ///     let access = sample.access?;

@@ -18,7 +18,7 @@ use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
-/// A profile source that the kernel adds to the sources of a [profile interface](crate::ProfileInterface). An
+/// A profile source that the kernel adds to the sources of a [profile interface](crate::profile::ProfileInterface). An
 /// `AddedSource` has the source's event, and the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -116,7 +116,8 @@ impl AddedSlot {
 /// the source's event occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
-/// use pmu_core::{AddedSlot, AddedSource, AddedSources, CounterSet, EventSelect, KProfileSource, ProfileSource};
+/// use pmu_core::profile::{AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource};
+/// use pmu_core::{CounterSet, EventSelect};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 /// // Taken branches, under a source value that is not in use.
@@ -127,7 +128,7 @@ impl AddedSlot {
 ///
 /// ADDED.add(&TAKEN)?;
 /// assert_eq!(ADDED.named("TakenBranches"), KProfileSource::new(0x25));
-/// # Ok::<(), pmu_core::AddSourceError>(())
+/// # Ok::<(), pmu_core::profile::AddSourceError>(())
 /// ```
 #[derive(Debug)]
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
@@ -232,13 +233,14 @@ impl AddedSources {
     /// `AddedSources` with `N` slots therefore accepts at most `N` different events.
     ///
     /// ```
-    /// use pmu_core::{AddedSlot, AddedSources, Event, GenericEvent};
+    /// use pmu_core::profile::{AddedSlot, AddedSources};
+    /// use pmu_core::{Event, GenericEvent};
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
     /// let source = ADDED.add_event(&cycles)?; // to create a profile object
     /// assert_eq!(ADDED.add_event(&cycles.every(100_003))?, source);
-    /// # Ok::<(), pmu_core::AddSourceError>(())
+    /// # Ok::<(), pmu_core::profile::AddSourceError>(())
     /// ```
     ///
     /// # Context
@@ -262,7 +264,8 @@ impl AddedSources {
     /// the event, the event occupies no slot.
     ///
     /// ```
-    /// use pmu_core::{AddSourceError, AddedSlot, AddedSources, CounterError, CounterUnit, Event, GenericEvent};
+    /// use pmu_core::profile::{AddSourceError, AddedSlot, AddedSources};
+    /// use pmu_core::{CounterError, CounterUnit, Event, GenericEvent};
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
@@ -357,7 +360,7 @@ impl AddedSources {
     /// event, no longer as those of a source.
     ///
     /// ```
-    /// # use pmu_core::{AddedSources, KProfileSource};
+    /// # use pmu_core::profile::{AddedSources, KProfileSource};
     /// /// Removes a driver's sources, which the driver has stopped on all processors.
     /// fn unload(added: &AddedSources, sources: &[KProfileSource]) -> usize {
     ///     sources.iter().filter(|source| added.remove(**source).is_some()).count()

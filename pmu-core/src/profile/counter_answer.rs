@@ -14,7 +14,7 @@ const ANSWERED: u8 = 3;
 /// for this.
 ///
 /// ```
-/// use pmu_core::CounterAnswer;
+/// use pmu_core::profile::CounterAnswer;
 /// // A `SourceInterface` returns a reference to such a value.
 /// static ANSWER: CounterAnswer = CounterAnswer::new();
 /// # let _ = &ANSWER;

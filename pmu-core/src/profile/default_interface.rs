@@ -28,7 +28,8 @@ impl DefaultInterface {
     /// crate's detection of counters returned.
     ///
     /// ```
-    /// # use pmu_core::{DefaultInterface, NoInterface, ProfileInterface};
+    /// # use pmu_core::profile::{DefaultInterface, ProfileInterface};
+    /// # use pmu_core::NoInterface;
     /// let interface = DefaultInterface::instead_of(NoInterface::NoLongMode);
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```

@@ -12,7 +12,7 @@ use crate::profile::status::NtStatus;
 /// Error of an operation on a profile interface.
 ///
 /// A failed operation changes nothing. The only exception is the error [`CounterError::Faulted`]. After an error of
-/// [`initialize`](crate::ProfileInterface::initialize), no counter runs.
+/// [`initialize`](crate::profile::ProfileInterface::initialize), no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -43,7 +43,7 @@ impl InterfaceError {
     /// Returns the status with which Windows reports this error; `None` if Windows has no status for this error.
     ///
     /// ```
-    /// # use pmu_core::{InterfaceError, NtStatus};
+    /// # use pmu_core::profile::{InterfaceError, NtStatus};
     /// /// The result of a system service.
     /// fn result(outcome: Result<(), InterfaceError>) -> NtStatus {
     ///     match outcome {

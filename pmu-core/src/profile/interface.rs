@@ -42,7 +42,7 @@ pub trait ProfileInterface: SourceInterface {
     /// name that Windows reports. Case matters.
     ///
     /// ```
-    /// # use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
+    /// # use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
     /// let interface = DefaultInterface::new();
     /// let row = interface.row_named("ProfileTime").expect("each interface has it");
     /// assert_eq!(interface.sources()[row].source(), KProfileSource::TIME);
@@ -52,15 +52,16 @@ pub trait ProfileInterface: SourceInterface {
     }
 
     /// Returns the information on a source, and accesses no register. The source's availability is
-    /// [`Unsupported`](crate::Availability::Unsupported) or [`Declared`](crate::Availability::Declared). It is never
-    /// [`Verified`](crate::Availability::Verified), because only an access to a counter verifies a source. If
+    /// [`Unsupported`](crate::profile::Availability::Unsupported) or
+    /// [`Declared`](crate::profile::Availability::Declared). It is never
+    /// [`Verified`](crate::profile::Availability::Verified), because only an access to a counter verifies a source. If
     /// [`initialize`](Self::initialize) failed because all counters were
     /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. If `initialize` got no
     /// memory for counters, and did not [require](SourceInterface::requires_memory) it, no source is supported. In both
     /// cases all declared sources are supported again when `initialize` takes the counters of a processor.
     ///
     /// ```
-    /// # use pmu_core::{DefaultInterface, ProfileInterface};
+    /// # use pmu_core::profile::{DefaultInterface, ProfileInterface};
     /// /// Lists the sources that a machine declares, with their intervals.
     /// fn list(interface: &impl ProfileInterface, mut line: impl FnMut(&str, u32)) {
     ///     for row in interface.sources() {
@@ -70,7 +71,7 @@ pub trait ProfileInterface: SourceInterface {
     ///         }
     ///     }
     /// }
-    /// # list(&pmu_core::DefaultInterface::new(), |name, interval| assert_eq!((name, interval), ("ProfileTime", 10_000)));
+    /// # list(&pmu_core::profile::DefaultInterface::new(), |name, interval| assert_eq!((name, interval), ("ProfileTime", 10_000)));
     /// ```
     ///
     /// # Context
@@ -86,12 +87,12 @@ pub trait ProfileInterface: SourceInterface {
     /// call of [`Session::apply_interval`].
     ///
     /// ```
-    /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+    /// # use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
     /// let interface = DefaultInterface::new();
     /// // `ProfileTime`, in units of 100 ns: every 2 ms.
     /// let interval = interface.set_interval(KProfileSource::TIME, 20_000)?;
     /// assert_eq!(interval.get(), interface.query(KProfileSource::TIME).interval);
-    /// # Ok::<(), pmu_core::InterfaceError>(())
+    /// # Ok::<(), pmu_core::profile::InterfaceError>(())
     /// ```
     ///
     /// # Context
@@ -111,12 +112,12 @@ pub trait ProfileInterface: SourceInterface {
     /// Returns the new interval.
     ///
     /// ```
-    /// # use pmu_core::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+    /// # use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
     /// let interface = DefaultInterface::new();
     /// // Windows, too, replaces an interval that is too short by the shortest one.
     /// let interval = interface.set_interval_clamped(KProfileSource::TIME, 1)?;
     /// assert_eq!(interval.get(), 1_221);
-    /// # Ok::<(), pmu_core::InterfaceError>(())
+    /// # Ok::<(), pmu_core::profile::InterfaceError>(())
     /// ```
     fn set_interval_clamped(
         &self,
@@ -134,10 +135,10 @@ pub trait ProfileInterface: SourceInterface {
     /// of all these counters, even of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterMemory, CounterSlot, InterfaceError, MAX_COUNTERS, MsrBackend, Platform,
-    /// #     ProfileInterface, Session, Snapshot, SourceInterface,
-    /// # };
+    /// # use pmu_core::{CounterError, CounterMemory, CounterSlot, Platform, Snapshot};
+    /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
+    /// # use pmu_core::registers::MAX_COUNTERS;
+    /// # use pmu_core::msr::MsrBackend;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
     ///
     /// /// Each processor, as it comes up. Without counters, profiling by time remains.
@@ -162,7 +163,7 @@ pub trait ProfileInterface: SourceInterface {
     /// call fails. If `requires_memory` returns `false`, the session supports no source.
     ///
     /// After an error, no counter runs. The kernel can still profile by time: see
-    /// [`DefaultInterface`](crate::DefaultInterface).
+    /// [`DefaultInterface`](crate::profile::DefaultInterface).
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
         processor: &Snapshot,
@@ -181,10 +182,9 @@ pub trait ProfileInterface: SourceInterface {
     /// counter, and supports only `ProfileTime`.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterMemory, CounterSet, InterfaceError, MsrBackend, Platform, ProfileInterface, Session,
-    /// #     Snapshot, SourceInterface,
-    /// # };
+    /// # use pmu_core::{CounterMemory, CounterSet, Platform, Snapshot};
+    /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Takes all counters but fixed counter 1, which is a watchdog's.
     /// fn processor_up<'a, I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     interface: &'a I,
@@ -216,11 +216,13 @@ pub trait ProfileInterface: SourceInterface {
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
     /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
-    /// The samples of [`WithOpenedEvents::service_samples`](crate::WithOpenedEvents::service_samples) contain the
-    /// records of a [facility](SourceInterface::Facility), such as branches.
+    /// The samples of [`WithOpenedEvents::service_samples`](crate::profile::WithOpenedEvents::service_samples) contain
+    /// the records of a [facility](SourceInterface::Facility), such as branches.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, KProfileSource, MsrBackend, Platform, ProfileInterface, ServiceError};
+    /// # use pmu_core::{CounterMemory, Platform, ServiceError};
+    /// # use pmu_core::profile::{KProfileSource, ProfileInterface};
+    /// # use pmu_core::msr::MsrBackend;
     /// # fn count(_: KProfileSource, _events: u64) {}
     /// /// The performance interrupt's handler, which is not an NMI.
     /// fn performance_interrupt(

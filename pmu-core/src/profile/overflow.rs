@@ -6,7 +6,7 @@ use crate::profile::added::AddedSources;
 use crate::profile::source::KProfileSource;
 use crate::profile::source_index::SourceTable;
 
-/// An overflow of one source. [`service`](crate::ProfileInterface::service) reports overflows in this form.
+/// An overflow of one source. [`service`](crate::profile::ProfileInterface::service) reports overflows in this form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Overflow {

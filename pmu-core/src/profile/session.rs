@@ -26,15 +26,15 @@ use crate::snapshot::Snapshot;
 /// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
 ///
 /// A session cannot move to another thread. Before dropping a session, [shut it down](Self::shut_down) on its
-/// processor. Otherwise the counters keep running, [`service`](crate::ProfileInterface::service) keeps reporting
-/// overflows, and the [`CounterMemory`] stays in use until [`reclaim`](CounterMemory::reclaim) is called.
+/// processor. Otherwise the counters keep running, [`service`](crate::profile::ProfileInterface::service) keeps
+/// reporting overflows, and the [`CounterMemory`] stays in use until [`reclaim`](CounterMemory::reclaim) is called.
 ///
 /// # Context
 /// Call every method in task context, on the session's processor. The performance interrupt may come at any time.
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
-/// needs_send::<pmu_core::Session<'static, &'static pmu_core::DefaultInterface, (), ()>>();
+/// needs_send::<pmu_core::profile::Session<'static, &'static pmu_core::profile::DefaultInterface, (), ()>>();
 /// ```
 #[derive(Debug)]
 pub struct Session<'a, I, M, P> {
@@ -42,7 +42,7 @@ pub struct Session<'a, I, M, P> {
 }
 
 impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
-    /// Opens a session: see [`ProfileInterface::initialize_only`](crate::ProfileInterface::initialize_only).
+    /// Opens a session: see [`ProfileInterface::initialize_only`](crate::profile::ProfileInterface::initialize_only).
     pub(crate) fn initialize(
         interface: I,
         processor: &Snapshot,
@@ -101,9 +101,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     }
 
     /// Returns information on a source, for this processor. The session has checked that the counters work, so a
-    /// supported source on a counter is [`Verified`](crate::Availability::Verified). On a hybrid machine, one core may
-    /// lack an event that another core has. On such a core the source is unsupported, even if the interface's
-    /// [`query`](crate::ProfileInterface::query) reports the source as supported.
+    /// supported source on a counter is [`Verified`](crate::profile::Availability::Verified). On a hybrid machine, one
+    /// core may lack an event that another core has. On such a core the source is unsupported, even if the interface's
+    /// [`query`](crate::profile::ProfileInterface::query) reports the source as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
         let mut information = declared_information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
@@ -181,11 +181,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Starts a source at its interval.
     ///
     /// `ProfileTime` runs on the platform's timer. Any other source runs on a free general counter, which interrupts
-    /// once per interval. For an [added](crate::AddedSources) source, the call opens an event on one of the counters
-    /// that can count the source.
+    /// once per interval. For an [added](crate::profile::AddedSources) source, the call opens an event on one of the
+    /// counters that can count the source.
     ///
     /// ```
-    /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::Platform;
     /// /// Starts the first of some sources that this processor has.
     /// fn start_any<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     session: &mut Session<'_, I, M, P>,
@@ -304,9 +306,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// needs no call: the counter uses the new interval from its next overflow on.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     InterfaceError, KProfileSource, MsrBackend, Platform, ProfileInterface, Session, SourceInterface,
-    /// # };
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::Platform;
     /// /// Sets the interval of `ProfileTime`, and applies it to this processor's timer at once.
     /// fn set_time<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     session: &mut Session<'_, I, M, P>,
@@ -337,7 +339,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// the counter by RDPMC.
     ///
     /// ```
-    /// # use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, Session, SourceInterface};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::Platform;
     /// /// Returns a running source's events in a function, which takes less than the source's interval.
     /// fn events_in<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     session: &Session<'_, I, M, P>,
@@ -380,8 +384,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Stops every running source that is in the interface's table, and saves the state of the source's counter in
     /// `area`. This method calls [`CounterSession::save`].
     ///
-    /// `area` has no room for [added](crate::AddedSources) sources. Added sources keep running and reporting overflows.
-    /// If an added source must not count the next thread, [stop](Self::stop) the source.
+    /// `area` has no room for [added](crate::profile::AddedSources) sources. Added sources keep running and reporting
+    /// overflows. If an added source must not count the next thread, [stop](Self::stop) the source.
     ///
     /// # Errors
     /// The errors of [`CounterSession::save`].
@@ -407,10 +411,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         Ok(self.counters.restore(area)?)
     }
 
-    /// Lends the counters to another user, such as a guest, until the returned [window](crate::CounterWindow) ends.
-    /// This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report pending
-    /// overflows of [opened](CounterSession::open_event) events.
-    /// On the [`CounterSession`](Self::counters_mut), [`lend`](CounterSession::lend) reports these overflows.
+    /// Lends the counters to another user, such as a guest, until the returned [window](crate::lending::CounterWindow)
+    /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report
+    /// pending overflows of [opened](CounterSession::open_event) events. On the [`CounterSession`](Self::counters_mut),
+    /// [`lend`](CounterSession::lend) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].

@@ -14,7 +14,7 @@ use crate::counters::registers::select::EventSelect;
 /// Source: WDM.H, `KPROFILE_SOURCE`.
 ///
 /// ```
-/// use pmu_core::KProfileSource;
+/// use pmu_core::profile::KProfileSource;
 /// let cycles = KProfileSource::TOTAL_CYCLES;
 /// assert_eq!((cycles.value(), cycles.general_name()), (0x13, Some("ProfileTotalCycles")));
 /// // 0x18 is no source, and the values above belong to an interface.
@@ -86,7 +86,7 @@ impl KProfileSource {
     /// for a processor-specific source, whose name is in the interface's table.
     ///
     /// ```
-    /// # use pmu_core::KProfileSource;
+    /// # use pmu_core::profile::KProfileSource;
     /// assert_eq!(KProfileSource::TIME.general_name(), Some("ProfileTime"));
     /// let specific = KProfileSource::new(0x19).unwrap();
     /// assert_eq!(specific.general_name(), None); // Its name is in the table of the processor's interface.
@@ -141,7 +141,8 @@ impl core::error::Error for NotASource {}
 /// One row of a profile interface's table of sources.
 ///
 /// ```
-/// use pmu_core::{EventSelect, ProfileSource};
+/// use pmu_core::EventSelect;
+/// use pmu_core::profile::ProfileSource;
 /// let row = ProfileSource::new(0x1C, "ProfileLLCReference", EventSelect::from_bits(0x4F2E)).declared_by(3);
 /// assert_eq!((row.source().value(), row.windows_name(), row.event_bit()), (0x1C, "LLCReference", Some(3)));
 /// assert!(row.is_named("ProfileLLCReference") && row.is_named("LLCReference"));
@@ -177,7 +178,7 @@ impl ProfileSource {
 
     /// Restricts the source to processors that have a certain architectural event. `event_bit` is the number of this
     /// event's bit in EBX of CPUID leaf 0x0A. The interface checks the boot processor. For the first eight
-    /// architectural events, a [`Session`](crate::Session) also checks the
+    /// architectural events, a [`Session`](crate::profile::Session) also checks the
     /// [counter unit](crate::CounterUnit::set_generic) of its own processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);

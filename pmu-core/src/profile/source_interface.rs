@@ -19,7 +19,7 @@ use crate::snapshot::Snapshot;
 /// The kernel makes one value of an implementing type, on the boot processor, and uses this value on all processors.
 /// Tasks and interrupt handlers share the value. The value is constant, except for the intervals of the sources. Each
 /// processor's state is in a [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a
-/// [`Session`](crate::Session), which the kernel's tasks use.
+/// [`Session`](crate::profile::Session), which the kernel's tasks use.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. If the unit changed, the driver could access registers
@@ -30,9 +30,9 @@ use crate::snapshot::Snapshot;
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
-/// use pmu_core::{
-///     CounterUnit, EventSelect, KProfileSource, ProfileInterface, ProfileSource, Snapshot, SourceIndex,
-///     SourceInterface, SourceTable,
+/// use pmu_core::{CounterUnit, EventSelect, Snapshot};
+/// use pmu_core::profile::{
+///     KProfileSource, ProfileInterface, ProfileSource, SourceIndex, SourceInterface, SourceTable,
 /// };
 ///
 /// static ROWS: [ProfileSource; 2] = [
@@ -84,8 +84,8 @@ pub unsafe trait SourceInterface {
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
-    /// Returns whether [`initialize`](crate::ProfileInterface::initialize) requires memory for counter slots. If the
-    /// result is `true`, `initialize` fails without this memory. If the result is `false`, `initialize` succeeds
+    /// Returns whether [`initialize`](crate::profile::ProfileInterface::initialize) requires memory for counter slots.
+    /// If the result is `true`, `initialize` fails without this memory. If the result is `false`, `initialize` succeeds
     /// without this memory, and the session supports no source.
     fn requires_memory(&self) -> bool;
 
@@ -99,13 +99,13 @@ pub unsafe trait SourceInterface {
     /// the processor has no counters of the interface's vendor.
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
 
-    /// Returns whether the boot processor declares the event of a row of the table. A [`Session`](crate::Session) makes
-    /// the same check for the processor on which the session runs. This check uses the row's event select and
-    /// [event bit](crate::ProfileSource::event_bit).
+    /// Returns whether the boot processor declares the event of a row of the table. A
+    /// [`Session`](crate::profile::Session) makes the same check for the processor on which the session runs. This
+    /// check uses the row's event select and [event bit](crate::profile::ProfileSource::event_bit).
     fn is_declared(&self, row: usize) -> bool;
 
     /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. The rows of
-    /// one source's [names](crate::ProfileSource::another_name_of) hold one value.
+    /// one source's [names](crate::profile::ProfileSource::another_name_of) hold one value.
     fn intervals(&self) -> &[AtomicU32];
 
     /// Returns the variable with the machine-wide interval of a row of the table. The interrupt handler calls this
@@ -116,8 +116,8 @@ pub unsafe trait SourceInterface {
     }
 
     /// Returns the variable that records whether any counter of the machine has kept a written value. If the result is
-    /// `None`, [`query`](crate::ProfileInterface::query) relies on CPUID alone. `query` may then report a source as
-    /// supported, although the machine's counters do not work.
+    /// `None`, [`query`](crate::profile::ProfileInterface::query) relies on CPUID alone. `query` may then report a
+    /// source as supported, although the machine's counters do not work.
     fn answer(&self) -> Option<&CounterAnswer> {
         None
     }
@@ -134,15 +134,17 @@ pub unsafe trait SourceInterface {
         EventTable::none()
     }
 
-    /// On a core that needs [`OnSharedCore`](crate::OnSharedCore), returns the [`CoreThread`] of the logical processor
-    /// that executes the call. On any other core, returns `None`. All calls on one processor return the same result.
+    /// On a core that needs [`OnSharedCore`](crate::shared_core::OnSharedCore), returns the [`CoreThread`] of the
+    /// logical processor that executes the call. On any other core, returns `None`. All calls on one processor return
+    /// the same result.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 
     /// Hardware beside the counters that [opened](crate::CounterSession::open_event) events can ask for. A vendor's
-    /// interface has none: [`WithOpenedEvents::with`](crate::WithOpenedEvents::with) adds that of one processor.
+    /// interface has none: [`WithOpenedEvents::with`](crate::profile::WithOpenedEvents::with) adds that of one
+    /// processor.
     type Facility: EventFacility;
 
     /// Returns the hardware beside the counters of the processor that executes the call.

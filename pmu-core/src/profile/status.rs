@@ -5,7 +5,7 @@ use core::fmt;
 /// An `NTSTATUS` value, with its name. Source: [MS-ERREF] §2.3.1.
 ///
 /// ```
-/// use pmu_core::NtStatus;
+/// use pmu_core::profile::NtStatus;
 /// let status = NtStatus::PROFILING_AT_LIMIT;
 /// assert_eq!((status.value(), status.name()), (0xC000_00D3, "STATUS_PROFILING_AT_LIMIT"));
 /// ```
@@ -71,7 +71,7 @@ impl NtStatus {
     /// as [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) the result is `false`.
     ///
     /// ```
-    /// # use pmu_core::NtStatus;
+    /// # use pmu_core::profile::NtStatus;
     /// assert!(NtStatus::SUCCESS.is_success());
     /// assert!(!NtStatus::BUFFER_OVERFLOW.is_success()); // a warning
     /// ```

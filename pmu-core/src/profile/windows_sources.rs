@@ -18,13 +18,14 @@ impl Rules {
     /// - `ProfileTime`;
     /// - the sources of the interface's table, if this version's HAL has the counters of the interface;
     /// - Intel's sources 0x20 to 0x24, if this version has them
-    ///   ([`has_fixed_sources`](crate::WindowsVersion::has_fixed_sources));
+    ///   ([`has_fixed_sources`](crate::windows::WindowsVersion::has_fixed_sources));
     /// - the sources of higher values that are in `added`, if this version can add sources at run time
-    ///   ([`adds_sources`](crate::WindowsVersion::adds_sources)). If the kernel adds no sources, pass
+    ///   ([`adds_sources`](crate::windows::WindowsVersion::adds_sources)). If the kernel adds no sources, pass
     ///   [`AddedSources::none`].
     ///
     /// ```
-    /// # use pmu_core::{AddedSources, HalInterface, KProfileSource, Rules, WindowsVersion};
+    /// # use pmu_core::profile::{AddedSources, KProfileSource};
+    /// # use pmu_core::windows::{HalInterface, Rules, WindowsVersion};
     /// // Intel's fixed counters are sources from version 1903 on.
     /// let (fixed, none) = (KProfileSource::new(0x20).unwrap(), AddedSources::none());
     /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed, none));

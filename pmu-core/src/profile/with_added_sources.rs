@@ -14,11 +14,12 @@ use crate::snapshot::Snapshot;
 /// A profile interface with [`AddedSources`] in addition to the sources of the interface's table.
 ///
 /// An added source runs as an [opened](crate::CounterSession::open_event) event. Therefore wrap the `WithAddedSources`
-/// in a [`WithOpenedEvents`](crate::WithOpenedEvents), and create the session from this `WithOpenedEvents`.
+/// in a [`WithOpenedEvents`](crate::profile::WithOpenedEvents), and create the session from this `WithOpenedEvents`.
 ///
 /// ```
-/// use pmu_core::{AddedSlot, AddedSources, EventEntry, EventTable, WithOpenedEvents, WithAddedSources};
-/// # use pmu_core::DefaultInterface;
+/// use pmu_core::profile::{AddedSlot, AddedSources, WithAddedSources, WithOpenedEvents};
+/// use pmu_core::{EventEntry, EventTable};
+/// # use pmu_core::profile::DefaultInterface;
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];

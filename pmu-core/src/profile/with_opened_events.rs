@@ -30,7 +30,8 @@ use crate::snapshot::Snapshot;
 /// The type holds two references and is `Copy`. The session and the interrupt handler each use their own copy.
 ///
 /// ```
-/// # use pmu_core::{DefaultInterface, EventEntry, EventTable, WithOpenedEvents};
+/// # use pmu_core::profile::{DefaultInterface, WithOpenedEvents};
+/// # use pmu_core::{EventEntry, EventTable};
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
 /// let of_processor_0 = WithOpenedEvents::new(&MACHINE, &EVENTS[0]);
@@ -40,10 +41,9 @@ use crate::snapshot::Snapshot;
 /// The session starts sources, and [`counters_mut`](Session::counters_mut) opens events:
 ///
 /// ```
-/// use pmu_core::{
-///     CounterMemory, CounterSet, Event, InterfaceError, KProfileSource, MsrBackend, GenericEvent, Platform, Report,
-///     Snapshot, SourceInterface, WithOpenedEvents,
-/// };
+/// use pmu_core::{CounterMemory, CounterSet, Event, GenericEvent, Platform, Snapshot};
+/// use pmu_core::profile::{InterfaceError, KProfileSource, Report, SourceInterface, WithOpenedEvents};
+/// use pmu_core::msr::MsrBackend;
 /// fn both<I: SourceInterface>(
 ///     with_opened_events: WithOpenedEvents<'static, I>,
 ///     this_processor: &Snapshot,
@@ -116,7 +116,8 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     }
 
     /// Returns the same with hardware of this processor that the opened events can ask for beside a counter, such as
-    /// [counter reload](crate::AutoCounterReload). The session and the interrupt handler have the same facility.
+    /// [counter reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same
+    /// facility.
     pub const fn with<F: EventFacility>(self, facility: F) -> WithOpenedEvents<'a, I, F> {
         WithOpenedEvents { interface: self.interface, events: self.events, facility }
     }
@@ -127,7 +128,7 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
     ///
     /// # Errors
-    /// The errors of [`ProfileInterface::initialize`](crate::ProfileInterface::initialize).
+    /// The errors of [`ProfileInterface::initialize`](crate::profile::ProfileInterface::initialize).
     pub fn initialize<M: MsrBackend, P: Platform>(
         self,
         processor: &Snapshot,
@@ -143,10 +144,9 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// [opened](crate::CounterSession::open_event) event. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterMemory, Event, EventTable, KProfileSource, MsrBackend, Platform, Report, ServiceError,
-    /// #     SourceInterface, WithOpenedEvents,
-    /// # };
+    /// # use pmu_core::{CounterMemory, Event, EventTable, Platform, ServiceError};
+    /// # use pmu_core::profile::{KProfileSource, Report, SourceInterface, WithOpenedEvents};
+    /// # use pmu_core::msr::MsrBackend;
     /// # fn source_hit(_: KProfileSource) {}
     /// # fn sample(_tag: u64) {}
     /// /// The handler of sources and opened events on the same counters.
@@ -185,10 +185,10 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// [`Sample`], with what the source's own facility recorded.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterMemory, EventFacility, MsrBackend, Platform, Report, ServiceError, SourceInterface,
-    /// #     WithOpenedEvents,
-    /// # };
+    /// # use pmu_core::{CounterMemory, Platform, ServiceError};
+    /// # use pmu_core::facility::EventFacility;
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::profile::{Report, SourceInterface, WithOpenedEvents};
     /// # fn push(_: Report, _from: u64) {}
     /// /// The handler of sources and opened events, whose samples have branches.
     /// fn performance_interrupt<I: SourceInterface, F: EventFacility>(
@@ -265,8 +265,8 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
 
     /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all). This method calls
     /// [`CounterSession::resume`](crate::CounterSession::resume). The sources run again. Each source of the interface's
-    /// table begins a new interval. Each [added](crate::AddedSources) source continues the interval that the suspend
-    /// interrupted. The platform's timer is started again if it was running.
+    /// table begins a new interval. Each [added](crate::profile::AddedSources) source continues the interval that the
+    /// suspend interrupted. The platform's timer is started again if it was running.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).

@@ -12,12 +12,14 @@ use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
 /// A profile interface for a core with two logical processors and the following erratum: while one logical processor
-/// counts certain events, the other logical processor's counters count wrong. [`OnSharedCore`](crate::OnSharedCore)
-/// describes how sources and events are scheduled on this core.
+/// counts certain events, the other logical processor's counters count wrong.
+/// [`OnSharedCore`](crate::shared_core::OnSharedCore) describes how sources and events are scheduled on this core.
 ///
 /// ```
-/// use pmu_core::{CoreCounters, CoreThread, EventEntry, EventTable, WithOpenedEvents, WithSharedCore};
-/// # use pmu_core::DefaultInterface;
+/// use pmu_core::shared_core::{CoreCounters, CoreThread, WithSharedCore};
+/// use pmu_core::{EventEntry, EventTable};
+/// use pmu_core::profile::WithOpenedEvents;
+/// # use pmu_core::profile::DefaultInterface;
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// static CORE: CoreCounters = CoreCounters::new(); // one per core
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];

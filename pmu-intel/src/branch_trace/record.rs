@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::Branch;
+use pmu_core::branches::Branch;
 
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;

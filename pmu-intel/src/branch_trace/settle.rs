@@ -3,10 +3,10 @@
 //! The interrupt may come between any two accesses. So the memory's mode is set before the processor traces, and is
 //! cleared after the last branch was read out.
 
-use pmu_core::{
-    Branch, CounterError, CounterSession, CounterSet, EventFacility, EventSource, MsrAccess,
-    MsrAddress, MsrBackend, MsrFault, Platform, RegisterBits, Running, Unsettled,
-};
+use pmu_core::branches::Branch;
+use pmu_core::facility::{EventFacility, Running, Unsettled};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits};
+use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform};
 
 use crate::branch_trace::memory::{BranchTraceMemory, KERNEL, STOP, USER};
 use crate::branch_trace::trace::BranchTrace;

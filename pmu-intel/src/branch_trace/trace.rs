@@ -1,6 +1,9 @@
 //! The trace, and its interrupt path: each performance interrupt reads out the branches.
 
-use pmu_core::{Branch, Facility, Interrupted, MsrAccess, MsrBackend, MsrFault, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::branches::Branch;
+use pmu_core::facility::{Facility, Interrupted};
+use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
 
 use crate::branch_trace::memory::{BranchTraceMemory, STOP};
 use crate::branch_trace::settle::trace_bits;
@@ -47,9 +50,9 @@ impl BranchTraceUnit {
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;
-/// use pmu_core::{
-///     Branch, CounterError, CounterSession, CounterUnit, EventEntry, EventTable, MsrBackend, OpenedEvents, Platform,
-/// };
+/// use pmu_core::branches::Branch;
+/// use pmu_core::{CounterError, CounterSession, CounterUnit, EventEntry, EventTable, OpenedEvents, Platform};
+/// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit};
 /// static TRACE: BranchTraceMemory<[AtomicU64; 4096]> = BranchTraceMemory::new(); // one per processor
 /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor

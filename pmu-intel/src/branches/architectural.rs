@@ -1,9 +1,11 @@
 //! Architectural branch records, which CPUID leaf 0x1C declares.
 
-use pmu_core::{
+use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchKind, BranchKinds, BranchOffers,
-    BranchOrder, BranchRegisters, BranchUnit, MsrAddress, NoBranches, RawBranch, Snapshot,
+    BranchOrder, BranchRegisters, BranchUnit, RawBranch,
 };
+use pmu_core::msr::MsrAddress;
+use pmu_core::{NoBranches, Snapshot};
 
 use crate::branches::format::{of, transaction};
 use crate::branches::legacy::freeze;

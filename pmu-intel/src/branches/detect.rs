@@ -1,6 +1,8 @@
 //! Detection of a processor's branch records.
 
-use pmu_core::{BranchUnit, MsrAccess, MsrBackend, MsrUpdate, NoBranches, Snapshot};
+use pmu_core::branches::BranchUnit;
+use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
+use pmu_core::{NoBranches, Snapshot};
 
 use crate::branches::{architectural, legacy};
 use crate::counters::INTEL;
@@ -16,7 +18,9 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// crate supports the stack from stepping 10 on: earlier steppings cannot freeze the stack.
 ///
 /// ```
-/// # use pmu_core::{BranchUnit, MsrBackend, NoBranches, Snapshot};
+/// # use pmu_core::branches::BranchUnit;
+/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::{NoBranches, Snapshot};
 /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
 ///     let unit = pmu_intel::branches(this_processor, msr)?;
 ///     println!("{} branch records, call stack: {}", unit.depth(), unit.offers().call_stack);

@@ -1,6 +1,6 @@
 //! The formats of legacy branch records, by their numbers in `IA32_PERF_CAPABILITIES`.
 
-use pmu_core::{Branch, BranchFormat, BranchOffers, BranchTransaction, RawBranch};
+use pmu_core::branches::{Branch, BranchFormat, BranchOffers, BranchTransaction, RawBranch};
 
 use crate::registers::LbrInfo;
 
@@ -8,7 +8,7 @@ use crate::registers::LbrInfo;
 /// Addresses").
 ///
 /// ```
-/// use pmu_core::{BranchOffers, RawBranch};
+/// use pmu_core::branches::{BranchOffers, RawBranch};
 /// use pmu_intel::LbrFormat;
 /// // Format 3: bit 63 says that the branch was mispredicted.
 /// let record = RawBranch { from: 0xFFFF_FFFF_8100_1234, to: 0xFFFF_FFFF_8100_2000, info: 0 };

@@ -1,9 +1,10 @@
 //! The legacy last-branch stacks.
 
-use pmu_core::{
-    BranchEnable, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters, BranchUnit, MsrAddress,
-    NoBranches, RegisterBits, Snapshot,
+use pmu_core::branches::{
+    BranchEnable, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters, BranchUnit,
 };
+use pmu_core::msr::{MsrAddress, RegisterBits};
+use pmu_core::{NoBranches, Snapshot};
 
 use crate::branches::format::{LbrFormat, WITH_DOUBLED_ABORTS, WITHOUT_TSX};
 use crate::branches::model::{HASWELL, KNIGHTS, Stack, never_freezes};

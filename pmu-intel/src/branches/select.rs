@@ -1,6 +1,7 @@
 //! The filter of legacy stacks.
 
-use pmu_core::{BranchFilter, BranchKind, BranchKinds, BranchOffers, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::branches::{BranchFilter, BranchKind, BranchKinds, BranchOffers};
 
 use crate::registers::LbrSelect;
 

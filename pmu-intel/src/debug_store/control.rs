@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu_core::{PointerWidth, Rules};
+use pmu_core::windows::{PointerWidth, Rules};
 
 use crate::debug_store::area::{ControlAreaMemory, ProcessorProfileControlArea};
 use crate::debug_store::error::ControlAreaError;
@@ -69,7 +69,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// The call writes the address of the area into `request`, or 0 if there is no area.
     ///
     /// ```
-    /// use pmu_core::NtStatus;
+    /// use pmu_core::profile::NtStatus;
     /// use pmu_intel::debug_store::{CallerMode, DebugStoreSupport, ProcessorProfileControl};
     /// /// `ZwSetSystemInformation` with the class 0x81, on the processor that has this control.
     /// fn set(control: &ProcessorProfileControl, support: &DebugStoreSupport, request: &mut [u8]) -> NtStatus {
@@ -125,7 +125,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the processor's control area. Every word is 0, so the area describes no buffer yet.
     ///
     /// ```
-    /// # use pmu_core::MsrBackend;
+    /// # use pmu_core::msr::MsrBackend;
     /// use core::sync::atomic::{AtomicU64, Ordering};
     /// use pmu_intel::debug_store::{
     ///     ControlAreaError, DebugStoreSupport, ProcessorProfileControl, write_ds_area,
@@ -182,7 +182,7 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// session's precise events use the area's memory, the area exists until that session is shut down.
     ///
     /// ```
-    /// # use pmu_core::MsrBackend;
+    /// # use pmu_core::msr::MsrBackend;
     /// use pmu_intel::debug_store::{BRANCH_TRACE, ProcessorProfileControl, update_debugctl, write_ds_area};
     /// use pmu_intel::registers::DebugCtl;
     /// fn end<M: MsrBackend>(control: &ProcessorProfileControl<'static>, msr: &M) -> Result<(), M::Error> {
@@ -239,7 +239,8 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
 
 #[cfg(test)]
 mod tests {
-    use pmu_core::{NtStatus, WindowsVersion};
+    use pmu_core::profile::NtStatus;
+    use pmu_core::windows::WindowsVersion;
 
     use super::*;
     use crate::registers::MiscEnable;

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{NtStatus, Rules};
+use pmu_core::profile::NtStatus;
+use pmu_core::windows::Rules;
 
 /// Reason why a request for a control area was refused. A refused request changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Register writes after which the processor writes to memory.
 
-use pmu_core::{MsrAddress, MsrBackend, RegisterBits};
+use pmu_core::msr::{MsrAddress, MsrBackend, RegisterBits};
 
 use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 
@@ -11,7 +11,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
 /// static MEMORY: ControlAreaMemory = ControlAreaMemory::new(); // this processor's, in pages that are never unmapped
 ///
@@ -26,7 +26,7 @@ use crate::registers::{DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_PEBS_ENABLE};
 /// returned.
 ///
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// # use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
 /// fn begin<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
 ///     let memory: ControlAreaMemory = ControlAreaMemory::new();
@@ -66,7 +66,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
 /// /// The owner of all PEBS counters ends its records.
 /// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
@@ -81,7 +81,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// the area.
 ///
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// # use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
 /// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
 ///     // SAFETY: 0 is no address; but the promise of the counters that are still enabled is broken.
@@ -92,7 +92,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate)
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::msr::MsrUpdate)
 ///   that it receives.
 ///
 /// If a bit is set in both `bits` and `value`, the following conditions hold until the bit is cleared on this
@@ -119,14 +119,14 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 
 /// Copies the bits in the mask `bits` from `value` to `IA32_DEBUGCTL`, on the processor that executes the call. The
 /// register's other bits keep their values. Sessions and recorders control the register's freeze bits. A
-/// [`BranchRecorder`](pmu_core::BranchRecorder) controls the LBR bit.
+/// [`BranchRecorder`](pmu_core::branch_recording::BranchRecorder) controls the LBR bit.
 ///
 /// # Errors
 /// The access failed, for example because a reserved bit is set.
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// use pmu_intel::registers::DebugCtl;
 /// fn end_branch_trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
@@ -138,7 +138,7 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// Wrong example: the processor stores branches, but no buffer was set up.
 ///
 /// ```
-/// # use pmu_core::MsrBackend;
+/// # use pmu_core::msr::MsrBackend;
 /// # use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// # use pmu_intel::registers::DebugCtl;
 /// fn trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
@@ -148,7 +148,7 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::MsrUpdate)
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`](pmu_core::msr::MsrUpdate)
 ///   that it receives.
 /// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
 ///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this

@@ -1,6 +1,7 @@
 //! Detection of the Debug Store.
 
-use pmu_core::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::msr::{MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate};
 
 use crate::registers::{IA32_MISC_ENABLE, MiscEnable};
 
@@ -20,7 +21,8 @@ impl DebugStoreSupport {
     /// Detects the Debug Store of the processor that executes the call.
     ///
     /// ```
-    /// # use pmu_core::{MsrBackend, MsrFault, Snapshot};
+    /// # use pmu_core::msr::{MsrBackend, MsrFault};
+    /// # use pmu_core::Snapshot;
     /// use pmu_intel::debug_store::DebugStoreSupport;
     /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<(), MsrFault> {
     ///     let support = DebugStoreSupport::detect(this_processor, msr)?;

@@ -1,9 +1,9 @@
 //! Requests for precise samples, as far as a processor can meet them.
 
-use pmu_core::{
-    Asked, CounterError, CounterSet, Event, EventSelect, MsrAddress, NotPrecise, Precision,
-    SampleParts,
-};
+use pmu_core::facility::Asked;
+use pmu_core::msr::MsrAddress;
+use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::{CounterError, CounterSet, Event, EventSelect};
 
 use crate::precise::model::LatencyEvent;
 use crate::precise::registers::{MSR_PEBS_FRONTEND, MSR_PEBS_LD_LAT_THRESHOLD};

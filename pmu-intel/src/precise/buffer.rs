@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 
 use crate::precise::decode::format::PreciseFormat;
 use crate::precise::memory::PreciseMemory;

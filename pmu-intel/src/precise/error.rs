@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::MsrFault;
+use pmu_core::msr::MsrFault;
 
 /// Reason why a processor has no precise records that this crate supports, or cannot use a memory for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! Properties of precise records by processor model. No register or CPUID leaf declares these properties.
 
-use pmu_core::{CounterSet, EventSelect, Precision, Snapshot};
+use pmu_core::precise::Precision;
+use pmu_core::{CounterSet, EventSelect, Snapshot};
 
 use crate::precise::source::SourceEncoding;
 

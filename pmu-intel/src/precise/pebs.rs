@@ -2,10 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{
-    Asked, CounterError, CounterId, CounterSet, EventControl, EventFacility, EventId, MsrBackend,
-    MsrFault, PreciseSample, Running, RunningEvent, Unsettled, Waiting,
-};
+use pmu_core::facility::{Asked, EventControl, EventFacility, Running, RunningEvent, Unsettled};
+use pmu_core::msr::{MsrBackend, MsrFault};
+use pmu_core::precise::PreciseSample;
+use pmu_core::thread::Waiting;
+use pmu_core::{CounterError, CounterId, CounterSet, EventId};
 
 use crate::precise::decode::record::PreciseRecord;
 use crate::precise::error::NoPrecise;
@@ -59,7 +60,7 @@ impl<'a> Pebs<'a> {
     ///   [suspended](pmu_core::CounterSession::suspend) before, or
     ///   [programmed again](pmu_core::CounterSession::reprogram) before its next operation.
     /// - The session's MSR backend writes each given value to its register exactly once. It does not keep the
-    ///   [`MsrAddress`](pmu_core::MsrAddress) of a register, and does not pass the address to other safe code.
+    ///   [`MsrAddress`](pmu_core::msr::MsrAddress) of a register, and does not pass the address to other safe code.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -79,7 +80,8 @@ impl<'a> Pebs<'a> {
     /// Two facilities of one source are a pair, in either order:
     ///
     /// ```
-    /// use pmu_core::{BranchUnit, Branches, BranchMemory, BranchSlot, CounterUnit, EventTable, OpenedEvents, Sample};
+    /// use pmu_core::branches::{BranchMemory, BranchSlot, BranchUnit, Branches};
+    /// use pmu_core::{CounterUnit, EventTable, OpenedEvents, Sample};
     /// use pmu_intel::precise::{Pebs, PreciseRecord};
     /// static BRANCHES: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
     ///

@@ -2,9 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{
-    CounterId, CounterSet, MsrAccess, MsrBackend, MsrFault, Recorded, RunningEvent, Waiting,
-};
+use pmu_core::facility::{Recorded, RunningEvent};
+use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
+use pmu_core::thread::Waiting;
+use pmu_core::{CounterId, CounterSet};
 
 use crate::precise::buffer::index_register;
 use crate::precise::decode::format::PreciseFormat;

@@ -1,6 +1,8 @@
 //! The sample that a record is, in the form that is common to all vendors.
 
-use pmu_core::{AccessType, DataAccess, DataSource, LineState, PreciseSample, Translation};
+use pmu_core::precise::{
+    AccessType, DataAccess, DataSource, LineState, PreciseSample, Translation,
+};
 
 use crate::precise::decode::memory::MemoryInfo;
 use crate::precise::decode::record::PreciseRecord;

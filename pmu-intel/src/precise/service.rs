@@ -1,6 +1,8 @@
 //! Precise records in the counters' interrupt.
 
-use pmu_core::{CounterId, CounterSet, Facility, Interrupted, MsrBackend, MsrFault, Recorded};
+use pmu_core::facility::{Facility, Interrupted, Recorded};
+use pmu_core::msr::{MsrBackend, MsrFault};
+use pmu_core::{CounterId, CounterSet};
 
 use crate::precise::pebs::Pebs;
 use crate::precise::settle::Registers;

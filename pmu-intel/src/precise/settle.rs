@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{
-    CounterId, CounterSet, MsrAccess, MsrAddress, MsrBackend, MsrFault, Running, SampleParts,
-    Unsettled,
-};
+use pmu_core::facility::{Running, Unsettled};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::precise::SampleParts;
+use pmu_core::{CounterId, CounterSet};
 
 use crate::precise::buffer::index_register;
 use crate::precise::memory::PAGE;

@@ -1,6 +1,6 @@
 //! The source of a load's data in a record.
 
-use pmu_core::DataSource;
+use pmu_core::precise::DataSource;
 
 /// Encoding of the source of a load's data (SDM vol. 3B, "Load Latency Performance Monitoring Facility" and the tables
 /// of the models' data sources; the grouping is that of Linux perf).

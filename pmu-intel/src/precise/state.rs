@@ -3,9 +3,10 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-use pmu_core::{
-    CounterId, CounterSet, EventId, MAX_COUNTERS, MAX_GENERAL, RunningEvent, SampleParts,
-};
+use pmu_core::facility::RunningEvent;
+use pmu_core::precise::SampleParts;
+use pmu_core::registers::{MAX_COUNTERS, MAX_GENERAL};
+use pmu_core::{CounterId, CounterSet, EventId};
 
 use crate::precise::departed::DepartedEvents;
 use crate::precise::sample::AccessKind;

@@ -1,8 +1,8 @@
 //! Description of a processor's precise records.
 
-use pmu_core::{
-    CounterSet, CounterUnit, EventSelect, MsrAccess, MsrBackend, MsrUpdate, SampleParts, Snapshot,
-};
+use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
+use pmu_core::precise::SampleParts;
+use pmu_core::{CounterSet, CounterUnit, EventSelect, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -47,7 +47,8 @@ impl PreciseUnit {
     /// Store.
     ///
     /// ```
-    /// # use pmu_core::{MsrBackend, Snapshot};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::Snapshot;
     /// use pmu_intel::precise::{NoPrecise, PreciseUnit};
     /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoPrecise> {
     ///     let unit = PreciseUnit::detect(this_processor, msr)?;

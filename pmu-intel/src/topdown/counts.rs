@@ -1,6 +1,6 @@
 //! Counts of issue slots by part.
 
-use pmu_core::Division;
+use pmu_core::facility::Division;
 
 use crate::topdown::part::TopDownPart;
 

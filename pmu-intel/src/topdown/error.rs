@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{MsrFault, NoInterface};
+use pmu_core::NoInterface;
+use pmu_core::msr::MsrFault;
 
 /// Reason why a processor has no top-down counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The issue slots and their parts as a facility of events.
 
-use pmu_core::{
-    Asked, CounterError, CounterId, CounterSet, Division, DivisionMemory, EventFacility, Facility,
-    Interrupted, MsrAddress, MsrBackend, MsrFault, PmcIndex, Running, Unsettled,
+use pmu_core::facility::{
+    Asked, Division, DivisionMemory, EventFacility, Facility, Interrupted, Running, Unsettled,
 };
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault, PmcIndex};
+use pmu_core::{CounterError, CounterId, CounterSet};
 
 use crate::registers::{MSR_PERF_METRICS, RDPMC_METRICS};
 use crate::topdown::unit::{SLOTS, TopDownUnit};
@@ -21,9 +22,9 @@ const METRICS: u64 = 1 << 48;
 /// of the slots since the read before. Reads at each timer tick keep the error small.
 ///
 /// ```
-/// use pmu_core::{
-///     CounterSession, DivisionMemory, EventCount, EventSource, GroupError, MsrBackend, Platform,
-/// };
+/// use pmu_core::{CounterSession, EventCount, EventSource, GroupError, Platform};
+/// use pmu_core::facility::DivisionMemory;
+/// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 ///
 /// static MEMORY: DivisionMemory = DivisionMemory::new(); // one per processor

@@ -2,9 +2,9 @@
 
 use core::ops::Deref;
 
+use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::{
-    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, MsrAccess, MsrBackend,
-    MsrUpdate, NoInterface, Snapshot,
+    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, NoInterface, Snapshot,
 };
 
 use crate::counters::{INTEL, counters};
@@ -22,7 +22,8 @@ pub(crate) const SLOTS: u8 = 3;
 ///   not in the session, a general counter counts the part.
 ///
 /// ```
-/// # use pmu_core::{MsrBackend, Snapshot};
+/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::Snapshot;
 /// use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 /// /// The processor that executes the call: on a hybrid machine, the types of core differ.
 /// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoTopDown> {
@@ -165,7 +166,8 @@ const MAX_EVENTS: usize = 9;
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+/// use pmu_core::{CounterSession, EventSource, GroupError, GroupId, Platform};
+/// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// Opens the issue slots of user mode, which take turns with other groups.
 /// fn open<S: EventSource, M: MsrBackend, P: Platform>(

@@ -1,6 +1,6 @@
 //! Top-down counts as user mode sees them.
 
-use pmu_core::PmcIndex;
+use pmu_core::msr::PmcIndex;
 
 use crate::registers::RDPMC_METRICS;
 use crate::topdown::counts::TopDownCounts;

@@ -1,6 +1,6 @@
 //! An object of this crate, as Windows would lay it out for a debugger.
 
-use pmu_core::ProcessId;
+use pmu_core::frame::ProcessId;
 
 use crate::affinity::Affinity;
 use crate::compat::kprofile::{KProfile, ListEntry, Role};

@@ -1,6 +1,7 @@
 //! The members of a `KPROFILE`, decoded from bytes and encoded to bytes.
 
-use pmu_core::{KProfileSource, PointerWidth};
+use pmu_core::profile::KProfileSource;
+use pmu_core::windows::PointerWidth;
 
 pub use super::error::LayoutError;
 pub use super::object_type::ObjectType;
@@ -153,7 +154,8 @@ impl KProfile {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::{InterruptFrame, KProfileSource};
+    /// use pmu_core::frame::InterruptFrame;
+    /// use pmu_core::profile::KProfileSource;
     /// use pmu_kprofile::compat::kprofile::{KProfile, ListEntry};
     /// use pmu_kprofile::compat::layout::Layout;
     /// use pmu_kprofile::{ProfileObject, Rules};

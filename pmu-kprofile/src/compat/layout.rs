@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pmu_core::{PointerWidth, Rules, WindowsVersion};
+use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
 
 use crate::affinity::{Affinity, MAX_GROUPS};
 use crate::compat::error::LayoutError;

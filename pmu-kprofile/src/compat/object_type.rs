@@ -1,6 +1,6 @@
 //! The types of profile objects.
 
-use pmu_core::WindowsVersion;
+use pmu_core::windows::WindowsVersion;
 
 /// The type of a profile object, as a number in Windows' `KOBJECTS` enumeration. The type is the first member of a
 /// `KPROFILE`.

@@ -5,7 +5,8 @@
 
 use core::fmt;
 
-use pmu_core::{AddedSource, IntervalLimits, KProfileSource, NtStatus, ProfileInterface, classes};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{AddedSource, KProfileSource, NtStatus, ProfileInterface, classes};
 
 /// Information class of a query for the source list: `EventTraceProfileSourceListInformation`. The query's buffer
 /// begins with this number.
@@ -62,8 +63,8 @@ impl core::error::Error for SourceListError {}
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
 /// The sources in [`ProfileInterface::sources`] come first. The sources in
-/// [`SourceInterface::added`](pmu_core::SourceInterface::added) follow. The caller must set the first word of `buffer`
-/// to [`SOURCE_LIST_CLASS`] before the call.
+/// [`SourceInterface::added`](pmu_core::profile::SourceInterface::added) follow. The caller must set the first word of
+/// `buffer` to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context
 /// Task.
@@ -75,7 +76,7 @@ impl core::error::Error for SourceListError {}
 ///
 /// # Examples
 /// ```
-/// use pmu_core::DefaultInterface;
+/// use pmu_core::profile::DefaultInterface;
 /// use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list};
 ///
 /// let mut buffer = [0; 256];

@@ -141,7 +141,8 @@ impl<E: core::error::Error + 'static> core::error::Error for WalkError<E> {
 ///
 /// # Examples
 /// ```
-/// use pmu_core::{InterruptFrame, KProfileSource};
+/// use pmu_core::frame::InterruptFrame;
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_kprofile::compat::kprofile::{KProfile, ListEntry};
 /// use pmu_kprofile::compat::layout::Layout;
 /// use pmu_kprofile::compat::walk::{MemoryReader, walk};

@@ -1,8 +1,8 @@
 //! Hardware restricted to the sources of a given Windows.
 
-use pmu_core::{
-    AddedSources, HalInterface, InterfaceError, KProfileSource, ProcessorNumber, Rules,
-};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource};
+use pmu_core::windows::{HalInterface, Rules};
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -14,7 +14,7 @@ use crate::hardware::profile_hardware::ProfileHardware;
 ///
 /// # Examples
 /// ```
-/// use pmu_core::AddedSources;
+/// use pmu_core::profile::AddedSources;
 /// use pmu_kprofile::{AsOfVersion, HalInterface, ProfileError, ProfileHardware, ProfileObject, Profiles};
 ///
 /// /// Starts a profile on lists that are like an older Windows: a source that this version did not have is refused.

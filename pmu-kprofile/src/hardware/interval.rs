@@ -1,6 +1,7 @@
 //! A guard that holds a source's interval.
 
-use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
+use pmu_core::interval::Interval;
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
 
 /// Guard of an interval that was set for a source. Dropping the guard restores the previous interval.
 ///
@@ -11,7 +12,7 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 /// get its original interval back.
 ///
 /// ```
-/// use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
+/// use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
 /// use pmu_kprofile::IntervalGuard;
 ///
 /// let interface = DefaultInterface::new();
@@ -21,7 +22,7 @@ use pmu_core::{InterfaceError, Interval, KProfileSource, ProfileInterface};
 ///     assert_eq!(held.interval().get(), 5_000);
 /// }
 /// assert_eq!(interface.query(KProfileSource::TIME).interval, before);
-/// # Ok::<(), pmu_core::InterfaceError>(())
+/// # Ok::<(), pmu_core::profile::InterfaceError>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "dropped, the interval is restored"]

@@ -6,7 +6,8 @@
 //! bound is an error. An unanswered start is withdrawn or undone; an unanswered stop stays in the slot, and is done
 //! before any later request.
 
-use pmu_core::{InterfaceError, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::InterfaceError;
 
 use crate::hardware::processors::RemoteProcessors;
 use crate::hardware::request::SourceRequest;
@@ -42,8 +43,8 @@ impl<const P: usize> Mailbox<P> {
     ///
     /// # In a task
     /// The handler of the inter-processor interrupt may be unable to use the processor's
-    /// [`Session`](pmu_core::Session). The handler can then wake a task that calls this function. The task is bound to
-    /// the processor. These rules hold for a woken task:
+    /// [`Session`](pmu_core::profile::Session). The handler can then wake a task that calls this function. The task is
+    /// bound to the processor. These rules hold for a woken task:
     ///
     /// - A caller that starts or stops a source on another processor waits until the woken task of that processor has
     ///   run. The caller waits only as long as [`keep_waiting`](RemoteProcessors::keep_waiting) returns `true`. During
@@ -114,7 +115,7 @@ impl<const P: usize> Mailbox<P> {
     /// - No interrupted or preempted call of `drain` will be resumed on the processor.
     ///
     /// ```
-    /// # use pmu_core::ProcessorNumber;
+    /// # use pmu_core::frame::ProcessorNumber;
     /// # use pmu_kprofile::Mailbox;
     /// # static MAILBOX: Mailbox<4> = Mailbox::new();
     /// // SAFETY: the processor was reset, and does not answer interrupts yet.

@@ -1,6 +1,7 @@
 //! The trait by which a mailbox reaches a kernel's processors.
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
@@ -20,7 +21,8 @@ use crate::hardware::request::SourceRequest;
 /// # Examples
 ///
 /// ```
-/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_core::profile::{InterfaceError, KProfileSource};
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
 /// # fn processor() -> u16 { 0 }
 /// # fn interrupt_depth() -> usize { 0 }

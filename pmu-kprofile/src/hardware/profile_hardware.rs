@@ -1,6 +1,7 @@
 //! The trait by which profile objects use the hardware of all processors.
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
 use crate::affinity::Affinity;
 
@@ -13,7 +14,7 @@ use crate::affinity::Affinity;
 /// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
 /// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
 /// can run a function on another processor may implement this trait itself. That function must use the
-/// [`Session`](pmu_core::Session) of the processor on which the function runs.
+/// [`Session`](pmu_core::profile::Session) of the processor on which the function runs.
 ///
 /// # Context
 /// Every method is called in task context. During the call, this crate holds no lock that an interrupt handler could
@@ -23,7 +24,8 @@ use crate::affinity::Affinity;
 /// A kernel that runs a function on another processor, and waits until the function has returned:
 ///
 /// ```
-/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_core::profile::{InterfaceError, KProfileSource};
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::{Affinity, ProfileHardware, SourceRequest};
 /// # fn processor() -> ProcessorNumber { ProcessorNumber::from_index(0) }
 /// # fn interrupt_depth() -> usize { 0 }

@@ -1,6 +1,7 @@
 //! The profile hardware of several processors, reached through a mailbox.
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
 use crate::affinity::Affinity;
 use crate::hardware::mailbox::Mailbox;
@@ -11,7 +12,8 @@ use crate::hardware::request::SourceRequest;
 /// The profile hardware of several processors, reached through a mailbox.
 ///
 /// ```
-/// use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+/// use pmu_core::profile::{InterfaceError, KProfileSource};
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
 ///
 /// static MAILBOX: Mailbox<2> = Mailbox::new();

@@ -1,6 +1,6 @@
 //! The operation that one processor asks another to perform.
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 
 /// Request to a processor: start or stop a profile source with the processor's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

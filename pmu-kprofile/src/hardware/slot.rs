@@ -4,7 +4,9 @@ use core::hint::black_box;
 use core::mem::{self, MaybeUninit};
 use core::sync::atomic::Ordering;
 
-use pmu_core::{InterfaceError, KProfileSource, MAX_COUNTERS, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::registers::MAX_COUNTERS;
 
 use crate::hardware::processors::RemoteProcessors;
 use crate::hardware::request::SourceRequest;

@@ -1,7 +1,10 @@
 //! The hardware of one processor.
 
-use pmu_core::{InterfaceError, KProfileSource, MsrBackend, Platform, ProcessorNumber};
-use pmu_core::{ProfileInterface, Session};
+use pmu_core::Platform;
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::msr::MsrBackend;
+use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::profile::{ProfileInterface, Session};
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -10,7 +13,10 @@ use crate::hardware::profile_hardware::ProfileHardware;
 ///
 /// # Examples
 /// ```
-/// use pmu_core::{MsrBackend, Platform, ProcessorNumber, ProfileInterface, Session};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::Platform;
+/// use pmu_core::frame::ProcessorNumber;
+/// use pmu_core::profile::{ProfileInterface, Session};
 /// use pmu_kprofile::{ProfileError, ProfileObject, Profiles, ThisProcessor};
 ///
 /// fn start<I: ProfileInterface, M: MsrBackend, P: Platform>(

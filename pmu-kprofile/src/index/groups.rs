@@ -8,7 +8,7 @@ pub(super) const UNUSED: u32 = 0;
 /// Returns the tag of a source's number. Only `ProfileMaximum`, which is no source, would have the tag [`UNUSED`].
 #[inline(always)]
 pub(super) const fn tag(source: u32) -> u32 {
-    source ^ pmu_core::KProfileSource::MAXIMUM
+    source ^ pmu_core::profile::KProfileSource::MAXIMUM
 }
 
 /// Consecutive places of a table.

@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 
 use loom::thread;
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
 use super::{Seed, TIME, explore, explore_up_to, finds, interrupt_before, no_interrupt};
 use crate::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{InterruptFrame, Rules};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::windows::Rules;
 
 use crate::affinity::Affinity;
 use crate::object::bucket::Bucket;

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use pmu_core::Rules;
+use pmu_core::windows::Rules;
 
 /// Size of a bucket's counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;

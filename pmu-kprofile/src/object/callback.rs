@@ -1,13 +1,15 @@
 //! The callback of a callback object.
 
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
 
 /// The callback of a callback object: a function that is called on each interrupt of a profile source. A closure
 /// implements the trait:
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
-/// use pmu_core::{InterruptFrame, KProfileSource};
+/// use pmu_core::frame::InterruptFrame;
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_kprofile::{ProfileObject, Rules};
 ///
 /// static IN_KERNEL: AtomicU64 = AtomicU64::new(0);
@@ -40,7 +42,8 @@ pub trait ProfileCallback: Sync {
     /// default implementation returns the address of [`profile_interrupt`](Self::profile_interrupt).
     ///
     /// ```
-    /// # use pmu_core::{InterruptFrame, KProfileSource};
+    /// # use pmu_core::frame::InterruptFrame;
+    /// # use pmu_core::profile::KProfileSource;
     /// # use pmu_kprofile::compat::kprofile::Role;
     /// # use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
     /// /// Calls a routine of a driver's.

@@ -1,6 +1,6 @@
 //! The caller of a service: the kernel itself, or user mode.
 
-use pmu_core::NtStatus;
+use pmu_core::profile::NtStatus;
 
 /// The caller of a Windows service such as `NtCreateProfile`: the kernel itself, or user mode.
 ///
@@ -42,7 +42,7 @@ impl Caller for KernelCaller {
 ///
 /// # Examples
 /// ```
-/// use pmu_core::NtStatus;
+/// use pmu_core::profile::NtStatus;
 /// use pmu_kprofile::UserCaller;
 ///
 /// /// What this kernel knows of a thread in user mode.

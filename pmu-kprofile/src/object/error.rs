@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{KProfileSource, NtStatus, Rules};
+use pmu_core::profile::{KProfileSource, NtStatus};
+use pmu_core::windows::Rules;
 
 /// Reason why a profile object could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl fmt::Display for CreateError {
             }
             Self::RangeWraps => f.write_str("the range ends beyond the last address"),
             Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
-            Self::NotASource => pmu_core::NotASource.fmt(f),
+            Self::NotASource => pmu_core::profile::NotASource.fmt(f),
             Self::NotInVersion(rules) => write!(f, "{rules} has no processor groups"),
             Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
             Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),

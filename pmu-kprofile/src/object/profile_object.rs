@@ -7,7 +7,9 @@ use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, Rules};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::KProfileSource;
+use pmu_core::windows::Rules;
 
 use crate::affinity::{MAX_GROUPS, mask_of};
 use crate::object::action::Action;
@@ -193,7 +195,7 @@ impl<'b> ProfileObject<'b> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::ProcessorNumber;
+    /// use pmu_core::frame::ProcessorNumber;
     /// use pmu_kprofile::{ProfileHardware, ProfileObject};
     ///
     /// /// Returns the active processors on which an object's source could not be started.

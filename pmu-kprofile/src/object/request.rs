@@ -2,7 +2,9 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{KProfileSource, ProcessId, Rules};
+use pmu_core::frame::ProcessId;
+use pmu_core::profile::KProfileSource;
+use pmu_core::windows::Rules;
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -18,7 +20,7 @@ use crate::object::service::{CreateRequest, RequestedAffinity, ValidRequest};
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
-/// use pmu_core::KProfileSource;
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
 ///
 /// static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];

@@ -1,7 +1,9 @@
 //! Creation as a service, `NtCreateProfile` and `NtCreateProfileEx`: turns the numbers of a request into a validated
 //! request or a status.
 
-use pmu_core::{KProfileSource, NotASource, NtStatus, PointerWidth, ProcessId, Rules};
+use pmu_core::frame::ProcessId;
+use pmu_core::profile::{KProfileSource, NotASource, NtStatus};
+use pmu_core::windows::{PointerWidth, Rules};
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -12,7 +14,7 @@ use crate::object::error::CreateError;
 /// A request for a basic profile, with the arguments of `NtCreateProfile` or `NtCreateProfileEx`.
 ///
 /// ```
-/// use pmu_core::{KProfileSource, NtStatus};
+/// use pmu_core::profile::{KProfileSource, NtStatus};
 /// use pmu_kprofile::{CreateRequest, GroupAffinity, ProfileHardware, RequestedAffinity, Rules, UserCaller};
 ///
 /// /// `NtCreateProfileEx` of a kernel that is like a certain Windows, after it captured the arguments and looked
@@ -112,8 +114,8 @@ impl CreateRequest<'_> {
     /// Validates a creation request. The function makes the same checks as Windows, in the same order.
     ///
     /// After success, the embedder's kernel creates the object, and a handle to the object with the access right
-    /// [`PROFILE_CONTROL`](pmu_core::classes::PROFILE_CONTROL). If this fails, the kernel chooses the status of the
-    /// service.
+    /// [`PROFILE_CONTROL`](pmu_core::profile::classes::PROFILE_CONTROL). If this fails, the kernel chooses the status
+    /// of the service.
     ///
     /// # Context
     /// Task.

@@ -2,7 +2,7 @@
 //! section, so a task that took the lock is not preempted before it knows that it has the lock. The embedder's
 //! implementation of the critical section decides the order of waiting tasks.
 
-use pmu_core::{ProcessId, ProcessorNumber};
+use pmu_core::frame::{ProcessId, ProcessorNumber};
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
@@ -139,7 +139,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::ProcessId;
+    /// use pmu_core::frame::ProcessId;
     /// use pmu_kprofile::{ProfileHardware, Profiles};
     ///
     /// /// On the way out of a process, before its memory is freed.

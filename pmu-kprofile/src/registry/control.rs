@@ -1,6 +1,6 @@
 //! Starting and stopping without waiting: no feature and no function of the embedder's is needed.
 
-use pmu_core::ProcessorNumber;
+use pmu_core::frame::ProcessorNumber;
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
@@ -203,7 +203,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::InterfaceError;
+    /// use pmu_core::profile::InterfaceError;
     /// use pmu_kprofile::{ProfileError, ProfileHardware, Profiles};
     ///
     /// /// After a processor came up, and its session was initialized.
@@ -238,7 +238,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::ProcessorNumber;
+    /// use pmu_core::frame::ProcessorNumber;
     /// use pmu_kprofile::{ProfileError, ProfileHardware, Profiles};
     ///
     /// /// After a processor was offline, and its session was taken anew, while no call on the lists noticed.

@@ -1,7 +1,8 @@
 //! The dispatch of a profile interrupt, top to bottom: take the read guard, find the groups of its source, act for
 //! each object, release the guard.
 
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
 
 use crate::index::groups::Group;
 use crate::object::basic::{Basic, Outcome};
@@ -37,7 +38,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::{InterruptFrame, KProfileSource};
+    /// use pmu_core::frame::InterruptFrame;
+    /// use pmu_core::profile::KProfileSource;
     /// use pmu_kprofile::Profiles;
     ///
     /// static PROFILES: Profiles<64, 4> = Profiles::new();
@@ -76,7 +78,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::InterruptFrame;
+    /// use pmu_core::frame::InterruptFrame;
     /// use pmu_kprofile::Profiles;
     ///
     /// static PROFILES: Profiles<64, 4> = Profiles::new();

@@ -2,7 +2,9 @@
 
 use core::fmt;
 
-use pmu_core::{InterfaceError, NtStatus, ProcessorNumber, Rules};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, NtStatus};
+use pmu_core::windows::Rules;
 
 /// Reason why a profile was not started, or was not stopped, on at least one of its processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 use core::ops::Range;
 
 use heapless::Vec;
-use pmu_core::{KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{ProcessId, ProcessorNumber};
+use pmu_core::profile::KProfileSource;
 
 use crate::object::bucket::Bucket;
 use crate::registry::error::ProfileError;
@@ -72,7 +73,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::{KProfileSource, ProcessorNumber};
+    /// use pmu_core::profile::KProfileSource;
+    /// use pmu_core::frame::ProcessorNumber;
     /// use pmu_kprofile::{ProfileError, Profiles};
     ///
     /// /// Tells whether the profile timer of a processor can be stopped: no profile needs it there.

@@ -3,7 +3,7 @@
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 
-use pmu_core::NtStatus;
+use pmu_core::profile::NtStatus;
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
@@ -172,7 +172,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use pmu_core::NtStatus;
+    /// use pmu_core::profile::NtStatus;
     /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles, Started};
     ///
     /// type Object = Arc<ProfileObject<'static>>;
@@ -229,7 +229,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::NtStatus;
+    /// use pmu_core::profile::NtStatus;
     /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles};
     /// # fn wait_for_another_tick() {}
     ///

@@ -1,6 +1,6 @@
 //! Processors that come and go: starts the sources that started objects lack there.
 
-use pmu_core::ProcessorNumber;
+use pmu_core::frame::ProcessorNumber;
 
 use crate::affinity::{mask_in, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::{PointerWidth, Rules, WindowsVersion};
+use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
 
 use crate::index::lookup::Index;
 use crate::registry::srcu::{ReaderCounters, Statistics};
@@ -13,7 +13,7 @@ use crate::sync::{AtomicUsize, UnsafeCell, array_of, const_fn};
 /// The lists of started profile objects: one list per process, and the global list.
 ///
 /// A `Profiles` has room for `N` started objects. Sources are started only on processors with an
-/// [index](pmu_core::ProcessorNumber::index) below `P`.
+/// [index](pmu_core::frame::ProcessorNumber::index) below `P`.
 ///
 /// At most one task at a time starts or stops a profile. Functions with names that begin with `try_` never wait: if
 /// they cannot proceed at once, they return [`Busy`](crate::ProfileError::Busy). The functions that need the feature

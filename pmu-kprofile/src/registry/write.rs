@@ -7,8 +7,9 @@
 use core::ptr;
 use core::sync::atomic::Ordering;
 #[cfg(feature = "critical-section")]
-use pmu_core::ProcessId;
-use pmu_core::{KProfileSource, NtStatus, Rules};
+use pmu_core::frame::ProcessId;
+use pmu_core::profile::{KProfileSource, NtStatus};
+use pmu_core::windows::Rules;
 
 use crate::affinity::{Affinity, MAX_GROUPS, first_of_group, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;
@@ -270,7 +271,9 @@ mod tests {
     use core::sync::atomic::AtomicU32;
     use std::boxed::Box;
 
-    use pmu_core::{InterfaceError, InterruptFrame, ProcessorNumber, WindowsVersion};
+    use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+    use pmu_core::profile::InterfaceError;
+    use pmu_core::windows::WindowsVersion;
 
     use super::*;
     use crate::{BasicProfile, PointerWidth};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::record_error::RecordError;
 

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, Interval, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::interval::Interval;
+use pmu_core::profile::KProfileSource;
 
 use crate::object::callback::ProfileCallback;
 
@@ -14,7 +16,8 @@ use crate::object::callback::ProfileCallback;
 ///
 /// # Examples
 /// ```
-/// use pmu_core::{IntervalLimits, IntervalUnit, KProfileSource};
+/// use pmu_core::interval::{IntervalLimits, IntervalUnit};
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_kprofile::trace::CacheErrata;
 /// use pmu_kprofile::{CreateError, ProfileObject, Rules};
 ///

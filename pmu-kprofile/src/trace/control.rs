@@ -2,7 +2,7 @@
 //! `TraceSystemTraceEnableFlagsInfo` (4) and `TraceProfileSourceConfigInfo` (6), and `EventTracePebsTracingInformation`
 //! (0x0B).
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
@@ -20,7 +20,7 @@ use crate::trace::trace_objects::{MAX_PMC_SOURCES, TraceObjects};
 /// Task.
 ///
 /// ```
-/// use pmu_core::KProfileSource;
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_kprofile::trace::{
 ///     GroupMask, Hook, PERF_PMC_PROFILE, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,
 /// };

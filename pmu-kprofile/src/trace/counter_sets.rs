@@ -1,6 +1,7 @@
 //! The trait by which traced PMC allocates counters.
 
-use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{KProfileSource, NtStatus};
 
 use crate::affinity::Affinity;
 
@@ -8,7 +9,8 @@ use crate::affinity::Affinity;
 /// contain the values of these counters.
 ///
 /// ```
-/// use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
+/// use pmu_core::profile::{KProfileSource, NtStatus};
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::Affinity;
 /// use pmu_kprofile::trace::CounterSets;
 /// # fn open_and_start(_: ProcessorNumber, _: KProfileSource) -> Result<(), NtStatus> { Ok(()) }

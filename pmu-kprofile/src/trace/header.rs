@@ -1,6 +1,6 @@
 //! `PERFINFO_TRACE_HEADER`, with which each record begins.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 /// Size of a header in bytes.
 pub(super) const HEADER: usize = 0x10;

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::{Interval, KProfileSource, NotASource, NtStatus, ProfileInterface, Rules};
+use pmu_core::interval::Interval;
+use pmu_core::profile::{KProfileSource, NotASource, NtStatus, ProfileInterface};
+use pmu_core::windows::Rules;
 
 use crate::object::caller::Caller;
 use crate::trace::cache_errata::CacheErrata;
@@ -16,7 +18,7 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// `ProfileAlignmentFixup` has no effect.
 ///
 /// ```
-/// use pmu_core::{DefaultInterface, KProfileSource, NtStatus};
+/// use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus};
 /// use pmu_kprofile::trace::{IntervalServices, Record, TraceRing};
 /// use pmu_kprofile::{PointerWidth, Rules, UserCaller};
 ///
@@ -73,7 +75,8 @@ impl IntervalServices {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::{DefaultInterface, IntervalLimits, IntervalUnit, KProfileSource};
+    /// use pmu_core::profile::{DefaultInterface, KProfileSource};
+    /// use pmu_core::interval::{IntervalLimits, IntervalUnit};
     /// use pmu_kprofile::trace::{CacheErrata, IntervalServices};
     /// use pmu_kprofile::{KernelCaller, Rules};
     ///
@@ -128,7 +131,7 @@ impl IntervalServices {
     /// interval was set while tracing was off, the member `old` of the `SourceInterval` is 0.
     ///
     /// A running counter is loaded with the new interval at its next overflow. A running timer gets the new interval
-    /// when the kernel calls [`Session::apply_interval`](pmu_core::Session::apply_interval).
+    /// when the kernel calls [`Session::apply_interval`](pmu_core::profile::Session::apply_interval).
     ///
     /// # Context
     /// Task.
@@ -180,7 +183,7 @@ impl IntervalServices {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::{DefaultInterface, KProfileSource};
+    /// use pmu_core::profile::{DefaultInterface, KProfileSource};
     /// use pmu_kprofile::trace::{IntervalServices, Record, TraceRing};
     /// use pmu_kprofile::{PointerWidth, Rules};
     ///

@@ -3,7 +3,7 @@
 use core::mem;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::NtStatus;
+use pmu_core::profile::NtStatus;
 
 /// A list that is set once.
 pub(super) struct OnceList<const N: usize> {

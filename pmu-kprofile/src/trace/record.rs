@@ -1,6 +1,6 @@
 //! Trace records: a header, extended data, and an event.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::event::table::Event;

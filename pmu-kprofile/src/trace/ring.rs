@@ -6,7 +6,8 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu_core::{InterruptFrame, PointerWidth};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::windows::PointerWidth;
 
 use crate::sync::{AtomicU64, array_of, const_fn};
 use crate::trace::event::sample::{SAMPLE_WORDS, Sample};
@@ -96,7 +97,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::InterruptFrame;
+    /// use pmu_core::frame::InterruptFrame;
     /// use pmu_kprofile::PointerWidth;
     /// use pmu_kprofile::trace::StackRing;
     ///

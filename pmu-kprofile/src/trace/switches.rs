@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use pmu_core::{PointerWidth, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::event::context_switch::ContextSwitch;
 use crate::trace::extended::Extended;
@@ -15,7 +16,7 @@ use crate::trace::ring::SwitchRing;
 /// [`PERF_CONTEXT_SWITCH`](crate::trace::PERF_CONTEXT_SWITCH).
 ///
 /// ```
-/// use pmu_core::ProcessorNumber;
+/// use pmu_core::frame::ProcessorNumber;
 /// use pmu_kprofile::PointerWidth;
 /// use pmu_kprofile::trace::{ContextSwitch, Extended, SwitchRing, SwitchTrace};
 /// static RINGS: [SwitchRing<128>; 2] = [const { SwitchRing::new() }; 2];

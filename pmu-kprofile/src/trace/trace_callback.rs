@@ -2,7 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu_core::{InterruptFrame, KProfileSource, PointerWidth};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
+use pmu_core::windows::PointerWidth;
 
 use crate::object::callback::ProfileCallback;
 use crate::trace::event::sample::{Detail, Hook, Sample};

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{KProfileSource, NtStatus};
+use pmu_core::profile::{KProfileSource, NtStatus};
 
 use crate::registry::error::ProfileError;
 use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;

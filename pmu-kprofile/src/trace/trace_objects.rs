@@ -1,6 +1,7 @@
 //! The built-in objects of tracing.
 
-use pmu_core::{KProfileSource, Rules};
+use pmu_core::profile::KProfileSource;
+use pmu_core::windows::Rules;
 
 use crate::object::callback::ProfileCallback;
 use crate::object::profile_object::ProfileObject;

@@ -5,7 +5,8 @@ use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use heapless::Vec;
-use pmu_core::{KProfileSource, NtStatus, Rules};
+use pmu_core::profile::{KProfileSource, NtStatus};
+use pmu_core::windows::Rules;
 
 use crate::affinity::{MAX_GROUPS, mask_of, processors_in};
 use crate::trace::counter_sets::CounterSets;
@@ -65,7 +66,7 @@ pub struct LoggerFacts {
 /// this selection in the structure `ETW_PMC_SUPPORT`.
 ///
 /// ```
-/// use pmu_core::{KProfileSource, NtStatus};
+/// use pmu_core::profile::{KProfileSource, NtStatus};
 /// use pmu_kprofile::Rules;
 /// use pmu_kprofile::trace::{CONTEXT_SWITCH_HOOK, CounterSets, Extended, LoggerFacts, TracedPmc};
 ///
@@ -121,7 +122,7 @@ impl TracedPmc {
     /// - `STATUS_NOT_IMPLEMENTED`: the Windows version is before 6.2.
     /// - `STATUS_INVALID_PARAMETER`: `array` is empty, or the length of `array` is not a multiple of 4.
     /// - `STATUS_INVALID_PARAMETER`: `array` has more than eight sources, or more than the
-    ///   [limit](pmu_core::WindowsVersion::traced_counters_limit) of the Windows version.
+    ///   [limit](pmu_core::windows::WindowsVersion::traced_counters_limit) of the Windows version.
     /// - `STATUS_INVALID_PARAMETER`: the logger's buffers are paged memory.
     /// - `STATUS_WMI_INSTANCE_NOT_FOUND`, `STATUS_ACCESS_DENIED`, `STATUS_NO_MEMORY`: see [`LoggerFacts`].
     /// - `STATUS_WMI_ALREADY_ENABLED`: the logger's sources were selected before, and [`stop`](Self::stop) was not
@@ -279,7 +280,7 @@ impl TracedPmc {
     ///
     /// # Examples
     /// ```
-    /// use pmu_core::NtStatus;
+    /// use pmu_core::profile::NtStatus;
     /// use pmu_kprofile::Rules;
     /// use pmu_kprofile::trace::{CounterSets, LoggerFacts, TracedPmc};
     ///

@@ -1,6 +1,6 @@
 //! Intercepted accesses of a loaded guest.
 
-use pmu_core::MsrBackend;
+use pmu_core::msr::MsrBackend;
 
 use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;
@@ -90,7 +90,7 @@ impl HostCounters {
     ///   value.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry, GuestInterrupts, HostCounters};
     /// use pmu_virt::{IntelConfiguration, VirtualPmu, Write};
@@ -184,7 +184,7 @@ impl HostCounters {
     /// Another guest is loaded, or the register access failed.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration};
     /// use pmu_virt::{Mode, Read, VirtualPmu};

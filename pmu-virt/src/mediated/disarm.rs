@@ -1,6 +1,6 @@
 //! Clearing the values that a guest left in the counters.
 
-use pmu_core::MsrBackend;
+use pmu_core::msr::MsrBackend;
 
 use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use pmu_core::{CounterSet, MsrFault};
+use pmu_core::CounterSet;
+use pmu_core::msr::MsrFault;
 
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;

@@ -1,6 +1,8 @@
 //! The counters of the hypervisor's processor, which guests use in turn.
 
-use pmu_core::{CounterSet, LentCounters, MsrBackend};
+use pmu_core::CounterSet;
+use pmu_core::lending::LentCounters;
+use pmu_core::msr::MsrBackend;
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::cpuid::CpuidRegisters;
@@ -43,7 +45,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`GuestInterrupts`](crate::GuestInterrupts).
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+/// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+/// use pmu_core::msr::MsrBackend;
 /// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
 /// # use std::error::Error;
 /// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
@@ -89,10 +92,11 @@ const PERF_METRICS: u64 = 1 << 15;
 /// ```
 ///
 /// The host cannot take back the lent counters while a guest is loaded. The compiler rejects a call of
-/// [`CounterWindow::end`](pmu_core::CounterWindow::end), which would take the counters back:
+/// [`CounterWindow::end`](pmu_core::lending::CounterWindow::end), which would take the counters back:
 ///
 /// ```compile_fail,E0505
-/// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform};
+/// # use pmu_core::{CounterSession, EventSource, Platform};
+/// # use pmu_core::msr::MsrBackend;
 /// # use pmu_virt::{GuestInterrupts, HostCounters, VirtualPmu};
 /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
 /// #     host: &HostCounters, session: &mut CounterSession<'_, S, M, P>, guest: &mut VirtualPmu,
@@ -212,7 +216,7 @@ impl HostCounters {
     /// ```
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, Read, VirtualPmu};
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;

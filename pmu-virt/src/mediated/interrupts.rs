@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use pmu_core::{CounterSet, MsrBackend};
+use pmu_core::CounterSet;
+use pmu_core::msr::MsrBackend;
 
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::registers::Access;
@@ -21,7 +22,8 @@ use crate::policy::event_policy::EventPolicy;
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
-/// use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform, Sample, service};
+/// use pmu_core::{Claim, CounterMemory, EventSource, Platform, Sample, service};
+/// use pmu_core::msr::MsrBackend;
 /// use pmu_virt::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
@@ -196,7 +198,7 @@ impl HostCounters {
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));

@@ -1,6 +1,8 @@
 //! Loading a guest's state onto the counters.
 
-use pmu_core::{CounterSet, LentCounters, MsrBackend};
+use pmu_core::CounterSet;
+use pmu_core::lending::LentCounters;
+use pmu_core::msr::MsrBackend;
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::intel::IntelConfiguration;
@@ -41,7 +43,7 @@ impl HostCounters {
     ///
     /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If
     /// the call could not disarm a counter, the host disarms the counter at the end of the
-    /// [window](pmu_core::CounterWindow).
+    /// [window](pmu_core::lending::CounterWindow).
     pub fn load<'w, P: EventPolicy, M: MsrBackend>(
         &self,
         lent: &'w mut LentCounters,

@@ -1,6 +1,6 @@
 //! A guest's state while it is on the counters.
 
-use pmu_core::LentCounters;
+use pmu_core::lending::LentCounters;
 
 use crate::mediated::error::MediationError;
 use crate::mediated::interrupts::GuestInterrupts;
@@ -12,7 +12,8 @@ use crate::registers::counters::Counters;
 /// value exists.
 ///
 /// If the value is dropped without a call of `put`, the state in the real counters is lost, and the guest keeps the
-/// state from before the load. The end of the host's [window](pmu_core::CounterWindow) then disarms the counters.
+/// state from before the load. The end of the host's [window](pmu_core::lending::CounterWindow) then disarms the
+/// counters.
 #[derive(Debug)]
 #[must_use = "the guest's state is on the counters until it is put back"]
 pub struct Loaded<'w> {

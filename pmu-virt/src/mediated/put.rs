@@ -1,6 +1,6 @@
 //! Saving a guest's state from the counters.
 
-use pmu_core::MsrBackend;
+use pmu_core::msr::MsrBackend;
 
 use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;

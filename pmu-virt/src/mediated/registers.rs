@@ -1,7 +1,7 @@
 //! The addresses of the host's registers, and accesses to these registers.
 #![allow(unsafe_code, reason = "names the counters' registers")]
 
-use pmu_core::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
 
 use crate::mediated::error::MediationError;
 use crate::registers::counters::MAX_PER_KIND;

@@ -1,6 +1,6 @@
 //! The controls of each counter, without the events that the policy forbids.
 
-use pmu_core::MsrBackend;
+use pmu_core::msr::MsrBackend;
 
 use crate::mediated::error::MediationError;
 use crate::mediated::host_counters::HostCounters;

@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{MsrErrorKind, MsrOperation};
+use pmu_core::msr::{MsrErrorKind, MsrOperation};
 
 use crate::mock::plan::Fault;
 use crate::mock::processor::{FROZEN, MockMsr};

@@ -1,9 +1,8 @@
 //! The mock as a driver sees it: the registers and the platform of a processor.
 
-use pmu_core::{
-    ExtendedEntryError, Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate,
-    Platform, PmcIndex, TimerUnavailable,
-};
+use pmu_core::interval::Interval;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
+use pmu_core::{ExtendedEntryError, Platform, TimerUnavailable};
 
 use crate::configuration::vendor::Vendor;
 use crate::mock::deviation::Deviation;

@@ -13,7 +13,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// records.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{
     ///     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, Privilege,

@@ -1,6 +1,6 @@
 //! Answers of a platform that deviates from the manuals.
 
-use pmu_core::MsrErrorKind;
+use pmu_core::msr::MsrErrorKind;
 
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::vendor::Vendor;
@@ -29,7 +29,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// deviations.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let platform = Deviations::of(&[Deviation::DeadCounter, Deviation::FewerCounters]);

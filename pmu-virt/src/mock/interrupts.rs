@@ -28,7 +28,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Delivers a pending interrupt of the PMU. If the LVT entry is not masked, the call executes the test's handler.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -71,7 +71,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// `false`, and the NMI is delivered when the handler returns.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

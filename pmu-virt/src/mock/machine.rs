@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use crate::mock::processor::MockMsr;
 
@@ -12,7 +12,7 @@ use crate::mock::processor::MockMsr;
 /// The [`Platform`](pmu_core::Platform) of a processor is the processor's [`MockMsr`](super::MockMsr).
 ///
 /// ```
-/// # use pmu_core::{MsrAddress, MsrBackend};
+/// # use pmu_core::msr::{MsrAddress, MsrBackend};
 /// use pmu_virt::mock::{MockMachine, MockMsr};
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

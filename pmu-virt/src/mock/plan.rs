@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::MsrOperation;
+use pmu_core::msr::MsrOperation;
 
 /// Fault that a test [injects](super::MockMsr::inject) into a driver's accesses. An access that faults raises #GP, and
 /// has no other effect. Access 1 is the first access after the injection.

@@ -41,7 +41,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use core::cell::RefCell;
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use core::sync::atomic::{AtomicU64, Ordering};
     /// use pmu_virt::mock::{MockMsr, ProcessMemory};
     /// use pmu_virt::{

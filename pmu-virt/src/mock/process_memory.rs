@@ -65,8 +65,8 @@ impl<'m> ProcessMemory<'m> {
             let start = if is_physical { *physical } else { first.as_ptr() as u64 };
             let offset = address.checked_sub(start)?;
             let word = usize::try_from(offset / 8).ok().filter(|word| word < words)?;
-            // SAFETY: (1) the word is in a value that lives for 'm; (2) by the promise of `with`, what is accessed is an
-            // atomic.
+            // SAFETY: (1) the word is in a value that lives for 'm; (2) by the promise of `with`, what is accessed is
+            // an atomic.
             Some((unsafe { first.add(word).as_ref() }, offset as u32 % 8 * 8))
         });
         found.ok_or(GuestFault { address })

@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::Interval;
+use pmu_core::interval::Interval;
 
 use crate::branches::virtual_branches::VirtualBranches;
 use crate::events::feed::Feed;
@@ -46,9 +46,9 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// a real PMU. The mock remembers the driver's last `T` accesses, refuses illegal accesses, injects faults, and
 /// delivers interrupts.
 ///
-/// The mock is both the [`MsrBackend`](pmu_core::MsrBackend) and the [`Platform`](pmu_core::Platform) of the processor.
-/// Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The mock is
-/// not `Sync`.
+/// The mock is both the [`MsrBackend`](pmu_core::msr::MsrBackend) and the [`Platform`](pmu_core::Platform) of the
+/// processor. Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The
+/// mock is not `Sync`.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) must imitate VM entries and VM
 /// exits. On Intel, the test writes `IA32_PERF_GLOBAL_CTRL` (0x38F) as a VM entry or VM exit does. On AMD, the test
@@ -58,7 +58,7 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// the core types in the [counter units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
-/// use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
+/// use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
 /// use pmu_virt::mock::{Fault, MockMsr};
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
@@ -145,7 +145,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// allow.
     ///
     /// ```should_panic
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// let pmu = VirtualPmu::new(Configuration::Amd(AmdConfiguration::LEGACY), FedEvents::NONE).unwrap();
@@ -170,7 +170,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// suspend of the machine has the same effect.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -196,7 +196,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// function can access registers, for instance to act as another owner of the registers.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -232,7 +232,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Returns the number of accesses of each kind, since the last [`clear`](Self::clear).
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -263,7 +263,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Returns the first access that the manual does not allow, since the last [`clear`](Self::clear).
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -295,7 +295,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Injects a fault into the delivery of interrupts from now on.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::{MockMsr, PmiFault};
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -325,7 +325,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// overflow raises an interrupt only if the record fills the buffer up to the threshold.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -376,14 +376,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Sets the mode in which the driver executes RDPMC from now on. The mock starts with [`Mode::KERNEL`].
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
     /// # let msr = |address| unsafe { MsrAddress::new(address) };
-    /// use pmu_core::{MsrErrorKind, PmcIndex};
+    /// use pmu_core::msr::{MsrErrorKind, PmcIndex};
     /// mock.set_mode(Mode { cpl: 3, pce: false, protected: true });
     /// assert_eq!(mock.read_pmc(PmcIndex::new(0)), Err(MsrErrorKind::GeneralProtection));
     /// # Ok::<(), pmu_virt::ConfigurationError>(())

@@ -13,7 +13,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares this feature.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::Platform;
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));

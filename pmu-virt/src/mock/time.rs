@@ -11,7 +11,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// platform with the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
     /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
@@ -53,7 +53,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// processor's PMU.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend, Platform};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::Platform;
     /// use core::cell::Cell;
     ///
     /// use pmu_virt::mock::MockMsr;

@@ -20,7 +20,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// (retiring). For back-end bound, the test feeds the general event 0xA4 with unit mask 2.
     ///
     /// ```
-    /// # use pmu_core::{MsrAddress, MsrBackend};
+    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
     /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, VirtualTopDown};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{MsrErrorKind, MsrOperation};
+use pmu_core::msr::{MsrErrorKind, MsrOperation};
 
 /// One access that the driver made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl fmt::Display for Breach {
 /// The driver's last `T` accesses, the oldest first.
 ///
 /// ```
-/// # use pmu_core::{MsrAddress, MsrBackend};
+/// # use pmu_core::msr::{MsrAddress, MsrBackend};
 /// use pmu_virt::mock::MockMsr;
 /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

@@ -1,9 +1,9 @@
 //! The branch records of a kernel's processors: of events' samples, and the last branches without an event.
 
-use pmu_core::{
-    BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
-    MsrBackend, NoBranches, Snapshot, WriteOnce,
-};
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::msr::MsrBackend;
+use pmu_core::{NoBranches, Snapshot, WriteOnce};
 
 use crate::facilities::branches;
 use crate::kernel::error::PmuError;
@@ -19,7 +19,9 @@ use crate::per_processor::Busy;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{BranchFilter, CounterError, Event, EventId, GenericEvent, PlainFrame};
+/// use pmu::core::branches::BranchFilter;
+/// use pmu::core::{CounterError, Event, EventId, GenericEvent};
+/// use pmu::core::frame::PlainFrame;
 /// use pmu::{BranchRecords, Interrupted, Kernel, Pmu, PmuError};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -125,7 +127,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::BranchFilter;
+    /// use pmu::core::branches::BranchFilter;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();

@@ -3,7 +3,8 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use pmu_core::{Interval, TimerUnavailable};
+use pmu_core::TimerUnavailable;
+use pmu_core::interval::Interval;
 
 use crate::kernel::required::Kernel;
 use crate::local_apic::{ApicRegisters, LocalApic, ProfileTimer};

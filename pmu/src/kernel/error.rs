@@ -2,9 +2,10 @@
 
 use core::fmt;
 
-use pmu_core::{
-    AddSourceError, BranchError, CounterError, GroupError, InterfaceError, SwitchError,
-};
+use pmu_core::branch_recording::BranchError;
+use pmu_core::profile::{AddSourceError, InterfaceError};
+use pmu_core::thread::SwitchError;
+use pmu_core::{CounterError, GroupError};
 use pmu_intel::precise::NoPrecise;
 use pmu_intel::topdown::NoTopDown;
 use pmu_kprofile::{CreateError, ProfileError};

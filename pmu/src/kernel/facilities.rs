@@ -1,9 +1,10 @@
 //! Hardware beside the counters that a kernel's events ask for.
 
-use pmu_core::{
-    AutoCounterReload, BranchMemory, BranchUnit, CounterReload, EventFacility, MsrBackend,
-    NoBranches, ReloadMemory, Snapshot, WriteOnce,
-};
+use pmu_core::branches::{BranchMemory, BranchUnit};
+use pmu_core::facility::EventFacility;
+use pmu_core::msr::MsrBackend;
+use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
+use pmu_core::{NoBranches, Snapshot, WriteOnce};
 use pmu_intel::precise::{NoPrecise, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 

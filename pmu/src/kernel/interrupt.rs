@@ -1,6 +1,8 @@
 //! The performance interrupt.
 
-use pmu_core::{Claim, CounterMemory, InterruptFrame, Report, Sample, SampledFrame, ServiceError};
+use pmu_core::frame::{InterruptFrame, SampledFrame};
+use pmu_core::profile::Report;
+use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
 
 use crate::kernel::duties::Duties;
 use crate::kernel::facilities::Facilities;
@@ -41,7 +43,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::Pmu;
-    /// use pmu::core::{Claim, PlainFrame};
+    /// use pmu::core::Claim;
+    /// use pmu::core::frame::PlainFrame;
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
@@ -72,7 +75,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::PlainFrame;
+    /// use pmu::core::frame::PlainFrame;
     /// use pmu::{Interrupted, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -108,7 +111,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{PlainFrame, Report};
+    /// use pmu::core::frame::PlainFrame;
+    /// use pmu::core::profile::Report;
     /// use pmu::{Interrupted, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -174,11 +178,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,
-    /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::sample_read),
-    /// [`user_view`](pmu_core::user_view()), [`remote_count`](pmu_core::remote_count()), and, before each VM entry,
-    /// [`guest_control`](pmu_core::guest_control()). The event source's method `opened` returns the table of opened
-    /// events. This table has the methods `set_period` and `stop_reporting`. If the traits `EventSource` and
-    /// `SourceInterface` are both in scope, the name `opened` is ambiguous. In that case call
+    /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::reading::sample_read),
+    /// [`user_view`](pmu_core::reading::user_view()), [`remote_count`](pmu_core::reading::remote_count()), and, before
+    /// each VM entry, [`guest_control`](pmu_core::lending::guest_control()). The event source's method `opened` returns
+    /// the table of opened events. This table has the methods `set_period` and `stop_reporting`. If the traits
+    /// `EventSource` and `SourceInterface` are both in scope, the name `opened` is ambiguous. In that case call
     /// `EventSource::opened(&events)`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
@@ -186,7 +190,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{EventSource, PlainFrame, sample_read};
+    /// use pmu::core::EventSource;
+    /// use pmu::core::frame::PlainFrame;
+    /// use pmu::core::reading::sample_read;
     /// use pmu::{Interrupted, Kernel, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();

@@ -3,10 +3,9 @@
 use core::ptr;
 use core::sync::atomic::AtomicBool;
 
-use pmu_core::{
-    CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, MAX_COUNTERS,
-    Session, WithOpenedEvents,
-};
+use pmu_core::profile::{Session, WithOpenedEvents};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable};
 
 use crate::kernel::duties::KernelApic;
 use crate::kernel::facilities::Facilities;
@@ -16,7 +15,7 @@ use crate::per_processor::OnProcessor;
 use crate::watchdog::Watchdog;
 
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
-/// machine's profile sources, of [added](pmu_core::AddedSources) sources, and of
+/// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
 /// [opened](pmu_core::CounterSession::open_event) events.
 pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
 

@@ -3,7 +3,8 @@
 use core::fmt;
 use core::sync::atomic::AtomicBool;
 
-use pmu_core::{AddedSlot, AddedSources, Snapshot, WriteOnce};
+use pmu_core::profile::{AddedSlot, AddedSources};
+use pmu_core::{Snapshot, WriteOnce};
 use pmu_kprofile::{Mailbox, Profiles};
 
 use crate::kernel::duties::Duties;

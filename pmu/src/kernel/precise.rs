@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
-use pmu_core::{MsrBackend, Snapshot, WriteOnce};
+use pmu_core::msr::MsrBackend;
+use pmu_core::{Snapshot, WriteOnce};
 use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
 
 use crate::kernel::error::PmuError;
@@ -25,7 +26,9 @@ use crate::per_processor::Busy;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{CounterError, Event, EventId, GenericEvent, PlainFrame, Precision, SampleParts};
+/// use pmu::core::{CounterError, Event, EventId, GenericEvent};
+/// use pmu::core::frame::PlainFrame;
+/// use pmu::core::precise::{Precision, SampleParts};
 /// use pmu::{Interrupted, Kernel, Pmu, PmuError, PreciseRecords};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -72,7 +75,8 @@ use crate::per_processor::Busy;
 ///   operation on the processor.
 /// - The kernel makes no session from an event source that [`Pmu::events_of`] returned.
 /// - [`Kernel::msr`] returns a backend that writes each given value to its register exactly once. The backend does not
-///   keep the [`MsrAddress`](pmu_core::MsrAddress) of a register, and does not pass the address to other safe code.
+///   keep the [`MsrAddress`](pmu_core::msr::MsrAddress) of a register, and does not pass the address to other safe
+///   code.
 /// - [`Kernel::physical_address`] is right.
 #[derive(Debug)]
 pub struct PreciseRecords<const WORDS: usize> {
@@ -109,8 +113,8 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         let needs = unit.needs_physical_address();
         let physical = needs
             .then(|| physical_address(self.memory.buffer_start().cast(), self.memory.capacity()));
-        // SAFETY: (1) the caller detects the hardware of one processor with this value, and uses the facility there; (2)
-        // the kernel promises the rest.
+        // SAFETY: (1) the caller detects the hardware of one processor with this value, and uses the facility there;
+        // (2) the kernel promises the rest.
         let pebs = unsafe { Pebs::new(unit, &self.memory, physical.flatten()) };
         let _ = self.pebs.set(pebs);
     }

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterSet, Report, Snapshot, SourceInterface};
+use pmu_core::profile::{Report, SourceInterface};
+use pmu_core::{CounterSet, Snapshot};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::duties::Duties;
@@ -54,8 +55,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 if place.is_some() {
                     return Err(PmuError::IsUp);
                 }
-                // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel promises
-                // the rest.
+                // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
+                // promises the rest.
                 unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
                 let session = of.source(sources).initialize(
                     this_processor,
@@ -164,7 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// because their interrupted addresses are unknown.
     ///
     /// The call also programs the [`Facilities`](crate::Facilities) of the processor, with the records of a
-    /// [`BranchRecorder`](pmu_core::BranchRecorder).
+    /// [`BranchRecorder`](pmu_core::branch_recording::BranchRecorder).
     ///
     /// # Context
     /// Task, on the processor that resumed.

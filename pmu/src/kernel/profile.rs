@@ -4,7 +4,8 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-use pmu_core::{AddedSources, Event, KProfileSource, SourceInterface};
+use pmu_core::Event;
+use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::error::PmuError;
@@ -16,7 +17,8 @@ use crate::machine::Machine;
 ///
 /// ```
 /// use pmu::Profiled;
-/// use pmu::core::{Event, EventSelect, GenericEvent, KProfileSource};
+/// use pmu::core::{Event, EventSelect, GenericEvent};
+/// use pmu::core::profile::KProfileSource;
 /// let by_source = Profiled::from(KProfileSource::BRANCH_MISPREDICTIONS); // at the source's interval
 /// let by_name = Profiled::from(Event::generic(GenericEvent::Cycles).every(1_000_003));
 /// let by_number = Profiled::from(Event::raw(EventSelect::from_bits(0x412E)).every(10_007));
@@ -80,9 +82,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
     /// A processor starts or stops the source only while the processor's session is not in use. If a processor stays in
-    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::CounterWindow), the call waits as
-    /// long as [`Kernel::keep_waiting`] returns `true`. When `keep_waiting` returns `false`, the call fails with
-    /// [`NoAnswer`](pmu_core::InterfaceError::NoAnswer).
+    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::lending::CounterWindow), the call
+    /// waits as long as [`Kernel::keep_waiting`] returns `true`. When `keep_waiting` returns `false`, the call fails
+    /// with [`NoAnswer`](pmu_core::profile::InterfaceError::NoAnswer).
     ///
     /// # Errors
     /// - [`Source`](PmuError::Source): the event has no period, its period is too short or too long for a profile
@@ -124,7 +126,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use core::sync::atomic::{AtomicU64, Ordering};
-    /// use pmu::core::{Event, GenericEvent, InterruptFrame, KProfileSource};
+    /// use pmu::core::{Event, GenericEvent};
+    /// use pmu::core::frame::InterruptFrame;
+    /// use pmu::core::profile::KProfileSource;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -158,8 +162,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the profile source for `by`. With this source, the kernel can create a profile object itself. If `by` is
-    /// an event, the call adds a source for the event, as [`AddedSources::claim`](pmu_core::AddedSources::claim) does.
-    /// The added source is never removed. At most `N` sources can be added: one for each pair of event and period.
+    /// an event, the call adds a source for the event, as
+    /// [`AddedSources::claim`](pmu_core::profile::AddedSources::claim) does. The added source is never removed. At most
+    /// `N` sources can be added: one for each pair of event and period.
     ///
     /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterUnit, InterfaceError, KProfileSource, ProcessorNumber, ProfileInterface};
+use pmu_core::CounterUnit;
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
 use pmu_kprofile::{Affinity, ProfileError, Profiles, Remote, RemoteProcessors, SourceRequest};
 
 use crate::kernel::error::PmuError;
@@ -46,7 +48,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// processor's counters.
     ///
     /// Use this for operations that `Pmu` itself does not have: to switch the events of threads at a context switch, to
-    /// rotate events, and to give the counters to a guest in a [window](pmu_core::CounterWindow).
+    /// rotate events, and to give the counters to a guest in a [window](pmu_core::lending::CounterWindow).
     ///
     /// For the [watchdog](Self::watch) and for profiles, `Pmu` itself opens events in the session. The method
     /// [`events`](pmu_core::CounterSession::events) of the session does not list these events. A new event can get the
@@ -63,7 +65,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::ThreadEvent;
+    /// use pmu::core::thread::ThreadEvent;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();

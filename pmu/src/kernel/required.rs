@@ -1,6 +1,9 @@
 //! The duties of a kernel.
 
-use pmu_core::{CoreThread, CounterSet, Interval, MsrBackend, Snapshot, TimerUnavailable};
+use pmu_core::interval::Interval;
+use pmu_core::msr::MsrBackend;
+use pmu_core::shared_core::CoreThread;
+use pmu_core::{CounterSet, Snapshot, TimerUnavailable};
 
 use crate::kernel::facilities::Facilities;
 use crate::local_apic::Delivery;
@@ -193,11 +196,12 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Returns which of a core's two logical processors executes the call. Only a kernel for Intel's processors from
     /// Sandy Bridge to Haswell with hyper-threading implements this. On these processors, some events corrupt counters
     /// of the core's other logical processor, so `Pmu` schedules these events exclusively: see
-    /// [`OnSharedCore`](pmu_core::OnSharedCore). The result must never change on a processor. The default
+    /// [`OnSharedCore`](pmu_core::shared_core::OnSharedCore). The result must never change on a processor. The default
     /// implementation returns `None`, which is right for all other processors.
     ///
     /// ```
-    /// use pmu::core::{CoreCounters, CoreThread, WriteOnce};
+    /// use pmu::core::shared_core::{CoreCounters, CoreThread};
+    /// use pmu::core::WriteOnce;
     /// use pmu::intel::SiblingErratum;
     /// static CORES: [CoreCounters; 4] = [const { CoreCounters::new() }; 4];
     /// static ERRATUM: WriteOnce<Option<SiblingErratum>> = WriteOnce::new(); // `SiblingErratum::detect`

@@ -4,9 +4,9 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{
-    AddedSources, CoreThread, CounterAnswer, CounterUnit, Snapshot, SourceInterface, SourceTable,
-};
+use pmu_core::profile::{AddedSources, CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::shared_core::CoreThread;
+use pmu_core::{CounterUnit, Snapshot};
 
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;

@@ -1,6 +1,8 @@
 //! The top-down counts of a kernel's processors: the parts of their issue slots.
 
-use pmu_core::{DivisionMemory, Event, MsrBackend, Snapshot, WriteOnce};
+use pmu_core::facility::DivisionMemory;
+use pmu_core::msr::MsrBackend;
+use pmu_core::{Event, Snapshot, WriteOnce};
 use pmu_intel::topdown::{NoTopDown, TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::error::PmuError;
@@ -83,7 +85,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::{GroupId, SavedEvent, ThreadEvent};
+    /// use pmu::core::GroupId;
+    /// use pmu::core::thread::{SavedEvent, ThreadEvent};
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();

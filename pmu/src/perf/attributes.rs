@@ -1,6 +1,7 @@
 //! The fields of `perf_event_attr` that select an event, and the [`Event`]s that they stand for.
 
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, MsrAddress};
+use pmu_core::msr::MsrAddress;
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
 use crate::perf::error::PerfError;
@@ -143,7 +144,7 @@ impl PerfAttributes {
     ///     let attributes = PerfAttributes { type_: PERF_TYPE_RAW, config, ..PerfAttributes::default() };
     ///     Ok(attributes.event(|select| core_type.constraints(select))?)
     /// }
-    /// # let dump = pmu::core::CpuidDump::parse(
+    /// # let dump = pmu::core::dump::CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
     /// # )?;

@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use pmu_core::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
+use pmu_core::branches::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
 
 use crate::perf::attributes::PerfAttributes;
 use crate::perf::error::PerfError;
@@ -15,7 +15,8 @@ use crate::perf::event_attr::PerfEventAttr;
 ///
 /// ```
 /// use pmu::perf::{BranchSamples, PerfError, PerfEventAttr};
-/// use pmu::core::{Branch, Event};
+/// use pmu::core::branches::Branch;
+/// use pmu::core::Event;
 ///
 /// /// The second value is kept, for the branches of each sample.
 /// fn open(attr: &PerfEventAttr) -> Result<(Event, Option<BranchSamples>), PerfError> {
@@ -250,7 +251,7 @@ const fn type_of(kind: BranchKind) -> u64 {
 ///
 /// ```
 /// use pmu::perf::{BranchEntry, BranchSamples, PerfAttributes};
-/// use pmu::core::Branch;
+/// use pmu::core::branches::Branch;
 /// let samples = BranchSamples::of(BranchSamples::ANY | BranchSamples::USER, &PerfAttributes::default())?;
 /// let branch = Branch { from: 0x1000, to: 0x2000, mispredicted: Some(true), ..Branch::default() };
 /// assert_eq!(samples.entry(&branch), Some(BranchEntry { from: 0x1000, to: 0x2000, flags: 1 }));

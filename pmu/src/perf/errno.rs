@@ -1,7 +1,7 @@
 //! Linux' numbers of the errors of opening an event.
 
 use pmu_core::CounterError::{self, *};
-use pmu_core::NotPrecise as Reason;
+use pmu_core::precise::NotPrecise as Reason;
 
 /// Returns the `errno` value with which Linux' `perf_event_open` refuses the event, as a positive number: `ENOENT` (2),
 /// `EIO` (5), `EBADF` (9), `ENOMEM` (12), `EBUSY` (16), `EINVAL` (22), `ENODATA` (61), `EOPNOTSUPP` (95). For a group,
@@ -11,7 +11,8 @@ use pmu_core::NotPrecise as Reason;
 /// has no error for a failed register access (here `EIO`) and for a full table (here `ENOMEM`).
 ///
 /// ```
-/// use pmu::core::{CounterError, NotPrecise};
+/// use pmu::core::CounterError;
+/// use pmu::core::precise::NotPrecise;
 /// use pmu::perf::errno;
 /// assert_eq!(errno(CounterError::Period(100)), 22);
 /// assert_eq!(errno(CounterError::NotPrecise(NotPrecise::NoFacility)), 95);

@@ -1,6 +1,7 @@
 //! `perf_event_attr` with all its fields, and the event that it stands for.
 
-use pmu_core::{CounterSet, Event, EventSelect, Precision};
+use pmu_core::precise::Precision;
+use pmu_core::{CounterSet, Event, EventSelect};
 
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::PerfAttributes;
@@ -118,7 +119,7 @@ impl PerfEventAttr {
     /// [minimum](pmu_core::EventTable::DEFAULT_MIN_PERIOD) is refused as the event is opened.
     ///
     /// ```
-    /// use pmu::core::Precision;
+    /// use pmu::core::precise::Precision;
     /// use pmu::perf::PerfEvent;
     /// // Every 10,007th load of 30 cycles or more.
     /// let text = "cpu/event=0xcd,umask=0x1,ldlat=30,period=10007/pp";

@@ -71,7 +71,7 @@ impl CoreKind {
 ///     attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
 ///     Ok(attr.event(|select| core_type.constraints(select))?)
 /// }
-/// # let dump = pmu::core::CpuidDump::parse(
+/// # let dump = pmu::core::dump::CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
 /// # )?;

@@ -30,9 +30,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// `set_period` last, the event would report overflows again:
 ///
 /// ```
-/// use pmu::core::{
-///     CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, MsrBackend, Platform,
-/// };
+/// use pmu::core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, Platform};
+/// use pmu::core::msr::MsrBackend;
 /// use pmu::perf::{Frequency, Throttle};
 ///
 /// fn overflowed(

@@ -3,7 +3,9 @@
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
 
-use pmu_core::{EventCount, PmcIndex, UserView};
+use pmu_core::EventCount;
+use pmu_core::msr::PmcIndex;
+use pmu_core::reading::UserView;
 
 use crate::user::clock::{UserClock, scaled};
 
@@ -36,7 +38,8 @@ const HEADER: u32 = 96;
 /// The kernel publishes the page in each of the cases that the [module](crate::user) lists:
 ///
 /// ```
-/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, Platform};
+/// use pmu::core::msr::MsrBackend;
 /// use pmu::user::{UserClock, UserPage};
 ///
 /// fn publish<S: EventSource, M: MsrBackend, P: Platform>(
@@ -173,7 +176,9 @@ impl UserPage {
     /// page again.
     ///
     /// ```
-    /// use pmu::core::{CounterError, PmcIndex, UserView};
+    /// use pmu::core::CounterError;
+    /// use pmu::core::msr::PmcIndex;
+    /// use pmu::core::reading::UserView;
     /// use pmu::user::UserPage;
     /// let page = UserPage::new();
     /// // The event had 1,000 when its counter, of 48 bits, stood at 40.

@@ -3,10 +3,11 @@
 use std::sync::{Mutex, MutexGuard};
 
 use defmt_decoder::Table;
-use pmu_core::{
-    CounterError, CounterId, InterfaceError, IntervalLimits, KProfileSource, MsrErrorKind,
-    MsrFault, MsrOperation, NtStatus, Overflow, ProcessorNumber,
-};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::interval::IntervalLimits;
+use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::profile::{InterfaceError, KProfileSource, NtStatus, Overflow};
+use pmu_core::{CounterError, CounterId};
 use pmu_intel::registers::PerfEvtSel;
 
 #[defmt::global_logger]
@@ -80,13 +81,16 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
             error: InterfaceError::NoFreeCounter(source),
         }
     );
-    defmt::error!("{}", pmu_core::SavedCounters::<[pmu_core::SavedCounter; 1]>::new());
+    defmt::error!(
+        "{}",
+        pmu_core::thread::SavedCounters::<[pmu_core::thread::SavedCounter; 1]>::new()
+    );
     static COUNTERS: [core::sync::atomic::AtomicU32; 3] =
         [const { core::sync::atomic::AtomicU32::new(0) }; 3];
     defmt::error!(
         "{}",
         pmu_kprofile::BasicProfile {
-            process: pmu_core::ProcessId::new(5),
+            process: pmu_core::frame::ProcessId::new(5),
             base: 0x1000,
             size: 48,
             bucket_log2: 4,

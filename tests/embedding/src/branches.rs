@@ -12,10 +12,10 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use machine::{Apic, Msr, register};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry, EventTable,
-    GenericEvent, OpenedEvents, Snapshot, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.

@@ -5,13 +5,18 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::profile::{
+    AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, ProfileSource, Session,
+    SourceInterface, WithAddedSources, WithOpenedEvents,
+};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, Event, EventCount, EventEntry, EventId, EventSelect, EventSource, EventTable,
-    GenericEvent, GroupId, InterfaceError, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend,
-    MsrErrorKind, MsrUpdate, Platform, PmcIndex, ProcessorNumber, ProfileSource, SavedCounter,
-    SavedCounters, Session, Snapshot, SourceInterface, ThreadEvent, WithAddedSources,
-    WithOpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
+    EventEntry, EventId, EventSelect, EventSource, EventTable, GenericEvent, GroupId, Platform,
+    Snapshot,
 };
 use pmu_kprofile::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};
 

@@ -9,9 +9,11 @@ use core::hint::black_box;
 
 use machine::{Apic, Msr};
 use pmu::Machine;
+use pmu_core::profile::SourceInterface;
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventTable, GenericEvent, MAX_COUNTERS, Snapshot, SourceInterface, service,
+    EventTable, GenericEvent, Snapshot, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();

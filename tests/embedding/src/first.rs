@@ -8,7 +8,8 @@ mod bare;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules};
 
 static PROFILES: Profiles<4, 1> = Profiles::new();

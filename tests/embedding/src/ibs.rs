@@ -11,9 +11,10 @@ use core::hint::black_box;
 
 use machine::{Apic, Msr};
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, OpenedEvents, Snapshot, ThreadEvent, service,
+    EventTable, OpenedEvents, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 6]> = CounterMemory::new();

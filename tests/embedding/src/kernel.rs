@@ -8,7 +8,8 @@ mod bare;
 use core::hint::black_box;
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::{Event, GenericEvent, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{Event, GenericEvent};
 use pmu_glue::{PMU, ax, cpu_up, dispatch, init, switch};
 
 static BUCKETS: [AtomicU32; 0x1000] = [const { AtomicU32::new(0) }; 0x1000];

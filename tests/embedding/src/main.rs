@@ -11,10 +11,9 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
-use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, ProcessorNumber, ProfileInterface, Session,
-    Snapshot,
-};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
+use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
 };

@@ -14,13 +14,16 @@ use pmu::user::{UserClock, UserPage};
 use pmu::{
     ApicRegisters, Delivery, LocalApic, Machine, NoTimer, PerProcessor, Processors, Watchdog,
 };
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
 use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::reading::user_view;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, CounterError, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount, EventEntry,
-    EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS, ProfileInterface,
-    SavedBranches, SavedCounter, SavedCounters, Session, Snapshot, ThreadEvent, service, stop_all,
-    user_view,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventCount, EventEntry, EventSelect, EventTable, GenericEvent, Snapshot, service, stop_all,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

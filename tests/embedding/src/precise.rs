@@ -11,9 +11,10 @@ use core::hint::black_box;
 use core::sync::atomic::AtomicU64;
 
 use machine::{Apic, Msr};
+use pmu_core::precise::Precision;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Precision, Snapshot, service,
+    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 

@@ -10,10 +10,10 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, Msr};
+use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
-    AutoCounterReload, CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, Event, EventEntry, EventTable, GenericEvent, GroupError, OpenedEvents,
-    ReloadMemory, Snapshot, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
+    EventTable, GenericEvent, GroupError, OpenedEvents, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();

@@ -10,9 +10,9 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, Frame, Msr, register};
-use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, ProcessorNumber, ProfileInterface, Snapshot,
-};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};
 

@@ -17,10 +17,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FAULTY, Frame, Msr, register};
 use pmu::Machine;
+use pmu_core::frame::{ProcessId, ProcessorNumber};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, SourceInterface};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventSource, EventTable, GenericEvent, KProfileSource, Platform,
-    ProcessId, ProcessorNumber, ProfileInterface, Report, Session, Snapshot, SourceInterface,
+    EventEntry, EventSelect, EventSource, EventTable, GenericEvent, Platform, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};

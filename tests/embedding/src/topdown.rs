@@ -10,9 +10,12 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, Msr};
+use pmu_core::facility::DivisionMemory;
+use pmu_core::reading::sample_read;
+use pmu_core::thread::{SwitchError, ThreadEvent};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, DivisionMemory, EventCount, EventEntry,
-    EventTable, GroupError, OpenedEvents, Snapshot, SwitchError, ThreadEvent, sample_read, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
+    GroupError, OpenedEvents, Snapshot, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 

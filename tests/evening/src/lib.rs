@@ -10,7 +10,7 @@ use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // step 1: The kernel's duties
 use pmu::Kernel;
-use pmu::core::NativeMsr;
+use pmu::core::msr::NativeMsr;
 
 struct Bare;
 
@@ -56,7 +56,8 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
 // step 3: A profile
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
-use pmu::core::{Claim, PlainFrame};
+use pmu::core::Claim;
+use pmu::core::frame::PlainFrame;
 
 static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
@@ -85,7 +86,7 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     Ok(())
 }
 // step 4: Events of threads
-use pmu::core::{SavedEvent, ThreadEvent};
+use pmu::core::thread::{SavedEvent, ThreadEvent};
 
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 

@@ -68,7 +68,7 @@ mod bare {
 
     use super::{CPUS, CpuIdReader, Relaxed};
 
-    pub type Msr = pmu::core::NativeMsr;
+    pub type Msr = pmu::core::msr::NativeMsr;
 
     static PREEMPT: [AtomicI64; CPUS] = [const { AtomicI64::new(0) }; CPUS];
 
@@ -113,7 +113,8 @@ mod hosted {
 
     use core::cell::Cell;
 
-    use pmu::core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex, Snapshot};
+    use pmu::core::Snapshot;
+    use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
     use super::CpuIdReader;
 

@@ -4,8 +4,10 @@
 
 pub mod ax;
 
+use pmu::core::frame::PlainFrame;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{PlainFrame, Snapshot, ThreadEvent, WriteOnce};
+use pmu::core::thread::ThreadEvent;
+use pmu::core::{Snapshot, WriteOnce};
 use pmu::{ApicRegisters, CurrentFrame, Delivery, Kernel, NativeApic, NoApic, Pmu, PmuError};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;

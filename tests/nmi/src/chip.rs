@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-use pmu_core::{
-    Interval, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, TimerUnavailable,
-};
+use pmu_core::interval::Interval;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::{Platform, TimerUnavailable};
 
 /// Number of sources whose events happen.
 pub const SOURCES: usize = 3;

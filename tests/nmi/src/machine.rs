@@ -1,10 +1,10 @@
 //! The drivers, and the chips that they run on.
 
 use pmu_amd::Amd64;
+use pmu_core::Snapshot;
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    InterruptFrame, KProfileSource, ProcessId, ProcessorNumber, ProfileInterface, Snapshot,
-};
 use pmu_intel::Emon;
 
 use crate::{Chip, Kind, SOURCES};

@@ -10,7 +10,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,

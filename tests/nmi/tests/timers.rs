@@ -11,10 +11,9 @@ use core::time::Duration;
 use std::ptr;
 use std::time::Instant;
 
-use pmu_core::{
-    CounterMemory, CounterSlot, InterfaceError, InterruptFrame, KProfileSource, Overflow,
-    ProcessorNumber, ProfileInterface, Session,
-};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, ProfileInterface, Session};
+use pmu_core::{CounterMemory, CounterSlot};
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{

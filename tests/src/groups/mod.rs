@@ -3,9 +3,9 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, MsrAddress,
-    MsrBackend, MsrError, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
+    CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, OpenedEvents,
 };
 
 use crate::opened::{Mock, Processor, Random, raw};

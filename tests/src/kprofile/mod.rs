@@ -7,10 +7,10 @@ pub mod tracing;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
-use pmu_core::{
-    CounterError, InterfaceError, InterruptFrame, KProfileSource, MsrErrorKind, MsrFault,
-    MsrOperation, ProcessId, ProcessorNumber,
-};
+use pmu_core::CounterError;
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,

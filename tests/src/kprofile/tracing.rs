@@ -1,6 +1,6 @@
 //! Tracing on a machine of three processors, of which two have rings.
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::trace::{
     ContextSwitch, Detail, Event, Extended, GroupMask, Hook, Record, Sample, SwitchRing,
     SwitchTrace, TraceCallback, TraceControl, TraceError, TraceObjects, TraceRing,

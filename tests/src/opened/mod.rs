@@ -6,9 +6,10 @@ pub mod operations;
 use core::fmt;
 
 use crate::deviations::snapshot;
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
+    EventEntry, EventId, EventSelect, EventTable, OpenedEvents, Snapshot,
 };
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{

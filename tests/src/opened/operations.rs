@@ -1,7 +1,8 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
 use crate::enum_with_all;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow};
 use pmu_virt::{EventKey, Feed, Privilege};
 
 use super::*;

@@ -2,10 +2,12 @@
 //! events that ask for branches. Each outcome, state, count and sample is the same, and each sample has the branches
 //! before it. And: such an event on the cores of a hybrid machine.
 
+use pmu_core::branches::BranchFilter;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchFilter, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventId, EventSource, EventStatus, EventTable, GroupId, MAX_COUNTERS, OpenedEvents,
-    SavedEvent, ThreadEvent,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventId, EventSource, EventStatus, EventTable, GroupId, OpenedEvents,
 };
 use pmu_tests::opened::{Random, happened, raw};
 

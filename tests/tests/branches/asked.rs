@@ -4,11 +4,15 @@
 use core::cell::{Cell, RefCell};
 
 use super::support::*;
+use pmu_core::branches::{
+    BranchEnable, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches,
+};
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchEnable, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError,
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
-    EventStatus, EventTable, MAX_COUNTERS, MsrAccess, MsrAddress, MsrBackend, OpenedEvents, Sample,
-    SavedEvent, ThreadEvent, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::mock::Fault;

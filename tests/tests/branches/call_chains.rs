@@ -3,9 +3,10 @@
 use super::support::*;
 use core::cell::RefCell;
 use core::ops::ControlFlow;
-use pmu_core::{
-    BranchFilter, BranchRecorder, CallStackFrame, InterruptFrame, PlainFrame, PointerWidth,
-};
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{BranchFilter, CallStackFrame};
+use pmu_core::frame::{InterruptFrame, PlainFrame};
+use pmu_core::windows::PointerWidth;
 use pmu_kprofile::trace::{Event, Record, StackRing};
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 

@@ -1,6 +1,7 @@
 //! Detection of the branch records that a processor has.
 
-use pmu_core::{BranchFilter, BranchOrder, NoBranches, Snapshot};
+use pmu_core::branches::{BranchFilter, BranchOrder};
+use pmu_core::{NoBranches, Snapshot};
 use pmu_tests::{RegisterFile, data, recorded, result};
 
 /// Returns an Intel processor with this signature, whose `IA32_PERF_CAPABILITIES` reports a format.

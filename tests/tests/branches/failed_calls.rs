@@ -1,7 +1,9 @@
 //! Branches of events after calls that failed, and beside other owners of the records.
 
 use super::support::*;
-use pmu_core::{BranchFilter, BranchRecorder, EventId};
+use pmu_core::EventId;
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::BranchFilter;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 

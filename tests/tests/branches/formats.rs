@@ -1,9 +1,11 @@
 //! Every format decodes words that were counted by hand.
 
 use core::iter::zip;
-use pmu_core::{
-    Branch, BranchFilter, BranchKind, BranchKinds, BranchOffers, BranchPath, BranchRecorder,
-    BranchTransaction, BranchUnit, RawBranch, SavedBranches, Snapshot,
+use pmu_core::Snapshot;
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{
+    Branch, BranchFilter, BranchKind, BranchKinds, BranchOffers, BranchPath, BranchTransaction,
+    BranchUnit, RawBranch, SavedBranches,
 };
 use pmu_intel::LbrFormat;
 use pmu_tests::{RegisterFile, Row, data, result};

@@ -3,7 +3,9 @@
 use super::platforms::Scene;
 use super::support::*;
 use core::cell::RefCell;
-use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, SavedBranches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_tests::opened::happened;
 use pmu_virt::mock::Fault;
 

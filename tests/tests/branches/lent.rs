@@ -1,7 +1,10 @@
 //! Branch records while the counters are lent, where accesses fail.
 
 use super::support::*;
-use pmu_core::{BranchError, BranchFilter, CounterError, MsrAddress, MsrBackend};
+use pmu_core::CounterError;
+use pmu_core::branch_recording::BranchError;
+use pmu_core::branches::BranchFilter;
+use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_virt::mock::Fault;
 use pmu_virt::{BranchConfiguration, FedBranch, FedBranchKind};
 

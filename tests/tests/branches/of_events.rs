@@ -4,11 +4,13 @@ use core::cell::RefCell;
 
 use super::asked::Source;
 use super::support::*;
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, BranchKinds, BranchMemory, BranchSlot, Branches};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchError, BranchFilter, BranchKinds, BranchMemory, BranchRecorder, BranchSlot, Branches,
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId,
-    EventSource, EventStatus, EventTable, MAX_COUNTERS, OpenedEvents, Sample, SavedEvent,
-    ThreadEvent, service,
+    EventSource, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::{Deviation, Fault};

@@ -3,11 +3,12 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu::Machine;
-use pmu_core::{
-    BranchError, BranchFilter, BranchRecorder, Branches, CounterMemory, CounterSet, CounterSlot,
-    EventTable, KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, ProfileInterface, Report,
-    Sample, Session, WithOpenedEvents,
-};
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, WithOpenedEvents};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventTable, Sample};
 use pmu_tests::opened::{KINDS, happened};
 use pmu_virt::{FedBranch, FedBranchKind};
 

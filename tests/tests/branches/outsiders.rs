@@ -2,10 +2,13 @@
 
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, BranchFreeze, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchError, BranchFilter, BranchFreeze, BranchRecorder, Branches, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress,
-    MsrBackend, OpenedEvents, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Fault;

@@ -1,7 +1,8 @@
 //! Overflows within the calls that start, switch and lend events with branches.
 
 use super::support::*;
-use pmu_core::{BranchFilter, Branches, Sample};
+use pmu_core::Sample;
+use pmu_core::branches::{BranchFilter, Branches};
 use pmu_tests::opened::{happened, raw};
 
 use super::scene::*;

@@ -1,7 +1,7 @@
 //! Faults and interrupts at each access, on each platform.
 
 use super::support::*;
-use pmu_core::{Branch, BranchFilter};
+use pmu_core::branches::{Branch, BranchFilter};
 use pmu_tests::opened::happened;
 use pmu_virt::mock::{Deviation, Fault};
 use pmu_virt::{BranchConfiguration, Configuration, IntelConfiguration};

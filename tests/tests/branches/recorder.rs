@@ -1,10 +1,11 @@
 //! The recorder, in a task.
 
 use super::support::*;
-use pmu_core::{
-    Branch, BranchEnable, BranchError, BranchFilter, BranchKind, BranchKinds, BranchMemory,
-    BranchRecorder, BranchSlot, MsrAddress, MsrBackend,
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{
+    Branch, BranchEnable, BranchFilter, BranchKind, BranchKinds, BranchMemory, BranchSlot,
 };
+use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_virt::mock::{Deviation, Fault};
 use pmu_virt::{FedBranch, FedBranchKind, GuestFacility, Privilege};
 

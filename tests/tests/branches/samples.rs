@@ -2,9 +2,12 @@
 
 use super::support::*;
 use core::cell::{Cell, RefCell};
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{Branch, BranchFilter, Branches};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    Branch, BranchFilter, BranchRecorder, Branches, Claim, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable,
+    OpenedEvents, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Deviation;

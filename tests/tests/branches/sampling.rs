@@ -1,11 +1,12 @@
 //! Zen 3's branch sampling, as a part of an event's samples: it samples for one event on one counter, has neither a
 //! filter nor freezing, and holds the counter's interrupt until 16 branches are taken.
 
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, BranchKinds, BranchMemory, BranchSlot, Branches};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchError, BranchFilter, BranchKinds, BranchMemory, BranchRecorder, BranchSlot, Branches,
     Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventId, EventSelect, EventStatus, EventTable, OpenedEvents, Sample, SavedEvent,
-    ThreadEvent,
+    EventEntry, EventId, EventSelect, EventStatus, EventTable, OpenedEvents, Sample,
 };
 use pmu_tests::{FakePlatform, Fault};
 

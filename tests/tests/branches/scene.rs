@@ -4,10 +4,12 @@ use core::cell::{Cell, RefCell};
 
 use super::asked::Source;
 use super::support::*;
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, MAX_COUNTERS,
-    MsrAddress, MsrBackend, OpenedEvents, Sample, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
+    EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::{FedBranch, FedBranchKind};

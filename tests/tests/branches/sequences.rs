@@ -1,7 +1,10 @@
 //! Calls after each other on branches of events, with faults, guests, recorders and other sessions in between.
 
 use super::support::*;
-use pmu_core::{BranchEnable, BranchFilter, BranchRecorder, EventId, MsrAccess};
+use pmu_core::EventId;
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{BranchEnable, BranchFilter};
+use pmu_core::msr::MsrAccess;
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::mock::Fault;
 

@@ -2,11 +2,15 @@
 
 use core::cell::RefCell;
 
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{
+    Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchSlot, BranchTransaction,
+    BranchUnit, Branches,
+};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchRecorder, BranchSlot,
-    BranchTransaction, BranchUnit, Branches, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents, Snapshot,
-    service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
+    OpenedEvents, Snapshot, service,
 };
 use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};

@@ -1,7 +1,9 @@
 //! Records that follow threads, and records beside lent counters.
 
 use super::support::*;
-use pmu_core::{BranchError, BranchFilter, BranchRecorder, MsrAddress, MsrBackend, SavedBranches};
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, SavedBranches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};

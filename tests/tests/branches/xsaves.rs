@@ -2,11 +2,12 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    BranchArea, BranchError, BranchFilter, BranchRecorder, Branches, MsrAddress, MsrBackend,
-    SaveBranches, XsaveFault,
+use pmu_core::branch_recording::{
+    BranchArea, BranchError, BranchRecorder, SaveBranches, XsaveFault,
 };
+use pmu_core::branches::{BranchFilter, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, GuestFacility, Privilege, Read, Writer};
 
@@ -275,7 +276,7 @@ fn a_switch_by_xsaves_that_fails_shows_no_branch_of_another_thread() {
 fn an_interrupt_beside_xsaves_changes_no_records() {
     let unit = architectural().unit();
     with_xsaves(|mock, records, recorder| {
-        use pmu_core::Facility;
+        use pmu_core::facility::Facility;
         let interrupts = Cell::new(0);
         // The first step of the interrupt, which stops a recording, and the last, which starts it again.
         let interrupt = || {

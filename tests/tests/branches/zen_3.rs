@@ -1,10 +1,11 @@
 //! A Zen 3 that samples branches and holds interrupts, with a session of events.
 
 use core::cell::{Cell, RefCell};
+use pmu_core::branches::{BranchUnit, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
-    BranchUnit, Branches, Claim, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, Event, EventEntry, EventId, EventTable, MsrAddress, MsrBackend, MsrErrorKind,
-    MsrUpdate, OpenedEvents, PmcIndex, Sample, Snapshot, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
+    EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
 

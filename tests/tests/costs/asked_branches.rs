@@ -4,10 +4,12 @@
 use core::cell::Cell;
 
 use super::branches::{Cost, text};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterMemory, CounterSession,
-    CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-    Sample, SavedEvent, ThreadEvent, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
+    OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::{

@@ -2,10 +2,11 @@
 //! equal to the table in COSTS.md.
 
 use super::branches::{Cost, text};
+use pmu_core::branches::{BranchMemory, BranchSlot, Branches};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    BranchMemory, BranchSlot, Branches, CounterId, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, Event, EventEntry, EventSelect, EventTable, OpenedEvents, SavedEvent, ThreadEvent,
-    service,
+    CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
+    EventSelect, EventTable, OpenedEvents, service,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
 

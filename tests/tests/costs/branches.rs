@@ -1,10 +1,12 @@
 //! Costs of branch records in register accesses: exact, and equal to the table in COSTS.md.
 
 use core::cell::Cell;
+use pmu_core::branch_recording::{BranchArea, BranchRecorder, SaveBranches, XsaveFault};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches, SavedBranches};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchArea, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-    SaveBranches, SavedBranches, XsaveFault, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::{

@@ -1,6 +1,7 @@
 //! Costs of groups in register accesses: exact, and equal to the table in COSTS.md.
 
-use pmu_core::{CounterSession, CounterSet, Event, EventCount, OpenedEvents, ThreadEvent, service};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, OpenedEvents, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;

@@ -1,9 +1,10 @@
 //! Costs of instruction-based sampling in register accesses: exact, and equal to the table in COSTS.md.
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    service,
 };
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};

@@ -1,8 +1,9 @@
 //! Costs of a perf subsystem's operations in register accesses: exact, and equal to the table in COSTS.md.
 
+use pmu_core::lending::guest_control;
+use pmu_core::reading::{remote_count, sample_read};
 use pmu_core::{
-    CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, guest_control,
-    remote_count, sample_read, service,
+    CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, service,
 };
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;

@@ -3,9 +3,12 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::precise::Precision;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents, Platform, Precision, ThreadEvent, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    Platform, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{Mock, fed_events, happened, raw};

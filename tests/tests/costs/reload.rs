@@ -1,9 +1,11 @@
 //! Costs of counter reload in register accesses: exact, and equal to the table in COSTS.md.
 
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::reload::{AutoCounterReload, ReloadMemory};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    AutoCounterReload, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventSource, EventTable, GroupId, MAX_COUNTERS, OpenedEvents, ReloadMemory,
-    ThreadEvent,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
+    EventSource, EventTable, GroupId, OpenedEvents,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::{

@@ -6,11 +6,11 @@
 use core::fmt;
 
 use pmu_amd::Amd64;
+use pmu_core::msr::MsrOperation;
+use pmu_core::profile::{KProfileSource, ProfileInterface, ProfileSource, Session};
 use pmu_core::testing::RecordingMsr;
-use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, MsrOperation, ProfileInterface, ProfileSource,
-    SavedCounter, SavedCounters, Session, Snapshot,
-};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 
@@ -242,7 +242,7 @@ mod switch {
         let mut blocked = session.restore(&first);
         assert_eq!(
             blocked,
-            Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+            Err(pmu_core::profile::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
         );
         session.save(&mut second, nothing).unwrap();
 
@@ -251,7 +251,7 @@ mod switch {
         blocked = session.restore(&first);
         assert_eq!(
             blocked,
-            Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+            Err(pmu_core::profile::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
         );
         session.save(&mut first, nothing).unwrap();
         session.restore(&second).unwrap();
@@ -287,7 +287,7 @@ mod switch {
         let told = RefCell::new(Vec::new());
         let mut area = SavedCounters::<[SavedCounter; 8]>::new();
         session.save(&mut area, |overflow| told.borrow_mut().push(overflow)).unwrap();
-        let expected = pmu_core::Overflow {
+        let expected = pmu_core::profile::Overflow {
             source,
             events: 0x1_0000,
             counter: pmu_core::CounterId::general(0).unwrap(),
@@ -343,7 +343,9 @@ mod freezing {
             let error = session.freeze_on_interrupt();
             assert_eq!(
                 error,
-                Err(pmu_core::InterfaceError::Counters(pmu_core::CounterError::FreezeUnsupported))
+                Err(pmu_core::profile::InterfaceError::Counters(
+                    pmu_core::CounterError::FreezeUnsupported
+                ))
             );
         }
         refused(intel(1, false));

@@ -1,8 +1,12 @@
 //! Costs of top-down counts in register accesses: exact, and equal to the table in COSTS.md.
 
+use pmu_core::facility::DivisionMemory;
+use pmu_core::reading::sample_read;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, DivisionMemory, EventCount, EventEntry,
-    EventTable, MAX_COUNTERS, OpenedEvents, SavedEvent, ThreadEvent, sample_read, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
+    OpenedEvents, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::opened::Mock;

@@ -2,9 +2,10 @@
 
 use core::cell::Cell;
 
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable,
-    GenericEvent, MAX_COUNTERS, OpenedEvents, service,
+    GenericEvent, OpenedEvents, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;

@@ -1,6 +1,6 @@
 //! A frame by reference answers as the frame itself.
 
-use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
 /// A frame's answers, in the trait's order.
 type Said = (u64, u16, u64, ProcessorNumber, Option<ProcessId>, u32, u64, Option<u64>);

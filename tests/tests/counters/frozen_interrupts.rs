@@ -1,6 +1,7 @@
 //! Interrupts that find the counters frozen and none of them overflowed, or bits of other owners.
 
-use pmu_core::{Claim, CounterMemory, CounterSlot, KProfileSource, ProfileInterface};
+use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::{Claim, CounterMemory, CounterSlot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 

@@ -1,8 +1,8 @@
 //! Register numbers and bit positions, against data files and against another crate's constants.
 
 use pmu_amd::registers::{self as amd, PerfCtl};
+use pmu_core::profile::{ProfileInterface, SourceInterface};
 use pmu_core::{CounterId, CounterSet};
-use pmu_core::{ProfileInterface, SourceInterface};
 use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
 use pmu_tests::data;
 
@@ -68,7 +68,10 @@ fn each_counter_has_its_registers() {
         let name = format!("IA32_PERFEVTSEL{number}");
         assert_eq!(counter.control().register().get(), address("intel", &name));
         assert_eq!(counter.value_register().get(), address("intel", &format!("IA32_PMC{number}")));
-        assert_eq!(counter.rdpmc_index().map(pmu_core::PmcIndex::get), Some(u32::from(number)));
+        assert_eq!(
+            counter.rdpmc_index().map(pmu_core::msr::PmcIndex::get),
+            Some(u32::from(number))
+        );
     }
     assert!(
         emon.unit()
@@ -84,7 +87,10 @@ fn each_counter_has_its_registers() {
             address("amd", &format!("PerfEvtSel{number}"))
         );
         assert_eq!(counter.value_register().get(), address("amd", &format!("PerfCtr{number}")));
-        assert_eq!(counter.rdpmc_index().map(pmu_core::PmcIndex::get), Some(u32::from(number)));
+        assert_eq!(
+            counter.rdpmc_index().map(pmu_core::msr::PmcIndex::get),
+            Some(u32::from(number))
+        );
         assert_eq!(counter.width(), 48);
     }
     assert!(amd64.unit().counter(CounterId::general(4).unwrap()).is_none());

@@ -3,11 +3,14 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pmu::core::msr::{MsrBackend, PmcIndex};
+use pmu::core::profile::{KProfileSource, SourceInterface, WithOpenedEvents};
+use pmu::core::reading::UserView;
+use pmu::core::registers::MAX_COUNTERS;
+use pmu::core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventTable, GenericEvent, KProfileSource, MAX_COUNTERS, MsrBackend,
-    OpenedEvents, PmcIndex, SavedCounter, SavedCounters, SourceInterface, ThreadEvent, UserView,
-    WithOpenedEvents, service,
+    EventEntry, EventSelect, EventTable, GenericEvent, OpenedEvents, service,
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;

@@ -3,9 +3,8 @@
 
 use core::cell::RefCell;
 
-use pmu_core::{
-    CounterSet, EventCount, EventOverflow, OpenedEvents, ThreadEvent, service, stop_all,
-};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSet, EventCount, EventOverflow, OpenedEvents, service, stop_all};
 use pmu_tests::opened::*;
 use pmu_tests::{StateRegisters, recorded};
 
@@ -35,7 +34,7 @@ fn status(mock: &Mock<'_>) -> u64 {
 
 #[test]
 fn the_mock_takes_an_acknowledgement_only_while_a_counter_is_enabled() {
-    use pmu_core::{MsrAddress, MsrBackend};
+    use pmu_core::msr::{MsrAddress, MsrBackend};
     let mock = zx_c().mock();
     // SAFETY: the mock's registers are numbers.
     let register = |address| unsafe { MsrAddress::new(address) };

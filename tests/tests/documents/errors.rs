@@ -4,11 +4,13 @@ use core::error::Error;
 
 use pmu::perf::PerfError;
 use pmu::{Busy, InvalidVector};
-use pmu_core::{
-    AddSourceError, CounterError, CounterSet, DumpError, InterfaceError, IntervalError,
-    IntervalLimits, KProfileSource, MsrErrorKind, MsrFault, MsrOperation, NoInterface, NotASource,
-    ProcessorNumber, ServiceError, SwitchError, TimerUnavailable,
-};
+use pmu_core::dump::DumpError;
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::interval::{IntervalError, IntervalLimits};
+use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::profile::{AddSourceError, InterfaceError, KProfileSource, NotASource};
+use pmu_core::thread::SwitchError;
+use pmu_core::{CounterError, CounterSet, NoInterface, ServiceError, TimerUnavailable};
 use pmu_events::{CoreType, MetricError, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::compat::kprofile::LayoutError;

@@ -7,10 +7,9 @@
 use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
-use pmu_core::{
-    Availability, CounterError, CounterId, InterfaceError, KProfileSource, MsrFault, NoInterface,
-    Overflow, ProfileInterface,
-};
+use pmu_core::msr::MsrFault;
+use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, ProfileInterface};
+use pmu_core::{CounterError, CounterId, NoInterface};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;

@@ -3,9 +3,10 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::{
-    CounterError, InterfaceError, MsrFault, ProfileInterface, SavedCounter, SavedCounters, Session,
-};
+use pmu_core::CounterError;
+use pmu_core::msr::MsrFault;
+use pmu_core::profile::{InterfaceError, ProfileInterface, Session};
+use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_virt::mock::{Deviation, Fault};
 
 /// Returns the registers of the accesses that faulted.
@@ -110,7 +111,7 @@ fn a_missing_register_is_named_at_initialization() {
                 let mut used: Vec<u32> = mock
                     .trace()
                     .records()
-                    .filter(|r| r.operation != pmu_core::MsrOperation::ReadPmc)
+                    .filter(|r| r.operation != pmu_core::msr::MsrOperation::ReadPmc)
                     .map(|r| r.register)
                     .collect();
                 used.sort_unstable();

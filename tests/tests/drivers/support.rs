@@ -1,10 +1,10 @@
 //! The vendors' drivers on the software PMU: every configuration that they detect, and every deviating platform.
 
 use pmu_amd::Amd64;
-use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource, Platform,
-    ProfileInterface, Session, Snapshot, SourceInterface,
+use pmu_core::profile::{
+    InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface,
 };
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, Platform, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::software_pmu::{AMD_MATRIX, intel_matrix};

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeSet;
 
+use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, MAX_COUNTERS, OpenedEvents,
+    EventSelect, EventTable, OpenedEvents,
 };
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};

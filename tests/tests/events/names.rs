@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use pmu_core::dump::CpuidDump;
+use pmu_core::msr::MsrAddress;
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterSet, CpuidDump, Event, EventSelect, MsrAddress, Snapshot};
+use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
 use pmu_events::{CoreType, EventError, Metric, MetricError, Precise, Processor, UnknownProcessor};
 
 fn data(file: &str) -> PathBuf {

@@ -2,10 +2,9 @@
 //! at hand does not have, by offsets counted by hand.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
-use pmu::core::{
-    CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, MsrErrorKind, MsrFault,
-    MsrOperation, NoInterface, NotPrecise,
-};
+use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+use pmu::core::precise::NotPrecise;
+use pmu::core::{CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, NoInterface};
 use pmu::perf::{
     AttrError, AttrFlags, Facility, Frequency, PERF_TYPE_RAW, PerfAttributes, PerfError,
     PerfEventAttr,
@@ -275,9 +274,11 @@ fn sizes_and_reserved_fields_are_judged_as_linux_does() {
 #[test]
 fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     use pmu::amd::ibs::{Ibs, IbsMemory, IbsUnits};
+    use pmu::core::precise::NotPrecise;
+    use pmu::core::registers::MAX_COUNTERS;
     use pmu::core::{
         CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
-        EventEntry, EventTable, MAX_COUNTERS, NotPrecise, OpenedEvents,
+        EventEntry, EventTable, OpenedEvents,
     };
     use pmu::perf::PerfEvent;
     use pmu_tests::opened::{Mock, fed_events};

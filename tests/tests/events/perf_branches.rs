@@ -6,7 +6,8 @@ use pmu::perf::{
     BranchEntry, BranchSampleError, BranchSamples, PerfAttributes, PerfError, PerfEvent,
     PerfEventAttr,
 };
-use pmu_core::{Branch, BranchFilter, BranchKind, BranchPath, BranchTransaction, Precision};
+use pmu_core::branches::{Branch, BranchFilter, BranchKind, BranchPath, BranchTransaction};
+use pmu_core::precise::Precision;
 
 fn samples(wanted: u64) -> BranchSamples {
     BranchSamples::of(wanted, &PerfAttributes::default()).unwrap()

@@ -2,9 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu::core::msr::MsrBackend;
+use pmu::core::thread::ThreadEvent;
 use pmu::core::{
-    CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, MsrBackend,
-    OpenedEvents, Platform, ThreadEvent, service,
+    CounterError, CounterSession, EventId, EventOverflow, EventSource, EventTable, OpenedEvents,
+    Platform, service,
 };
 use pmu::perf::{Frequency, Throttle};
 use pmu_tests::opened::{Memory, Mock, Table, happened, processors, raw};

@@ -296,7 +296,7 @@ fn the_modifier_capital_p_is_every_precision_from_the_greatest_on() {
 /// must have 0 skid".
 #[test]
 fn the_modifier_p_is_the_precision_of_an_event() {
-    use pmu::core::Precision;
+    use pmu::core::precise::Precision;
     let event_of = |text: &str| parsed(text).attr.event(|_| None);
     let branches = Event::generic(GenericEvent::Branches).with_total().rotating().every(10_007);
     for (modifiers, event, precision) in [

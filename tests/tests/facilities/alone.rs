@@ -2,10 +2,9 @@
 
 use core::cell::Cell;
 
-use pmu_core::{
-    Claim, CounterSession, CounterSet, EventFacility, Facility, MsrBackend, MsrErrorKind, MsrFault,
-    MsrOperation, OpenedEvents, Running, Unsettled, service,
-};
+use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
+use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::{Claim, CounterSession, CounterSet, OpenedEvents, service};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::{Deviation, Deviations};
 

@@ -5,11 +5,15 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::BTreeMap;
 
+use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
+use pmu_core::msr::{
+    MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
+};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventFacility, EventId,
-    EventTable, Facility, Interrupted, MAX_COUNTERS, MsrAccess, MsrAddress, MsrBackend,
-    MsrErrorKind, MsrFault, MsrUpdate, OpenedEvents, PmcIndex, Running, Sample, ThreadEvent,
-    Unsettled, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId, EventTable,
+    OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{Mock, Processor, happen, plain, processors, raw};
 use pmu_virt::mock::{Deviations, Fault};
@@ -176,7 +180,7 @@ fn with_world(processor: &Processor, act: impl FnOnce(&mut World<'_>)) {
     let members: Vec<EventId> = world.session.group_events(group).collect();
     world.events.extend(members);
     let event = raw(2).every(period(5)).rotating();
-    let saved = pmu_core::SavedEvent::new(unit, &event).unwrap().to_be_started(true);
+    let saved = pmu_core::thread::SavedEvent::new(unit, &event).unwrap().to_be_started(true);
     world.thread = [ThreadEvent::SwitchedOut(saved)];
     act(&mut world);
 }

@@ -5,11 +5,15 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::facility::DivisionMemory;
+use pmu_core::lending::WindowError;
+use pmu_core::precise::Precision;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
-    AutoCounterReload, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches, CounterError,
-    CounterMemory, CounterReload, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    DivisionMemory, Event, EventCount, EventEntry, EventId, EventTable, GroupId, MAX_COUNTERS,
-    OpenedEvents, Precision, ReloadMemory, Sample, Snapshot, WindowError, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
+    EventCount, EventEntry, EventId, EventTable, GroupId, OpenedEvents, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};

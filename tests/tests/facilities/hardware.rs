@@ -2,11 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::{
-    CounterId, CounterSet, CounterUnit, EventFacility, Facility, Interrupted, MsrAccess,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, Platform, PmcIndex, Running,
-    Unsettled,
+use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
+use pmu_core::msr::{
+    MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
 };
+use pmu_core::{CounterId, CounterSet, CounterUnit, Platform};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::Deviation;
 

@@ -4,11 +4,14 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::branch_recording::{BranchError, BranchRecorder};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::lending::WindowError;
+use pmu_core::precise::Precision;
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchError, BranchFilter, BranchMemory, BranchRecorder, BranchSlot, BranchUnit, Branches,
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, Precision, WindowError,
-    service,
+    EventId, EventOverflow, EventTable, OpenedEvents, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::StateRegisters;

@@ -5,11 +5,14 @@
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use pmu_core::{
-    Asked, CounterError, CounterId, CounterSet, EventControl, EventFacility, EventId, Facility,
-    Interrupted, MsrAccess, MsrAddress, MsrBackend, MsrFault, PreciseSample, Recorded, Running,
-    RunningEvent, Unsettled, Waiting,
+use pmu_core::facility::{
+    Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
+    Unsettled,
 };
+use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::precise::PreciseSample;
+use pmu_core::thread::Waiting;
+use pmu_core::{CounterError, CounterId, CounterSet, EventId};
 
 /// The register of the counters that write records. No processor of the tests has it.
 pub(crate) const ENABLE: u32 = 0x7000_0000;

@@ -4,10 +4,12 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::precise::Precision;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, Event, EventId, EventTable, GroupId, MsrAddress,
-    MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, Precision, Sample, SavedEvent,
-    ThreadEvent, service,
+    CounterId, CounterSession, CounterSet, Event, EventId, EventTable, GroupId, OpenedEvents,
+    Sample, service,
 };
 use pmu_tests::opened::{Memory, Mock, Processor, Random, Table, happen, processors, raw};
 use pmu_virt::Read;

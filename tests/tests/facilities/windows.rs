@@ -2,10 +2,9 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::{
-    CounterError, CounterSession, CounterSet, EventFacility, Facility, MsrBackend, MsrErrorKind,
-    MsrFault, MsrOperation, OpenedEvents, Running, Sample, Unsettled,
-};
+use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
+use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::{CounterError, CounterSession, CounterSet, OpenedEvents, Sample};
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
 

@@ -1,8 +1,8 @@
 //! The assignment of groups of events to counters and extra registers, compared with exhaustive search.
 
-use pmu_core::{
-    CounterControl, CounterError, CounterSet, Event, EventId, GroupError, GroupId, MsrBackend,
-};
+use pmu_core::msr::MsrBackend;
+use pmu_core::registers::CounterControl;
+use pmu_core::{CounterError, CounterSet, Event, EventId, GroupError, GroupId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;

@@ -1,8 +1,7 @@
 //! Groups that cannot be, and operations that are not theirs: typed errors that name the event, and nothing changed.
 
-use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventSelect, GroupError, MAX_COUNTERS,
-};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, GroupError};
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 

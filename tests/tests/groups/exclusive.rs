@@ -1,6 +1,7 @@
 //! Exclusive groups: alone on the session's counters, or not on them.
 
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, GroupError, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, GroupError};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -109,7 +110,7 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
         let unit = &processor.unit;
         let plain = counters.open_event(unit, &raw(2)).unwrap();
         counters.start_event(plain, 0).unwrap();
-        let saved = pmu_core::SavedEvent::new(unit, &raw(3).exclusive()).unwrap();
+        let saved = pmu_core::thread::SavedEvent::new(unit, &raw(3).exclusive()).unwrap();
         let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
         let refused = counters.switch_in(unit, &mut thread, 1).unwrap_err();
         assert_eq!((refused.events, refused.reason), (1, CounterError::NoFreeCounter));
@@ -121,9 +122,9 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
         let ThreadEvent::Opened(alone) = thread[0] else { panic!("{thread:?}") };
         assert!(is_on(&counters, alone), "{processor:?}");
         // Events without a processor: the first decides, too.
-        let mut events =
-            [raw(4), raw(5).exclusive()].map(|e| pmu_core::SavedEvent::new(unit, &e).unwrap());
-        pmu_core::SavedEvent::make_group(&mut events).unwrap();
+        let mut events = [raw(4), raw(5).exclusive()]
+            .map(|e| pmu_core::thread::SavedEvent::new(unit, &e).unwrap());
+        pmu_core::thread::SavedEvent::make_group(&mut events).unwrap();
         let mut group = events.map(|event| ThreadEvent::SwitchedOut(event.to_be_started(true)));
         counters.stop_event(alone, 3).unwrap();
         counters.start_event(plain, 3).unwrap();

@@ -1,6 +1,8 @@
 //! Extra registers: shared, chosen, refused, written again, and restored; at every access that faults, too.
 
-use pmu_core::{CounterError, CounterSet, EventId, MsrErrorKind, ThreadEvent};
+use pmu_core::msr::MsrErrorKind;
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, EventId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;

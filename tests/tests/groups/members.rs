@@ -1,9 +1,7 @@
 //! Single events of a group, enabled and disabled: the others go on, and times and counts are those of Linux.
 
-use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId, SavedEvent,
-    ThreadEvent,
-};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

@@ -1,9 +1,8 @@
 //! A group of which a part is elsewhere, or whose counters fail: no part of it is counted.
 
-use pmu_core::{
-    CounterError, CounterSet, EventCount, GroupError, GroupId, KProfileSource, ProfileInterface,
-    SavedCounter, SavedCounters, SwitchError, ThreadEvent, WithOpenedEvents,
-};
+use pmu_core::profile::{KProfileSource, ProfileInterface, WithOpenedEvents};
+use pmu_core::thread::{SavedCounter, SavedCounters, SwitchError, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, EventCount, GroupError, GroupId};
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;

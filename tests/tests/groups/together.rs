@@ -2,7 +2,8 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterSet, Event, EventCount, EventId, GroupId, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSet, Event, EventCount, EventId, GroupId};
 use pmu_tests::enum_with_all;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;

@@ -1,8 +1,7 @@
 //! Groups that take turns, and groups of threads: whole on a processor's counters, or not at all.
 
-use pmu_core::{
-    CounterError, CounterSet, EventCount, EventId, GroupError, GroupId, SwitchError, ThreadEvent,
-};
+use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, GroupError, GroupId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;

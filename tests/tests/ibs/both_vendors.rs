@@ -4,10 +4,12 @@ use core::cell::RefCell;
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
+use pmu_core::facility::EventFacility;
+use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventFacility, EventTable, GenericEvent, MAX_COUNTERS, NotPrecise, OpenedEvents,
-    Precision, SampleParts, service,
+    EventEntry, EventTable, GenericEvent, OpenedEvents, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened};

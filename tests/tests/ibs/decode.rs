@@ -2,7 +2,7 @@
 
 use pmu_amd::ibs::registers::{IbsFetchCtl, IbsOpData, IbsOpData2, IbsOpData3};
 use pmu_amd::ibs::{IbsErratum, IbsFetchRecord, IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
-use pmu_core::{
+use pmu_core::precise::{
     AccessType, BranchOutcome, DataSource, LineState, PageSize, PreciseSample, Translation,
 };
 use pmu_tests::ibs_processor as processor;
@@ -157,7 +157,7 @@ fn a_capability_is_told_by_its_own_bit_alone() {
         assert_eq!(of(bit).data_page_size(), bit == 19, "{bit}");
     }
     // A recorded Zen 5.
-    let zen_5 = pmu_core::CpuidDump::parse(include_str!("../../data/cpuid/amd-zen5.txt"));
+    let zen_5 = pmu_core::dump::CpuidDump::parse(include_str!("../../data/cpuid/amd-zen5.txt"));
     let zen_5 = pmu_core::Snapshot::capture(&zen_5.expect("a dump"));
     let zen_5 = pmu_amd::ibs::IbsCapabilities::of(&zen_5).expect("a unit");
     assert!(zen_5.data_page_size() && !zen_5.memory_profiler());

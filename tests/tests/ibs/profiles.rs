@@ -2,10 +2,9 @@
 
 use std::sync::Mutex;
 
-use pmu_core::{
-    EventId, InterfaceError, InterruptFrame, KProfileSource, PlainFrame, ProcessorNumber,
-    SampledFrame, service,
-};
+use pmu_core::frame::{InterruptFrame, PlainFrame, ProcessorNumber, SampledFrame};
+use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::{EventId, service};
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
 };

@@ -2,7 +2,8 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterError, EventId, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, EventId};
 use pmu_virt::AmdConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 

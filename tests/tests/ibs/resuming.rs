@@ -3,7 +3,8 @@
 use core::cell::Cell;
 
 use pmu_amd::ibs::IbsKind;
-use pmu_core::{CounterError, CounterSet, NotPrecise};
+use pmu_core::precise::NotPrecise;
+use pmu_core::{CounterError, CounterSet};
 use pmu_virt::mock::{Fault, PmiFault};
 use pmu_virt::{GuestFacility, IbsConfiguration, VirtualIbs, Writer};
 
@@ -81,7 +82,8 @@ fn a_suspend_keeps_what_is_left_of_a_period() {
                 assert!(!kernel.run(&mock, left - 1), "{what}");
                 assert!(kernel.run(&mock, 1), "{what}");
             } else {
-                // In sixteens, from a random one of the first sixteen at each start; of ops, at least the shortest period.
+                // In sixteens, from a random one of the first sixteen at each start; of ops, at least the shortest
+                // period.
                 let most = if kind == IbsKind::Op { left.max(0x90) } else { left + 15 };
                 assert!(!kernel.run(&mock, left.saturating_sub(4 * 16)), "{what}");
                 assert!(kernel.run(&mock, most), "{what}");

@@ -1,7 +1,9 @@
 //! Samples: exact, alone and beside the counters, filtered, and with errata.
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
-use pmu_core::{CounterError, CounterSet, MsrAddress, MsrBackend, MsrOperation, NotPrecise};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrOperation};
+use pmu_core::precise::NotPrecise;
+use pmu_core::{CounterError, CounterSet};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::PmiFault;
 use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, Writer};

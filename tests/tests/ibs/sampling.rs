@@ -1,7 +1,8 @@
 //! Requests that a processor's units take, and those that they refuse.
 
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnits};
-use pmu_core::{CounterError, CounterId, Event, EventSelect, NotPrecise, Precision, SampleParts};
+use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::{CounterError, CounterId, Event, EventSelect};
 use pmu_tests::recorded;
 use pmu_virt::IbsConfiguration;
 

@@ -5,7 +5,8 @@ use core::cell::Cell;
 use std::collections::BTreeMap;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
-use pmu_core::{EventId, ThreadEvent};
+use pmu_core::EventId;
+use pmu_core::thread::ThreadEvent;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Fault, PmiFault};
 

@@ -3,10 +3,11 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
+use pmu_core::msr::MsrOperation;
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventStatus, EventTable, MAX_COUNTERS, MsrOperation, OpenedEvents,
-    Sample, service,
+    Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::fed_events;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr, Record};

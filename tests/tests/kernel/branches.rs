@@ -3,10 +3,11 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use pmu::core::{
-    BranchError, BranchFilter, CounterError, Event, GenericEvent, InterruptFrame, KProfileSource,
-    NoBranches, Report,
-};
+use pmu::core::branch_recording::BranchError;
+use pmu::core::branches::BranchFilter;
+use pmu::core::frame::InterruptFrame;
+use pmu::core::profile::{KProfileSource, Report};
+use pmu::core::{CounterError, Event, GenericEvent, NoBranches};
 use pmu::{Busy, PmuError};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
@@ -106,7 +107,7 @@ fn a_processors_branch_records_are_taken_once_and_given_back() {
     }));
     assert!(unwound.is_err() && !recording());
     pmu.record_branches(BranchFilter::ALL, |of| of.shut_down()).unwrap().unwrap();
-    let nothing = BranchFilter::ALL.only(pmu::core::BranchKinds::NONE);
+    let nothing = BranchFilter::ALL.only(pmu::core::branches::BranchKinds::NONE);
     let refused = PmuError::Branches(BranchError::FilterUnsupported(nothing));
     assert_eq!(pmu.record_branches(nothing, |_| ()), Err(refused));
     assert_eq!(pmu.record_branches(BranchFilter::ALL, |_| recording()), Ok(true));

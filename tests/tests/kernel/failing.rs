@@ -2,10 +2,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::core::{
-    AddSourceError, CounterError, CounterSet, Event, EventSelect, GenericEvent, InterfaceError,
-    KProfileSource, ProcessorNumber,
-};
+use pmu::core::frame::ProcessorNumber;
+use pmu::core::profile::{AddSourceError, InterfaceError, KProfileSource};
+use pmu::core::{CounterError, CounterSet, Event, EventSelect, GenericEvent};
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
 use pmu_tests::opened::running;

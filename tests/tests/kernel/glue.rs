@@ -3,10 +3,9 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::core::{
-    Event, GenericEvent, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex, Snapshot,
-    ThreadEvent,
-};
+use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu::core::thread::ThreadEvent;
+use pmu::core::{Event, GenericEvent, Snapshot};
 use pmu_glue::ax::{self, Host, TrapFrame};
 use pmu_glue::{PMU, cpu_up, dispatch, init, switch};
 use pmu_tests::deviations::snapshot;

@@ -4,10 +4,9 @@
 use core::cell::RefCell;
 
 use pmu::Kernel;
-use pmu::core::{
-    CounterError, Event, EventSource, GenericEvent, PlainFrame, RemoteCount, remote_count,
-    sample_read, user_view,
-};
+use pmu::core::frame::PlainFrame;
+use pmu::core::reading::{RemoteCount, remote_count, sample_read, user_view};
+use pmu::core::{CounterError, Event, EventSource, GenericEvent};
 use pmu::user::UserPage;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::{Configuration, IntelConfiguration};
@@ -57,8 +56,8 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     machine.happen(1, Happens::Instructions, 4 * PERIOD);
     assert_eq!(*samples.borrow(), [[(1, PERIOD), (2, 70)], [(1, 2 * PERIOD), (2, 77)]]);
     let rdpmc = |index| {
-        let counter = pmu::core::PmcIndex::new(index);
-        machine.on(1, || pmu::core::MsrBackend::read_pmc(&World::msr(), counter)).unwrap()
+        let counter = pmu::core::msr::PmcIndex::new(index);
+        machine.on(1, || pmu::core::msr::MsrBackend::read_pmc(&World::msr(), counter)).unwrap()
     };
     let read = LinuxPage::of(page).read(rdpmc, || 0).unwrap();
     assert_eq!(read.value, 5 * PERIOD);

@@ -3,10 +3,10 @@
 use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pmu::core::{
-    Claim, CounterId, CounterSet, Event, EventSelect, EventStatus, GenericEvent, InterruptFrame,
-    KProfileSource, PlainFrame, SavedEvent, ThreadEvent,
-};
+use pmu::core::frame::{InterruptFrame, PlainFrame};
+use pmu::core::profile::KProfileSource;
+use pmu::core::thread::{SavedEvent, ThreadEvent};
+use pmu::core::{Claim, CounterId, CounterSet, Event, EventSelect, EventStatus, GenericEvent};
 use pmu::{PmuError, Profiled};
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 use pmu_tests::opened::{processors, running};

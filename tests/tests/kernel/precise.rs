@@ -4,10 +4,10 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
 
 use pmu::amd::ibs::IbsSampling;
-use pmu::core::{
-    BranchFilter, CounterError, Event, EventId, EventSelect, NotPrecise, PlainFrame, Platform,
-    Precision,
-};
+use pmu::core::branches::BranchFilter;
+use pmu::core::frame::PlainFrame;
+use pmu::core::precise::{NotPrecise, Precision};
+use pmu::core::{CounterError, Event, EventId, EventSelect, Platform};
 use pmu::intel::precise::{NoPrecise, PreciseThreshold};
 use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
 use pmu_virt::mock::{MockMsr, ProcessMemory};

@@ -5,7 +5,8 @@ use core::cell::RefCell;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::PmuError;
-use pmu::core::{CounterSet, Event, GenericEvent, KProfileSource};
+use pmu::core::profile::KProfileSource;
+use pmu::core::{CounterSet, Event, GenericEvent};
 use pmu_tests::opened::{Random, running};
 use pmu_virt::mock::Fault;
 

@@ -2,7 +2,8 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu::core::{CounterError, Event, EventSelect, PlainFrame, Platform};
+use pmu::core::frame::PlainFrame;
+use pmu::core::{CounterError, Event, EventSelect, Platform};
 use pmu::{CounterReloads, Kernel, Pmu};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{

@@ -6,7 +6,9 @@ use std::sync::Mutex;
 
 use pmu::PmuError;
 use pmu::amd::ibs::IbsSampling;
-use pmu::core::{Event, GenericEvent, InterruptFrame, KProfileSource};
+use pmu::core::frame::InterruptFrame;
+use pmu::core::profile::KProfileSource;
+use pmu::core::{Event, GenericEvent};
 use pmu_tests::opened::processors;
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, FedOp};

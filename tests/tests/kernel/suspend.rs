@@ -3,10 +3,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::PmuError;
-use pmu::core::{
-    Event, EventCount, EventStatus, GenericEvent, InterfaceError, KProfileSource, ProcessorNumber,
-    SavedEvent, ThreadEvent,
-};
+use pmu::core::frame::ProcessorNumber;
+use pmu::core::profile::{InterfaceError, KProfileSource};
+use pmu::core::thread::{SavedEvent, ThreadEvent};
+use pmu::core::{Event, EventCount, EventStatus, GenericEvent};
 use pmu_kprofile::ProfileError;
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::{Deviations, Fault};

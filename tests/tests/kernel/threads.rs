@@ -6,7 +6,8 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use pmu::core::{Event, GenericEvent, PlainFrame, Platform, Snapshot};
+use pmu::core::frame::PlainFrame;
+use pmu::core::{Event, GenericEvent, Platform, Snapshot};
 use pmu::{Kernel, Pmu};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};

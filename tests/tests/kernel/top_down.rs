@@ -6,9 +6,8 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::rc::Rc;
 
-use pmu::core::{
-    Claim, CounterError, Event, EventSelect, GenericEvent, GroupError, SavedEvent, ThreadEvent,
-};
+use pmu::core::thread::{SavedEvent, ThreadEvent};
+use pmu::core::{Claim, CounterError, Event, EventSelect, GenericEvent, GroupError};
 use pmu::intel::topdown::{NoTopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu::{Busy, PmuError};
 use pmu_tests::opened::{Mock, running};

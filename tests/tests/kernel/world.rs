@@ -2,7 +2,10 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
-use pmu::core::{CoreCounters, CoreThread, EventOverflow, PlainFrame, Platform, Report, Snapshot};
+use pmu::core::frame::PlainFrame;
+use pmu::core::profile::Report;
+use pmu::core::shared_core::{CoreCounters, CoreThread};
+use pmu::core::{EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts};
 use pmu_tests::deviations::snapshot;

@@ -1,7 +1,7 @@
 //! `KPROFILE` as untrusted bytes: decoded or refused.
 
 use super::layouts::{distinctive, groups, kinds, members};
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{Affinity, PointerWidth};

@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Mutex;
 
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::CreateError::{self, EmptyBuffer};
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::{

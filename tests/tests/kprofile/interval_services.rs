@@ -1,6 +1,7 @@
 //! `NtQueryIntervalProfile` and `NtSetIntervalProfile`: the statuses, the effects and the records of each version.
 
-use pmu_core::{DefaultInterface, IntervalLimits, KProfileSource, NtStatus, ProfileInterface};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::{Nt351, Vista, Windows8};
 use pmu_kprofile::trace::{

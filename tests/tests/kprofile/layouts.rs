@@ -1,6 +1,6 @@
 //! The layouts of `KPROFILE` by the data file, and a profile for each.
 
-use pmu_core::KProfileSource;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::compat::kprofile::{KProfile, ListEntry, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{Affinity, PointerWidth};

@@ -4,7 +4,8 @@ use core::sync::atomic::AtomicU32;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, OnceLock};
 
-use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::WindowsVersion::{Nt351, Windows8};
 use pmu_kprofile::{
     Affinity, BasicProfile, DispatchOutcome, ProfileCallback, ProfileError, ProfileObject,

@@ -7,7 +7,8 @@ use std::panic::catch_unwind;
 use std::thread;
 
 use super::mailbox_machine::*;
-use pmu_core::{InterfaceError, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::InterfaceError;
 use pmu_kprofile::{
     Affinity, BasicProfile, Mailbox, ProfileError, ProfileHardware, ProfileObject, Profiles,
     Remote, RemoteProcessors, SourceRequest,

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{Affinity, Mailbox, RemoteProcessors, SourceRequest};
 
 pub(crate) const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -113,7 +114,7 @@ pub(crate) fn running(machine: &Machine) -> Vec<(usize, u32)> {
 
 /// As many sources as can run on a processor: one for each counter, and time.
 pub(crate) fn sources() -> impl Iterator<Item = KProfileSource> {
-    (0x19..).filter_map(KProfileSource::new).take(pmu_core::MAX_COUNTERS).chain([SOURCE])
+    (0x19..).filter_map(KProfileSource::new).take(pmu_core::registers::MAX_COUNTERS).chain([SOURCE])
 }
 
 /// A processor that serves and waits in its own way.

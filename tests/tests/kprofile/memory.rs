@@ -13,10 +13,11 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::convert::Infallible;
 
-use pmu_core::{
-    CounterMemory, CounterSlot, InterfaceError, Interval, KProfileSource, MsrAddress, MsrBackend,
-    MsrUpdate, Platform, PmcIndex, ProcessorNumber, ProfileInterface, TimerUnavailable,
-};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::interval::Interval;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
+use pmu_core::{CounterMemory, CounterSlot, Platform, TimerUnavailable};
 use pmu_intel::Emon;
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules, ThisProcessor,

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu_core::{AddedSources, InterfaceError, InterruptFrame, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource};
 use pmu_kprofile::CreateError::{
     self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
     SegmentWithoutProcess, UnsupportedSource,

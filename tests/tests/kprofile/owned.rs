@@ -3,9 +3,8 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use pmu_core::{
-    InterfaceError, InterruptFrame, KProfileSource, NtStatus, ProcessId, ProcessorNumber,
-};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource, NtStatus};
 use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{
     Affinity, BasicProfile, Handle, ListedProfile, ProfileError, ProfileHardware, ProfileObject,

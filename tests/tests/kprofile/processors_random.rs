@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pmu_core::ProcessorNumber;
+use pmu_core::frame::ProcessorNumber;
 use pmu_kprofile::WindowsVersion::Windows2000;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileError, ProfileObject, Profiles};
 use pmu_tests::kprofile::{Machine, REFUSAL, active, buffer, leak, request, source, x64};

@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
-use pmu_core::{InterruptFrame, KProfileSource, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::WindowsVersion::{self, Windows8, Windows10v2004};
 use pmu_kprofile::{
     Affinity, BasicProfile, DispatchOutcome, ProfileCallback, ProfileError, ProfileObject,

@@ -1,7 +1,7 @@
 //! The source list that Windows returns, against the data files.
 
 use pmu_amd::Amd64;
-use pmu_core::{DefaultInterface, KProfileSource, ProfileInterface};
+use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{
     SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list,

@@ -1,6 +1,6 @@
 //! Windows' numbers, against the data files: status values; classes, bug checks and rights.
 
-use pmu_core::{NtStatus, classes};
+use pmu_core::profile::{NtStatus, classes};
 use pmu_tests::data;
 
 #[test]

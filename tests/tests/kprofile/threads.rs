@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use std::time::Instant;
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileCallback, ProfileHardware, ProfileObject, Profiles, Rules,
 };

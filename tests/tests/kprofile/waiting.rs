@@ -6,7 +6,8 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::panic::catch_unwind;
 use std::sync::{Arc, Mutex};
 
-use pmu_core::{InterfaceError, InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::object::bucket::Bucket;
 use pmu_kprofile::{
     Affinity, BasicProfile, CreateError, DispatchOutcome, ProfileError, ProfileHardware,

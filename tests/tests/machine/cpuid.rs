@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use pmu_amd::Amd64;
-use pmu_core::{CpuidDump, NoInterface, Snapshot};
+use pmu_core::dump::CpuidDump;
+use pmu_core::{NoInterface, Snapshot};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 use pmu_tests::{Row, data};
 
@@ -188,7 +189,7 @@ mod choice {
     /// A source is supported if its event's bit is meaningful and clear; the timer always.
     #[test]
     fn emon_supports_a_source_by_its_event_bit() {
-        use pmu_core::ProfileInterface;
+        use pmu_core::profile::ProfileInterface;
         for length in 1..=8u32 {
             for unavailable in 0..0x80u32 {
                 let unavailable = unavailable << 1;

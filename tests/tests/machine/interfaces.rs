@@ -4,10 +4,11 @@ use core::sync::atomic::Ordering;
 
 use pmu::Machine;
 use pmu_amd::{Amd64, Generation, Zen};
+use pmu_core::profile::SourceInterface;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, GenericEvent, NoInterface, OpenedEvents, Snapshot, SourceInterface,
+    EventSelect, EventTable, GenericEvent, NoInterface, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, result};

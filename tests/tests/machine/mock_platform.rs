@@ -1,9 +1,8 @@
 //! The mock as a platform: its profile timer, and latched interrupts.
 
-use pmu_core::{
-    CounterMemory, CounterSlot, KProfileSource, MsrAddress, MsrBackend, Platform, ProfileInterface,
-    TimerUnavailable,
-};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::{CounterMemory, CounterSlot, Platform, TimerUnavailable};
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};

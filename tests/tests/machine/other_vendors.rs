@@ -6,11 +6,14 @@ use std::fs;
 use std::path::Path;
 
 use pmu::Machine;
+use pmu::core::clocks::Clocks;
+use pmu::core::dump::CpuidDump;
+use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
-    Claim, Clocks, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, CpuidDump, Event, EventEntry, EventSelect, EventTable, GenericEvent,
-    KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, NoInterface,
-    PmcIndex, ProfileInterface, Snapshot, SourceInterface,
+    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
+    Event, EventEntry, EventSelect, EventTable, GenericEvent, NoInterface, Snapshot,
 };
 use pmu::{Watchdog, core::service};
 use pmu_tests::{FakePlatform, RegisterFile};

@@ -3,10 +3,8 @@
 use core::cell::RefCell;
 
 use pmu::Machine;
-use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, InterfaceError, KProfileSource, NoInterface,
-    ProfileInterface, Snapshot, SourceInterface,
-};
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, SourceInterface};
+use pmu_core::{Claim, CounterError, CounterSession, CounterSet, NoInterface, Snapshot};
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor, recorded, result};
 use pmu_virt::mock::Deviations;
@@ -28,7 +26,8 @@ fn a_machine_reports_the_overflows_of_its_interface() {
         let (memory, mock) = (Memory::new(), processor.mock());
         let told = RefCell::new(Vec::new());
         let handler = |mock: &Mock<'_>| {
-            let count = |overflow: pmu_core::Overflow| told.borrow_mut().push(overflow.source);
+            let count =
+                |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
             machine.service(mock, mock, &memory, count).unwrap();
         };
         mock.on_interrupt(&handler);
@@ -54,7 +53,7 @@ fn a_zens_own_sources_are_reported() {
     assert!(matches!(machine, Machine::Zen(_)), "{machine:?}");
     let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
     let handler = |mock: &Mock<'_>| {
-        let count = |overflow: pmu_core::Overflow| told.borrow_mut().push(overflow.source);
+        let count = |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
         machine.service(mock, mock, &memory, count).unwrap();
     };
     mock.on_interrupt(&handler);

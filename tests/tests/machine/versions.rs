@@ -2,10 +2,14 @@
 
 use pmu::Machine;
 use pmu_amd::Amd64;
+use pmu_core::dump::CpuidDump;
+use pmu_core::profile::{
+    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileInterface, ProfileSource,
+    SourceInterface,
+};
+use pmu_core::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, CounterId, CounterMemory, CounterSet, CounterSlot,
-    CpuidDump, EventSelect, HalInterface, KProfileSource, NoInterface, PointerWidth,
-    ProfileInterface, ProfileSource, Rules, Snapshot, SourceInterface, WindowsVersion,
+    CounterId, CounterMemory, CounterSet, CounterSlot, EventSelect, NoInterface, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;

@@ -8,10 +8,10 @@ use super::events::*;
 use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
-use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, KProfileSource, MAX_COUNTERS,
-    ProfileInterface, Report, SavedCounter, SavedCounters, ThreadEvent, WithOpenedEvents,
-};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
+use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit};
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::opened::{self, Mock, Table, raw, running};
@@ -110,7 +110,7 @@ fn interrupt<I: ProfileInterface>(
     let context =
         format!("{operation:?}, {plan:?}, {on_fixed}, {configuration:?}, {freezing}, {deviations}");
     // A source whose event is none of the others.
-    let key_of = |row: &pmu_core::ProfileSource| {
+    let key_of = |row: &pmu_core::profile::ProfileSource| {
         EventKey::of_select(configuration.vendor(), row.select().select_bits())
     };
     let others = opened::KINDS.map(|(event, unit_mask)| EventKey::general(event.into(), unit_mask));

@@ -5,10 +5,10 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::world::{Accesses, World};
+use pmu_core::lending::{GuestControl, guest_control};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, GuestControl,
-    MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex, guest_control,
-    service,
+    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;

@@ -8,8 +8,9 @@ use core::cell::Cell;
 
 use super::world::{Accesses, World};
 use pmu::Watchdog;
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, ThreadEvent, service,
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;

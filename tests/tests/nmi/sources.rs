@@ -3,10 +3,10 @@
 use super::world::{Accesses, World};
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
-use pmu_core::{
-    Claim, CounterMemory, CounterSlot, InterruptFrame, KProfileSource, Overflow, ProcessId,
-    ProcessorNumber, ProfileInterface, SavedCounter, SavedCounters, Snapshot,
-};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{Claim, CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};

@@ -2,9 +2,9 @@
 
 use core::cell::RefCell;
 
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, KProfileSource,
-    OpenedEvents, ProfileInterface, Report, WithOpenedEvents, service,
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, OpenedEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;

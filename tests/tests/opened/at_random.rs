@@ -3,7 +3,9 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterSet, Event, EventId, OpenedEvents, ThreadEvent, guest_control, service};
+use pmu_core::lending::guest_control;
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSet, Event, EventId, OpenedEvents, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};

@@ -1,9 +1,10 @@
 //! Refusals of opened events, each with its error, and without an effect.
 
+use pmu_core::profile::ProfileInterface;
+use pmu_core::thread::{SwitchError, ThreadEvent};
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
-    EventSelect, EventTable, GenericEvent, OpenedEvents, ProfileInterface, Snapshot, SwitchError,
-    ThreadEvent,
+    EventSelect, EventTable, GenericEvent, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;

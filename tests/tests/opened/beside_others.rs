@@ -2,11 +2,12 @@
 //! sources on the same processor.
 
 use core::cell::{Cell, RefCell};
+use pmu_core::msr::MsrOperation;
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
     CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventTable,
-    KProfileSource, MsrOperation, OpenedEvents, ProfileInterface, Report, WithOpenedEvents,
-    service, stop_all,
+    OpenedEvents, service, stop_all,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;

@@ -3,10 +3,9 @@
 
 use core::cell::Cell;
 
-use pmu_core::{
-    Claim, CounterMemory, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, OpenedEvents,
-    ThreadEvent, service,
-};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, OpenedEvents, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::EventKey;

@@ -3,7 +3,8 @@
 
 use core::cell::RefCell;
 
-use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, ThreadEvent, service};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;
 use pmu_tests::opened::*;

@@ -2,9 +2,11 @@
 
 use core::cell::RefCell;
 
+use pmu_core::lending::{GuestControl, guest_control};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSet, Event, EventId, EventOverflow, EventTable,
-    GuestControl, OpenedEvents, ThreadEvent, guest_control, service,
+    OpenedEvents, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;

@@ -3,9 +3,8 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use pmu_core::{
-    CounterError, CounterSet, EventCount, EventId, OpenedEvents, RemoteCount, remote_count, service,
-};
+use pmu_core::reading::{RemoteCount, remote_count};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, OpenedEvents, service};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};

@@ -2,9 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::reading::sample_read;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterError, CounterSet, Event, EventCount, EventId, EventSource, GroupError, OpenedEvents,
-    SavedEvent, ThreadEvent, sample_read, service,
+    service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;

@@ -2,8 +2,9 @@
 
 use core::cell::RefCell;
 
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    Claim, CounterError, EventCount, EventOverflow, EventStatus, OpenedEvents, ThreadEvent, service,
+    Claim, CounterError, EventCount, EventOverflow, EventStatus, OpenedEvents, service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};

@@ -2,10 +2,12 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::profile::{
+    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, WithAddedSources,
+    WithOpenedEvents,
+};
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, CounterError, CounterSet, EventId, EventOverflow,
-    EventSelect, KProfileSource, OpenedEvents, ProfileSource, WithAddedSources, WithOpenedEvents,
-    service,
+    CounterError, CounterSet, EventId, EventOverflow, EventSelect, OpenedEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;

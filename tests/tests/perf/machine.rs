@@ -2,7 +2,8 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu::core::{PlainFrame, Platform, Snapshot};
+use pmu::core::frame::PlainFrame;
+use pmu::core::{Platform, Snapshot};
 use pmu::{Interrupted, Kernel};
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};

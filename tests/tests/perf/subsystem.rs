@@ -3,10 +3,9 @@
 
 use core::cell::RefCell;
 
-use pmu::core::{
-    CounterError, Event, EventCount, EventId, EventSource, GroupId, InterruptFrame, SavedEvent,
-    ThreadEvent,
-};
+use pmu::core::frame::InterruptFrame;
+use pmu::core::thread::{SavedEvent, ThreadEvent};
+use pmu::core::{CounterError, Event, EventCount, EventId, EventSource, GroupId};
 use pmu::perf::{PerfEventAttr, errno};
 use pmu::{
     BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuError, PmuSample, PreciseRecords,

@@ -3,9 +3,9 @@
 
 use core::cell::RefCell;
 
-use pmu_core::{
-    CounterSet, Event, EventId, EventStatus, GroupId, SavedEvent, ThreadEvent, sample_read,
-};
+use pmu_core::reading::sample_read;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::{CounterSet, Event, EventId, EventStatus, GroupId};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::{Random, happened, raw};
 

@@ -4,10 +4,15 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
+use pmu_core::facility::EventFacility;
+use pmu_core::lending::guest_control;
+use pmu_core::precise::SampleParts;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::reload::{AutoCounterReload, ReloadMemory};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    AutoCounterReload, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    EventEntry, EventFacility, EventTable, MAX_COUNTERS, OpenedEvents, ReloadMemory, Sample,
-    SampleParts, ThreadEvent, guest_control, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable,
+    OpenedEvents, Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened, raw};

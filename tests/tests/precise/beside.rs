@@ -1,6 +1,8 @@
 //! Records beside what else a processor does: events of different records, periods in parts, and guests.
 
-use pmu_core::{CounterId, CounterSet, Event, EventSelect, SampleParts, guest_control};
+use pmu_core::lending::guest_control;
+use pmu_core::precise::SampleParts;
+use pmu_core::{CounterId, CounterSet, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
 
 use crate::scene::*;

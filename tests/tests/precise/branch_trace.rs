@@ -4,9 +4,11 @@ use core::cell::{Cell, RefCell};
 use core::ptr;
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::branches::Branch;
+use pmu_core::facility::EventFacility;
 use pmu_core::{
-    Branch, CounterError, CounterSession, CounterSet, CounterUnit, EventFacility, EventTable,
-    OpenedEvents, Sample, service,
+    CounterError, CounterSession, CounterSet, CounterUnit, EventTable, OpenedEvents, Sample,
+    service,
 };
 use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit, TracedBranches};
 use pmu_intel::precise::Pebs;

@@ -4,7 +4,9 @@
 use core::cell::RefCell;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{InterruptFrame, ProcessorNumber, Rules, Sample, WindowsVersion, service};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::windows::{Rules, WindowsVersion};
+use pmu_core::{Sample, service};
 use pmu_intel::debug_store::{
     CallerMode, ControlAreaError, DebugStoreSupport, ProcessorProfileControl,
 };
@@ -153,7 +155,7 @@ impl InterruptFrame for Frame {
         pmu_tests::kprofile::processor(0, 0)
     }
 
-    fn process(&self) -> Option<pmu_core::ProcessId> {
+    fn process(&self) -> Option<pmu_core::frame::ProcessId> {
         None
     }
 

@@ -1,7 +1,8 @@
 //! Cycles, of which few processors write records: an event that happens in each cycle is recorded in their place.
 
+use pmu_core::precise::{NotPrecise, Precision};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterError, Event, EventSelect, GenericEvent, NotPrecise, Precision, Snapshot};
+use pmu_core::{CounterError, Event, EventSelect, GenericEvent, Snapshot};
 
 use crate::scene::*;
 use crate::support::*;

@@ -1,6 +1,7 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_core::{CounterError, CounterSet, Event, GroupId, Sample, SwitchError, ThreadEvent};
+use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, Event, GroupId, Sample};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;

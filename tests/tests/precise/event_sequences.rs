@@ -4,7 +4,8 @@
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use pmu_core::{EventId, GroupId, SavedEvent, ThreadEvent};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::{EventId, GroupId};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::VirtualPmu;

@@ -1,9 +1,8 @@
 //! A precise event does all that a plain event does.
 
-use pmu_core::{
-    CounterError, CounterSession, CounterSet, EventTable, GroupId, NotPrecise, OpenedEvents,
-    SavedEvent, ThreadEvent,
-};
+use pmu_core::precise::NotPrecise;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::{CounterError, CounterSession, CounterSet, EventTable, GroupId, OpenedEvents};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::opened::raw;
 use pmu_virt::mock::PmiFault;

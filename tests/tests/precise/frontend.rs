@@ -1,6 +1,8 @@
 //! Front-end events, whose condition is in a register of its own.
 
-use pmu_core::{CounterError, Event, EventSelect, MsrAddress, NotPrecise, Precision};
+use pmu_core::msr::MsrAddress;
+use pmu_core::precise::{NotPrecise, Precision};
+use pmu_core::{CounterError, Event, EventSelect};
 
 use crate::scene::*;
 use crate::support::*;

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::{CounterError, Event, EventSelect, Precision, ThreadEvent};
+use pmu_core::precise::Precision;
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::mock::PmiFault;
 use pmu_virt::{FedRecord, FedRegisters, Privilege};

@@ -1,8 +1,8 @@
 //! Loads that are sampled by their latency.
 
-use pmu_core::{
-    CounterError, DataSource, Event, EventSelect, MsrAddress, NotPrecise, Precision, SampleParts,
-};
+use pmu_core::msr::MsrAddress;
+use pmu_core::precise::{DataSource, NotPrecise, Precision, SampleParts};
+use pmu_core::{CounterError, Event, EventSelect};
 use pmu_virt::mock::PmiFault;
 
 use crate::scene::*;
@@ -193,7 +193,7 @@ fn skylake_filters_by_a_bit_of_the_enable_register_and_decodes_the_source() {
     // 0x34: the third-level cache, a page walk, a lock.
     assert_eq!((access.source, access.latency), (Some(DataSource::L3), Some(55)));
     assert_eq!((access.locked, access.address), (Some(true), Some(0x7000)));
-    assert_eq!(access.translation, Some(pmu_core::Translation::PageWalk));
+    assert_eq!(access.translation, Some(pmu_core::precise::Translation::PageWalk));
     assert!(access.load && !access.store);
     assert_eq!(samples[0].address, Some(address(0)));
 }

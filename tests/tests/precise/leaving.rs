@@ -3,9 +3,11 @@
 
 use core::cell::Cell;
 
+use pmu_core::facility::{EventFacility, Facility, Running, RunningEvent, Unsettled};
+use pmu_core::msr::{MsrBackend, MsrFault};
+use pmu_core::thread::Waiting;
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, EventFacility, EventSource, EventTable, Facility,
-    MsrBackend, MsrFault, OpenedEvents, Running, RunningEvent, Sample, Unsettled, Waiting, service,
+    CounterId, CounterSession, CounterSet, EventSource, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_intel::precise::Pebs;
 use pmu_tests::StateRegisters;
@@ -87,7 +89,7 @@ const LEAVING: [(&str, Leaving); 3] = [
     ("stop", |session, event| session.stop_event(event, 0).unwrap()),
     ("turn", |session, _| session.rotate(0).unwrap()),
     ("switch", |session, event| {
-        let mut thread = [pmu_core::ThreadEvent::Opened(event)];
+        let mut thread = [pmu_core::thread::ThreadEvent::Opened(event)];
         session.switch_out(&mut thread, 0, |_| ()).unwrap();
     }),
 ];

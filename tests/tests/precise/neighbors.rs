@@ -1,6 +1,7 @@
 //! Precise events beside other users of the counters and of the interrupt.
 
-use pmu_core::{CounterError, CounterSet, Event, EventSelect, Precision};
+use pmu_core::precise::Precision;
+use pmu_core::{CounterError, CounterSet, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};
@@ -10,7 +11,7 @@ use crate::support::*;
 
 /// `IA32_PERF_GLOBAL_STATUS`.
 // SAFETY: the mock's registers are numbers.
-const STATUS: pmu_core::MsrAddress = unsafe { pmu_core::MsrAddress::new(0x38E) };
+const STATUS: pmu_core::msr::MsrAddress = unsafe { pmu_core::msr::MsrAddress::new(0x38E) };
 
 /// The tag of a plain event.
 const PLAIN: u64 = 2;
@@ -265,7 +266,7 @@ fn a_late_interrupt_is_claimed_whatever_was_stopped_meanwhile() {
             scene.drain(&mut session);
             session.shut_down().unwrap();
             while scene.mock.interrupts() == 0 {
-                let _ = pmu_core::MsrBackend::read(scene.mock, STATUS);
+                let _ = pmu_core::msr::MsrBackend::read(scene.mock, STATUS);
             }
             assert_eq!((scene.unknown.get(), scene.faulted.get()), (0, 0), "{what}");
             scene.all_reported(&what);

@@ -2,7 +2,9 @@
 
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::{CounterError, CounterSet, Event, EventSelect, Precision, SampleParts, ThreadEvent};
+use pmu_core::precise::{Precision, SampleParts};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, Event, EventSelect};
 use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory};
 use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};

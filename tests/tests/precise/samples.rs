@@ -1,6 +1,7 @@
 //! Records that a processor writes come back whole.
 
-use pmu_core::{CounterError, CounterSet, NotPrecise, Precision, SampleParts};
+use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::{CounterError, CounterSet};
 use pmu_intel::precise::{GeneralRegister, PreciseFormat, PreciseThreshold};
 use pmu_tests::opened::raw;
 use pmu_virt::Read;

@@ -3,10 +3,14 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::facility::EventFacility;
+use pmu_core::msr::MsrAddress;
+use pmu_core::precise::{PreciseSample, Precision};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventFacility, EventId, EventTable, GroupId, MAX_COUNTERS, MsrAddress, OpenedEvents,
-    PreciseSample, Precision, Sample, SavedEvent, Snapshot, ThreadEvent, service,
+    EventId, EventTable, GroupId, OpenedEvents, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
@@ -166,7 +170,7 @@ impl Scene {
     #[track_caller]
     pub(crate) fn drain(&'static self, session: &mut Session) {
         // An overflow may come before this access.
-        let _ = pmu_core::MsrBackend::read(self.mock, status());
+        let _ = pmu_core::msr::MsrBackend::read(self.mock, status());
         session.report_samples(|sample| self.note(&sample)).expect(self.processor.name);
     }
 

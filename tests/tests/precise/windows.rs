@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::SampleParts;
+use pmu_core::precise::SampleParts;
 use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::mock::Fault;
 use pmu_virt::{FedBranch, FedBranchKind, Privilege};

@@ -2,10 +2,12 @@
 
 use core::cell::RefCell;
 
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+use pmu_core::facility::EventFacility;
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchSlot, Branches, CounterMemory, CounterSession, CounterSet,
-    CounterSlot, EventEntry, EventFacility, EventTable, MAX_COUNTERS, OpenedEvents, Sample,
-    service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{happened, raw};

@@ -2,9 +2,8 @@
 
 use core::cell::Cell;
 
-use pmu_core::{
-    CounterError, CounterSession, CounterSet, Event, OpenedEvents, SavedEvent, ThreadEvent,
-};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::{CounterError, CounterSession, CounterSet, Event, OpenedEvents};
 use pmu_tests::opened::Random;
 use pmu_virt::ReloadConfiguration;
 use pmu_virt::mock::Fault;

@@ -2,10 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::{
-    AutoCounterReload, Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventOverflow, EventSelect, EventTable, MAX_COUNTERS, OpenedEvents,
-    ReloadMemory, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
+    EventOverflow, EventSelect, EventTable, OpenedEvents, service,
 };
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -53,7 +54,7 @@ pub(crate) fn pass(mock: &Mock<'_>, counts: &[(usize, u64)]) {
 pub(crate) struct Kernel {
     pub(crate) freezing: bool,
     pub(crate) unit: CounterUnit,
-    pub(crate) reload: pmu_core::CounterReload,
+    pub(crate) reload: pmu_core::reload::CounterReload,
     pub(crate) reloads: ReloadMemory,
     pub(crate) memory: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(crate) table: EventTable<[EventEntry; 12]>,

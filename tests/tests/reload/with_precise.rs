@@ -3,10 +3,9 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
-use pmu_core::{
-    AutoCounterReload, Claim, CounterSession, CounterSet, EventTable, OpenedEvents, Precision,
-    service,
-};
+use pmu_core::precise::Precision;
+use pmu_core::reload::AutoCounterReload;
+use pmu_core::{Claim, CounterSession, CounterSet, EventTable, OpenedEvents, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::Random;
 use pmu_virt::mock::ProcessMemory;

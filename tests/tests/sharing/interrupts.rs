@@ -2,7 +2,8 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::{Claim, Overflow, ProfileInterface};
+use pmu_core::Claim;
+use pmu_core::profile::{Overflow, ProfileInterface};
 use pmu_tests::{FakePlatform, RegisterFile};
 
 #[test]

@@ -1,9 +1,10 @@
 //! Leftovers of a predecessor: precise sampling of fixed counters, and status bits that belong to no counter.
 
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, OpenedEvents, PmcIndex,
-    Snapshot, stop_all,
+    OpenedEvents, Snapshot, stop_all,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 

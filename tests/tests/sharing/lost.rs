@@ -2,11 +2,11 @@
 
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::msr::MsrOperation;
+use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{
-    CounterError, CounterSet, InterfaceError, MsrOperation, Overflow, ProfileInterface,
-    SavedCounter, SavedCounters,
-};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, CounterSet};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;

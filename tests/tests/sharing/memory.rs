@@ -2,10 +2,9 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, ProfileInterface,
-    SavedCounter, SavedCounters,
-};
+use pmu_core::profile::{InterfaceError, ProfileInterface};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot};
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
 
 #[test]

@@ -3,7 +3,9 @@
 use super::support;
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::{CounterError, InterfaceError, ProfileInterface, SavedCounter, SavedCounters};
+use pmu_core::CounterError;
+use pmu_core::profile::{InterfaceError, ProfileInterface};
+use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;

@@ -3,11 +3,12 @@
 use super::support;
 use super::support::*;
 use pmu_amd::Amd64;
+use pmu_core::msr::MsrOperation;
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, SourceInterface};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
-use pmu_core::{
-    CounterError, InterfaceError, KProfileSource, MAX_COUNTERS, MsrOperation, ProfileInterface,
-    SavedCounter, SavedCounters, Snapshot, SourceInterface,
-};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 

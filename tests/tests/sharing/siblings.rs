@@ -1,9 +1,11 @@
 //! Two logical processors of a core, whose memory events corrupt each other's counters: they are scheduled exclusively.
 
+use pmu_core::profile::{KProfileSource, WithOpenedEvents};
+use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore, WithSharedCore};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CoreCounters, CoreThread, CounterError, CounterId, CounterSession, CounterSet, Event, EventId,
-    EventStatus, KProfileSource, OnSharedCore, OpenedEvents, Snapshot, ThreadEvent,
-    WithOpenedEvents, WithSharedCore,
+    CounterError, CounterId, CounterSession, CounterSet, Event, EventId, EventStatus, OpenedEvents,
+    Snapshot,
 };
 use pmu_intel::SiblingErratum;
 use pmu_tests::opened::*;

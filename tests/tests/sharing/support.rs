@@ -1,6 +1,8 @@
 //! An Intel driver on plain registers, beside other owners.
 
-use pmu_core::{CounterMemory, CounterSlot, KProfileSource, MAX_COUNTERS, Snapshot};
+use pmu_core::profile::KProfileSource;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 

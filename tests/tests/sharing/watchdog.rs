@@ -3,9 +3,10 @@
 use core::cell::Cell;
 
 use pmu::Watchdog;
+use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, MAX_COUNTERS, OpenedEvents, Snapshot, service,
+    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;

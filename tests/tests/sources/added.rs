@@ -4,13 +4,15 @@
 use core::cell::RefCell;
 use core::num::NonZeroU64;
 
-use pmu_core::{
-    AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterId,
-    CounterSet, Event, EventSelect, GenericEvent, InterfaceError, IntervalLimits, IntervalUnit,
-    KProfileSource, Overflow, PointerWidth, ProfileInterface, ProfileSource, Report, Rules,
-    SavedCounter, SavedCounters, Session, Snapshot, SourceInterface, WindowsVersion,
+use pmu_core::interval::{IntervalLimits, IntervalUnit};
+use pmu_core::profile::{
+    AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, InterfaceError,
+    KProfileSource, Overflow, ProfileInterface, ProfileSource, Report, Session, SourceInterface,
     WithAddedSources, WithOpenedEvents,
 };
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
+use pmu_core::{CounterError, CounterId, CounterSet, Event, EventSelect, GenericEvent, Snapshot};
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;

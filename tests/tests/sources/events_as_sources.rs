@@ -3,11 +3,12 @@
 use core::cell::RefCell;
 
 use pmu::Machine;
-use pmu_core::{
-    AddSourceError, AddedSlot, AddedSource, AddedSources, CounterSet, Event, EventSelect,
-    GenericEvent, InterfaceError, IntervalLimits, KProfileSource, Overflow, ProfileInterface,
-    ProfileSource, Report, WithAddedSources, WithOpenedEvents,
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{
+    AddSourceError, AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow,
+    ProfileInterface, ProfileSource, Report, WithAddedSources, WithOpenedEvents,
 };
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::intel_processor;
 use pmu_tests::opened::{self, Memory, Mock, Table, processors};

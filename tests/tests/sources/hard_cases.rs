@@ -3,11 +3,11 @@
 use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
 
-use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, DefaultInterface, InterfaceError,
-    KProfileSource, MAX_COUNTERS, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation,
-    ProfileInterface, SavedCounter, SavedCounters, Snapshot,
-};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{Claim, CounterError, CounterMemory, CounterSet, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::{FakePlatform, Fault as FileFault, RegisterFile, intel_processor};

@@ -1,7 +1,7 @@
 //! Sources by their names, the documents' and Windows', against the data files.
 
 use pmu_amd::Amd64;
-use pmu_core::{DefaultInterface, ProfileInterface};
+use pmu_core::profile::{DefaultInterface, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 

@@ -3,10 +3,12 @@
 use core::cell::Cell;
 
 use pmu_amd::{Amd64, Generation, Zen};
-use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, InterfaceError, KProfileSource,
-    MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters, WithOpenedEvents,
+use pmu_core::profile::{
+    InterfaceError, KProfileSource, ProfileInterface, Report, WithOpenedEvents,
 };
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot};
 use pmu_intel::Emon;
 use pmu_tests::opened::{self, Processor};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};

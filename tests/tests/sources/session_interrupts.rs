@@ -3,10 +3,9 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_amd::Amd64;
+use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{
-    CounterMemory, CounterSet, InterfaceError, Overflow, ProfileInterface, ServiceError,
-};
+use pmu_core::{CounterMemory, CounterSet, ServiceError};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
 const WIDTH: u64 = (1 << 48) - 1;

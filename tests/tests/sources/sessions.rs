@@ -5,12 +5,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::support::*;
 use pmu_amd::Amd64;
-use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
-use pmu_core::{
-    Availability, Counter, CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit,
-    DefaultInterface, InterfaceError, KProfileSource, MsrOperation, NtStatus, ProfileInterface,
+use pmu_core::msr::MsrOperation;
+use pmu_core::profile::{
+    Availability, DefaultInterface, InterfaceError, KProfileSource, NtStatus, ProfileInterface,
     Session, SourceInterface,
 };
+use pmu_core::registers::Counter;
+use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, Row, amd_processor, data, intel_processor};
@@ -203,7 +205,7 @@ fn no_memory() {
     let interface = emon(1, 4);
     let mut session = open(&interface, &msr, &platform, &none);
     for entry in interface.sources() {
-        let source = pmu_core::ProfileSource::source(entry);
+        let source = pmu_core::profile::ProfileSource::source(entry);
         assert_eq!(session.query(source).availability, Availability::Unsupported);
         assert_eq!(session.start(source), Err(InterfaceError::UnsupportedSource(source)));
     }

@@ -1,10 +1,9 @@
 //! Sources and sessions of either vendor's driver on passive registers.
 
 use pmu_amd::Amd64;
-use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, KProfileSource, MsrErrorKind, MsrFault,
-    MsrOperation, ProfileInterface, Session, Snapshot, SourceInterface,
-};
+use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Session, SourceInterface};
+use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 

@@ -1,7 +1,8 @@
 //! The source tables, against data files from other documents.
 
 use pmu_amd::Amd64;
-use pmu_core::{IntervalLimits, KProfileSource, ProfileInterface, ProfileSource};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{KProfileSource, ProfileInterface, ProfileSource};
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 

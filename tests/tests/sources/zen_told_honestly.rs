@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pmu::Machine;
 use pmu_amd::{Generation, Meaning, SOURCES, Zen};
+use pmu_core::Snapshot;
+use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{KProfileSource, ProfileInterface, Snapshot, SourceInterface};
 use pmu_events::{CoreType, Processor};
 
 /// The names of a processor's events in the library, by event number, with those of the unit masks.
@@ -153,7 +154,8 @@ fn what_kept_its_meaning_on_every_generation_is_what_the_manuals_say() {
     }
     let none = KProfileSource::new(0xC0).unwrap();
     assert_eq!(Generation::Zen1.meaning(none), None);
-    let on_the_hammer = |row: &pmu_core::ProfileSource| Generation::Hammer.meaning(row.source());
+    let on_the_hammer =
+        |row: &pmu_core::profile::ProfileSource| Generation::Hammer.meaning(row.source());
     assert!(SOURCES.iter().all(|row| on_the_hammer(row) == Some(Meaning::Same)));
 }
 

@@ -26,8 +26,8 @@ fn both_vendor_crates_have_the_same_files_and_extras_are_listed() {
         shared.iter().chain(extras).map(ToString::to_string).collect()
     };
     // The Debug Store and its records, the sources of later versions, the erratum of memory events, top-down counts,
-    // counter reload and version 6's unused registers are Intel's; AMD's sources are the Hammer's, and mean other events on later
-    // generations; instruction-based sampling is AMD's.
+    // counter reload and version 6's unused registers are Intel's; AMD's sources are the Hammer's, and mean other
+    // events on later generations; instruction-based sampling is AMD's.
     assert_eq!(
         files("pmu-intel"),
         with(&[

@@ -1,8 +1,9 @@
 //! Events of one type of core of a hybrid machine, whose thread runs on the other, too.
 
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterSession, CounterSet, Event, EventCount, EventId, GenericEvent,
-    OpenedEvents, ThreadEvent,
+    OpenedEvents,
 };
 use pmu_tests::opened::*;
 use pmu_tests::recorded;

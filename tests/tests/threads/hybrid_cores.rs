@@ -2,12 +2,16 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_core::profile::{
+    AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
+    ProfileInterface, ProfileSource, Session, SourceIndex, SourceInterface, SourceTable,
+    WithAddedSources, WithOpenedEvents,
+};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters, SwitchError, ThreadEvent};
 use pmu_core::{
-    AddedSlot, AddedSource, AddedSources, Availability, CounterError, CounterMemory,
-    CounterSession, CounterSet, CounterUnit, Event, EventSelect, GenericEvent, InterfaceError,
-    KProfileSource, MAX_COUNTERS, OpenedEvents, ProfileInterface, ProfileSource, SavedCounter,
-    SavedCounters, Session, Snapshot, SourceIndex, SourceInterface, SourceTable, SwitchError,
-    ThreadEvent, WithAddedSources, WithOpenedEvents,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterUnit, Event, EventSelect,
+    GenericEvent, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;

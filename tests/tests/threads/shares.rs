@@ -1,8 +1,8 @@
 //! The shares of events that rotate: of a processor and of its threads, at rotations and at switches.
 
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, GroupId, OpenedEvents,
-    ThreadEvent,
 };
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;

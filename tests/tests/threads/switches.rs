@@ -2,9 +2,10 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::thread::{SwitchError, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, KProfileSource, OpenedEvents,
-    ProfileInterface, Report, SwitchError, ThreadEvent, WithOpenedEvents, service,
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
@@ -204,7 +205,8 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let read = session.counters_mut().read_event(whole, 0).unwrap().value;
         assert_eq!(read, 20 * 0x400);
         // The thread's sources are saved: the events go on.
-        let mut area = pmu_core::SavedCounters::<[pmu_core::SavedCounter; 24]>::new();
+        let mut area =
+            pmu_core::thread::SavedCounters::<[pmu_core::thread::SavedCounter; 24]>::new();
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
         assert_eq!(area.len(), 1);
         let before = (sources.get(), events.get());

@@ -2,10 +2,12 @@
 
 use core::cell::RefCell;
 
+use pmu_core::branches::BranchFilter;
+use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::thread::{SavedEvent, SwitchError, ThreadEvent};
 use pmu_core::{
-    BranchFilter, CounterError, CounterSet, Event, EventCount, EventSelect, EventTable,
-    GenericEvent, GroupError, NotPrecise, OpenedEvents, Precision, SampleParts, SavedEvent,
-    SwitchError, ThreadEvent, service,
+    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, GenericEvent, GroupError,
+    OpenedEvents, service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -315,7 +317,7 @@ fn a_group_is_made_and_inherited_without_a_processor() {
             SavedEvent::make_group(&mut []),
             Err(GroupError { member: None, reason: CounterError::NoEvents })
         );
-        let many = &mut [leader; pmu_core::MAX_COUNTERS + 1];
+        let many = &mut [leader; pmu_core::registers::MAX_COUNTERS + 1];
         let refused = SavedEvent::make_group(many).unwrap_err();
         assert_eq!(refused.reason, CounterError::NoFreeCounter);
         assert_eq!(many[0], leader, "nothing was changed");

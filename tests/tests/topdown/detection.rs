@@ -1,6 +1,7 @@
 //! Detection: processors with top-down counts, and their levels.
 
-use pmu_core::{MsrBackend, MsrErrorKind, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::msr::{MsrBackend, MsrErrorKind};
 use pmu_intel::topdown::{NoTopDown, TopDownUnit};
 use pmu_tests::result;
 
@@ -24,19 +25,19 @@ struct Capabilities(Option<u64>);
 
 impl MsrBackend for Capabilities {
     type Error = MsrErrorKind;
-    fn read(&self, address: pmu_core::MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: pmu_core::msr::MsrAddress) -> Result<u64, MsrErrorKind> {
         match (address.get(), self.0) {
             (0x345, Some(value)) => Ok(value),
             _ => Err(MsrErrorKind::GeneralProtection),
         }
     }
-    fn write(&self, _: pmu_core::MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, _: pmu_core::msr::MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
         Err(MsrErrorKind::GeneralProtection)
     }
-    fn read_pmc(&self, _: pmu_core::PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_pmc(&self, _: pmu_core::msr::PmcIndex) -> Result<u64, MsrErrorKind> {
         Err(MsrErrorKind::GeneralProtection)
     }
-    fn update(&self, update: pmu_core::MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: pmu_core::msr::MsrUpdate) -> Result<u64, MsrErrorKind> {
         match (update.register(), self.0) {
             (0x345, Some(value)) => Ok(value),
             _ => Err(MsrErrorKind::GeneralProtection),

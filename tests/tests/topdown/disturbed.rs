@@ -2,7 +2,8 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::{CounterError, Event, EventSelect, GroupId, SwitchError};
+use pmu_core::thread::SwitchError;
+use pmu_core::{CounterError, Event, EventSelect, GroupId};
 use pmu_virt::mock::Fault;
 
 use crate::support::*;

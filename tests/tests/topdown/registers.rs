@@ -47,7 +47,7 @@ fn registers_and_fields_equal_the_data_files() {
 /// The counter of the slots comes before the metrics: the fractions are of the slots since then.
 #[test]
 fn the_slots_are_written_before_the_metrics_and_the_control_last() {
-    use pmu_core::MsrOperation;
+    use pmu_core::msr::MsrOperation;
     let processor = crate::support::processors()[2];
     let mock = processor.mock();
     let kernel = crate::support::Kernel::new(&processor, &mock);

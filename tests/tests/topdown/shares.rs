@@ -172,7 +172,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 let [slots, metrics] = view.indices.expect("both count");
                 let user = Mode { cpl: 3, pce: true, protected: true };
                 mock.set_mode(user);
-                let read = |index| pmu_core::MsrBackend::read_pmc(&mock, index);
+                let read = |index| pmu_core::msr::MsrBackend::read_pmc(&mock, index);
                 let (slots, metrics) = (read(slots).unwrap(), read(metrics).unwrap());
                 mock.set_mode(Mode::KERNEL);
                 if !processor.intel.rdpmc_user_disable || user_rdpmc {
@@ -213,7 +213,7 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
                 }
                 step += 1;
             };
-            let read = |index| pmu_core::MsrBackend::read_pmc(&mock, index).unwrap();
+            let read = |index| pmu_core::msr::MsrBackend::read_pmc(&mock, index).unwrap();
             let mut tries = 0;
             let counts = loop {
                 tries += 1;

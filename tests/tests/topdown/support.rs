@@ -2,10 +2,13 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::facility::DivisionMemory;
+use pmu_core::reading::sample_read;
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    DivisionMemory, Event, EventCount, EventEntry, EventId, EventTable, GroupError, GroupId,
-    MAX_COUNTERS, OpenedEvents, SavedEvent, ThreadEvent, sample_read, service,
+    Event, EventCount, EventEntry, EventId, EventTable, GroupError, GroupId, OpenedEvents, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;

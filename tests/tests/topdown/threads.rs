@@ -2,9 +2,11 @@
 
 use core::cell::Cell;
 
+use pmu_core::reading::{RemoteCount, remote_count};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, OpenedEvents,
-    RemoteCount, SavedEvent, ThreadEvent, remote_count, service,
+    service,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_tests::opened::Random;

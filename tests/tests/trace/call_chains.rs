@@ -2,7 +2,8 @@
 
 use core::ops::ControlFlow;
 
-use pmu_core::{InterruptFrame, KProfileSource, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::trace::{
     Event, Hook, MAX_RETURN_ADDRESSES, Record, STACK_WALK_HOOK, StackRing, TraceCallback, TraceRing,
 };

@@ -2,7 +2,8 @@
 
 use std::sync::Mutex;
 
-use pmu_core::{InterruptFrame, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
 use pmu_kprofile::PointerWidth::{Bits32, Bits64};
 use pmu_kprofile::WindowsVersion::{Windows8, WindowsXp};
 use pmu_kprofile::trace::{

@@ -4,10 +4,10 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use pmu_core::{
-    CounterMemory, CounterSlot, InterruptFrame, IntervalLimits, KProfileSource, ProcessorNumber,
-    ProfileInterface,
-};
+use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::interval::IntervalLimits;
+use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::{CounterMemory, CounterSlot};
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::Bits64;
 use pmu_kprofile::trace::{
@@ -126,7 +126,7 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     registers.set(0xC1, 3);
     registers.set(0xC3, 0);
     let frame = frame(1, 0x7_0000);
-    let dispatch = |overflow: pmu_core::Overflow| {
+    let dispatch = |overflow: pmu_core::profile::Overflow| {
         assert_eq!(lists.interrupt(&frame, overflow.source).hits, 1);
     };
     assert_eq!(emon.service(&registers, &platform, &memory, dispatch).unwrap().overflows, 2);

@@ -136,7 +136,7 @@ fn without_switches_the_flag_is_kept_and_no_hook_can_have_the_index() {
 fn a_mask_that_cannot_be_set_leaves_switches_as_they_were() {
     let mut tracing = Tracing::latest();
     tracing.flags(&[PERF_CONTEXT_SWITCH]).unwrap();
-    tracing.machine.counterless = Some(pmu_core::KProfileSource::TIME);
+    tracing.machine.counterless = Some(pmu_core::profile::KProfileSource::TIME);
     assert!(tracing.flags(&[PERF_PROFILE]).is_err());
     assert!(tracing.switches.is_traced());
     tracing.flags(&[]).unwrap();

@@ -4,7 +4,8 @@ use core::panic::AssertUnwindSafe;
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
 
-use pmu_core::{KProfileSource, NtStatus, ProcessorNumber};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{KProfileSource, NtStatus};
 use pmu_kprofile::WindowsVersion::{Windows8, Windows10v1703, Windows10v1903};
 use pmu_kprofile::trace::{
     CONTEXT_SWITCH_HOOK, CounterSets, LoggerFacts, MAX_TRACED_COUNTERS, MAX_TRACED_HOOKS,

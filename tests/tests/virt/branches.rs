@@ -2,7 +2,7 @@
 
 use super::naive_branches::{Step, run};
 use super::random::{self, Random};
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, BytesError, Configuration, EventKey, FedBranch,

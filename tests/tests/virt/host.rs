@@ -1,6 +1,6 @@
 //! Configurations of hosts, and of two hosts; the list of registers.
 
-use pmu_core::CpuidDump;
+use pmu_core::dump::CpuidDump;
 use pmu_core::raw_cpuid::CpuIdReader;
 use pmu_tests::data;
 use pmu_tests::software_pmu::*;

@@ -2,7 +2,8 @@
 
 use core::cell::Cell;
 
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, Platform, PmcIndex};
+use pmu_core::Platform;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, PmcIndex};
 use pmu_tests::software_pmu::*;
 use pmu_virt::mock::{Breach, Deviation, Deviations, Fault, MockMsr, PmiFault, Record};
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Mode, Privilege, Vendor};

@@ -2,7 +2,8 @@
 
 use core::cell::RefCell;
 
-use pmu_core::{CounterSet, EventId, EventOverflow, LentCounters, OpenedEvents, service};
+use pmu_core::lending::LentCounters;
+use pmu_core::{CounterSet, EventId, EventOverflow, OpenedEvents, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{PmuState, Write};

@@ -1,6 +1,7 @@
 //! Operations and interrupts between a window that was forgotten and the next one.
 
-use pmu_core::{CounterSet, ThreadEvent, service};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSet, service};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;

@@ -4,10 +4,9 @@
 use core::cell::{Cell, RefCell};
 
 use super::borrower::*;
-use pmu_core::{
-    Claim, CounterError, CounterSet, InterfaceError, KProfileSource, Overflow, ProfileInterface,
-    SavedCounter, SavedCounters, Serviced, service,
-};
+use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, ProfileInterface};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{Claim, CounterError, CounterSet, Serviced, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;

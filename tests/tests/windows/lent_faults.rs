@@ -3,7 +3,9 @@
 use core::cell::RefCell;
 
 use super::borrower::*;
-use pmu_core::{CounterError, CounterSet, SwitchError, ThreadEvent, WindowError, service};
+use pmu_core::lending::WindowError;
+use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

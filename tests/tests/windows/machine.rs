@@ -1,6 +1,7 @@
 //! A hypervisor with one guest on real counters, which the mock plays, and a guest of the software alone.
 
-use pmu_core::{CounterSet, LentCounters};
+use pmu_core::CounterSet;
+use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu::{self, CYCLES, INSTRUCTIONS};
 use pmu_virt::mock::{Deviations, Fault, MockMsr};
 use pmu_virt::{

@@ -1,7 +1,8 @@
 //! Guests on real counters, which the mock plays: what is loaded, what is put back, and what is refused.
 
 use super::machine::*;
-use pmu_core::{CounterSet, LentCounters};
+use pmu_core::CounterSet;
+use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu;
 use pmu_virt::{
     AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,

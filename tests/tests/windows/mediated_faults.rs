@@ -1,7 +1,7 @@
 //! Guests on real counters whose registers fault as they are loaded and put back.
 
 use super::machine::*;
-use pmu_core::MsrErrorKind;
+use pmu_core::msr::MsrErrorKind;
 use pmu_virt::mock::Fault;
 use pmu_virt::{MediationError, Vendor, Write};
 

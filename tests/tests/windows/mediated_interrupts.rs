@@ -1,9 +1,9 @@
 //! Interrupts of guests on real counters: whose each is, and that each comes once.
 
 use super::machine::*;
-use pmu_core::{
-    CounterSet, LentCounters, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex,
-};
+use pmu_core::CounterSet;
+use pmu_core::lending::LentCounters;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_tests::software_pmu;
 use pmu_virt::mock::Fault;
 use pmu_virt::{GuestInterrupts, Vendor, VirtualPmu, Write};

@@ -1,10 +1,12 @@
 //! A host's branch records while its counters are a mediated guest's.
 
 use super::machine::*;
+use pmu_core::branch_recording::BranchRecorder;
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    BranchFilter, BranchMemory, BranchRecorder, BranchSlot, Branches, CounterMemory,
-    CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS, MsrAddress,
-    MsrBackend, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
 };
 use pmu_virt::{
     BranchConfiguration, Configuration, FedBranch, FedBranchKind, GuestInterrupts, Privilege,

@@ -1,8 +1,8 @@
 //! The claims of counts and of sources, on counters that the project's own counter layer took.
 
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, MAX_COUNTERS,
-    OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
 };
 
 use crate::counts::bench::{Bench, stop_of};

@@ -1,6 +1,7 @@
 //! One measurement: an event counted over a workload, on counters that the driver took.
 
-use pmu_core::{CounterError, CounterSession, CounterUnit, Event, MsrErrorKind, OpenedEvents};
+use pmu_core::msr::MsrErrorKind;
+use pmu_core::{CounterError, CounterSession, CounterUnit, Event, OpenedEvents};
 
 use crate::machine::interrupts;
 use crate::machine::workload::{Memory, Workload};

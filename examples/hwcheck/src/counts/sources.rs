@@ -1,6 +1,7 @@
 //! The sources of the documents' tables: each counts on this processor, or does not.
 
-use pmu_core::{CounterSet, Event, ProfileSource};
+use pmu_core::profile::ProfileSource;
+use pmu_core::{CounterSet, Event};
 use pmu_virt::{Configuration, Vendor};
 
 use crate::counts::bench::Bench;

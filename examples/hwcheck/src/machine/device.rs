@@ -6,7 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Once;
 
-use pmu_core::{FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::msr::{
+    FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex,
+};
 
 /// The registers of one processor, by the kernel's `msr` module; RDPMC by the instruction.
 ///
@@ -19,7 +21,7 @@ use pmu_core::{FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUp
 /// Task only: each access is a system call.
 ///
 /// ```no_run
-/// use pmu_core::{MsrBackend, MsrUpdate};
+/// use pmu_core::msr::{MsrBackend, MsrUpdate};
 /// use pmu_hwcheck::machine::device::LinuxMsr;
 /// let processor_0 = LinuxMsr::open("/dev/cpu/0/msr".as_ref(), false)?;
 /// println!("IA32_PERFEVTSEL0: {:?}", processor_0.update(MsrUpdate::read(0x186)));

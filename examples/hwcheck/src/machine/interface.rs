@@ -4,8 +4,8 @@ use std::io;
 use std::path::Path;
 
 use pmu_amd::ibs::IbsOpRecord;
+use pmu_core::msr::{MsrBackend, MsrErrorKind};
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::{MsrBackend, MsrErrorKind};
 use pmu_virt::CpuidRegisters;
 
 use crate::machine::workload::{Memory, Workload};

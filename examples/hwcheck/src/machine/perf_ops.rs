@@ -106,8 +106,8 @@ impl Ring {
         let head = unsafe { &*self.0.add(HEAD).cast::<AtomicU64>() }.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         let written = usize::try_from(head).unwrap_or(0).min(RING);
-        // SAFETY: (1) the ring's bytes are mapped behind the first page; (2) the event is disabled, so the kernel writes
-        // none of them.
+        // SAFETY: (1) the ring's bytes are mapped behind the first page; (2) the event is disabled, so the kernel
+        // writes none of them.
         unsafe { core::slice::from_raw_parts(self.0.add(PAGE), written) }.to_vec()
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use pmu_core::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_virt::{
     Configuration, CpuidRegisters, EventKey, FedEvents, Feed, Mode, PmuState, Privilege, Read,
     Vendor, VirtualPmu, Write,

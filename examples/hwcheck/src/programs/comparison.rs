@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pmu_core::{MsrErrorKind, PmcIndex};
+use pmu_core::msr::{MsrErrorKind, PmcIndex};
 use pmu_virt::{
     ConfigurationError, FedEvents, Mode, Read, RegisterInfo, RegisterKind, VirtualPmu, Write,
 };

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::{MsrAddress, MsrErrorKind, MsrUpdate};
+use pmu_core::msr::{MsrAddress, MsrErrorKind, MsrUpdate};
 use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
 
 use crate::machine::interface::Machine;

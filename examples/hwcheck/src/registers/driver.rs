@@ -1,8 +1,7 @@
 //! The project's own drivers, as the tool lets them write: by its one writing function, and without interrupts.
 
-use pmu_core::{
-    CounterUnit, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, Platform, PmcIndex, Snapshot,
-};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::{CounterUnit, Platform, Snapshot};
 use pmu_virt::{RegisterKind, Vendor};
 
 use crate::machine::interface::Cpuid;

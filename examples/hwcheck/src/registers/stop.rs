@@ -1,6 +1,6 @@
 //! The causes that end the work early.
 
-use pmu_core::MsrErrorKind;
+use pmu_core::msr::MsrErrorKind;
 
 /// Reason for which the worker stops.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::io;
 
-use pmu_core::MsrErrorKind;
+use pmu_core::msr::MsrErrorKind;
 use pmu_virt::{Configuration, CpuidRegisters, HostError, RegisterKind, Vendor};
 
 use crate::counts::all::counts;

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::path::Path;
 
-use pmu_core::MsrErrorKind;
+use pmu_core::msr::MsrErrorKind;
 use pmu_virt::{Configuration, HostError, RegisterKind};
 
 use crate::machine::interface::{Machine, kernel_file_in};

@@ -1,7 +1,8 @@
 //! The claims of AMD's instruction-based sampling that Linux' own driver of it settles.
 
 use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
-use pmu_core::{MsrErrorKind, MsrUpdate, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::msr::{MsrErrorKind, MsrUpdate};
 use pmu_virt::{GuestFacility, IbsConfiguration, Read, VirtualIbs};
 
 use crate::machine::counted_ops::{BRANCH, LOAD, OPS, counted_ops, is_instruction, offset};
@@ -128,7 +129,7 @@ fn latency(unit: &IbsUnit, ops: &[IbsOpRecord]) -> Claim {
 mod tests {
     use std::path::Path;
 
-    use pmu_core::{MsrAddress, MsrBackend, PmcIndex};
+    use pmu_core::msr::{MsrAddress, MsrBackend, PmcIndex};
     use pmu_virt::{CpuidRegisters, FedOp, Writer};
 
     use super::*;

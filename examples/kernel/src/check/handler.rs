@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use pmu::core::{Counter, GlobalRegisters};
+use pmu::core::registers::{Counter, GlobalRegisters};
 use spin::Mutex;
 
 use crate::check::bench::{Bench, MASKED, read, write};

@@ -6,11 +6,13 @@ use pmu::Duties;
 use pmu::KernelApic;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
+use pmu::core::msr::FixupMsr;
+use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventTable, FixupMsr, MAX_COUNTERS, NotPrecise, OpenedEvents,
-    PreciseSample, Snapshot, service,
+    Event, EventEntry, EventId, EventTable, OpenedEvents, Snapshot, service,
 };
 use spin::Once;
 

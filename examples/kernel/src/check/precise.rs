@@ -1,6 +1,6 @@
 //! Claims of Intel's precise records, on a loop whose branches were counted by hand.
 
-use pmu::core::SampleParts;
+use pmu::core::precise::SampleParts;
 use pmu::intel::precise::{GeneralRegister, PreciseRecord, PreciseRecords};
 
 use crate::check::bench::Bench;

@@ -1,7 +1,8 @@
 //! Claims of the other processors.
 
+use pmu::core::Snapshot;
+use pmu::core::profile::SourceInterface;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{Snapshot, SourceInterface};
 
 use crate::check::bench::{Bench, read, write};
 use crate::check::claim::Outcome;

@@ -7,7 +7,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use pmu::core::MsrAddress;
+use pmu::core::msr::MsrAddress;
 use pmu::intel::precise::{PreciseFormat, PreciseRecords, PreciseUnit};
 use spin::Mutex;
 
@@ -390,8 +390,8 @@ fn now() -> u64 {
 
 /// Returns the address of a register by which the processor writes to memory.
 fn to_memory(register: u32) -> MsrAddress {
-    // SAFETY: (1) this file names no memory but `PAGES`, a static that is mapped, writable, in the kernel's only address
-    // space, at its physical address; (2) the area's words and the index keep the processor in `PAGES.buffer`; (3) one
-    // processor tries the claims, and nothing else writes these registers meanwhile.
+    // SAFETY: (1) this file names no memory but `PAGES`, a static that is mapped, writable, in the kernel's only
+    // address space, at its physical address; (2) the area's words and the index keep the processor in `PAGES.buffer`;
+    // (3) one processor tries the claims, and nothing else writes these registers meanwhile.
     unsafe { MsrAddress::new(register) }
 }

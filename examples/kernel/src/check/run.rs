@@ -3,8 +3,9 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::Machine;
+use pmu::core::Snapshot;
+use pmu::core::profile::SourceInterface;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{Snapshot, SourceInterface};
 
 use crate::check::bench::Bench;
 use crate::check::claim::{Outcome, Reason};

@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
-use pmu::core::{BranchFilter, Branches, CounterSet, CounterUnit, Event, EventSelect, Snapshot};
+use pmu::core::branches::{BranchFilter, Branches};
+use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, Snapshot};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};

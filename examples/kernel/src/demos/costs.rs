@@ -3,10 +3,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu::core::{
-    CounterSet, IntervalLimits, KProfileSource, ProfileInterface, ProfileSource, SavedCounter,
-    SavedCounters, SourceInterface,
-};
+use pmu::core::CounterSet;
+use pmu::core::interval::IntervalLimits;
+use pmu::core::profile::{KProfileSource, ProfileInterface, ProfileSource, SourceInterface};
+use pmu::core::thread::{SavedCounter, SavedCounters};
 
 use crate::demos::failure::Failure;
 use crate::demos::rate::Rate;

@@ -2,9 +2,9 @@
 //! threads; and a watchdog.
 
 use pmu::Machine;
+use pmu::core::profile::SourceInterface;
 use pmu::core::{
     CounterError, CounterSet, CounterUnit, Event, EventSelect, GenericEvent, Snapshot,
-    SourceInterface,
 };
 
 use crate::demos::command_line::CommandLine;

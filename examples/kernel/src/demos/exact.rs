@@ -1,6 +1,7 @@
 //! Loops whose instructions and branches were counted by hand, counted by the processor.
 
-use pmu::core::{InterfaceError, IntervalLimits, KProfileSource, ProfileInterface};
+use pmu::core::interval::IntervalLimits;
+use pmu::core::profile::{InterfaceError, KProfileSource, ProfileInterface};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{COUNTED, Counted, EMPTY, measure};

@@ -3,7 +3,11 @@
 use core::fmt;
 
 use pmu::PmuError;
-use pmu::core::{BranchError, CounterError, InterfaceError, MsrFault, SwitchError};
+use pmu::core::CounterError;
+use pmu::core::branch_recording::BranchError;
+use pmu::core::msr::MsrFault;
+use pmu::core::profile::InterfaceError;
+use pmu::core::thread::SwitchError;
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};

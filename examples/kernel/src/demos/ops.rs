@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pmu::amd::ibs::IbsSampling;
-use pmu::core::{CounterError, CounterUnit, EventSource, NotPrecise, PreciseSample};
+use pmu::core::precise::{NotPrecise, PreciseSample};
+use pmu::core::{CounterError, CounterUnit, EventSource};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::{InterruptFrame, KProfileSource, ProfileInterface};
+use pmu::core::frame::InterruptFrame;
+use pmu::core::profile::{KProfileSource, ProfileInterface};
 use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
 
 use crate::demos::failure::Failure;

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, EventSource, Precision, SampleParts};
+use pmu::core::precise::{Precision, SampleParts};
+use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, EventSource};
 use pmu::intel::precise::PreciseRecord;
 
 use crate::demos::failure::Failure;

@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::Delivery;
-use pmu::core::{KProfileSource, ProcessorNumber, ProfileInterface};
+use pmu::core::frame::ProcessorNumber;
+use pmu::core::profile::{KProfileSource, ProfileInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
 
 use crate::demos::failure::Failure;

@@ -1,6 +1,7 @@
 //! The rates of sources: which of them count here, and how often.
 
-use pmu::core::{IntervalLimits, KProfileSource, ProfileInterface};
+use pmu::core::interval::IntervalLimits;
+use pmu::core::profile::{KProfileSource, ProfileInterface};
 
 use crate::demos::failure::Failure;
 use crate::demos::workload;

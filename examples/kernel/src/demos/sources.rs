@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use pmu::amd::Generation;
-use pmu::core::{Availability, KProfileSource, ProfileInterface, ProfileSource, Snapshot};
+use pmu::core::Snapshot;
+use pmu::core::profile::{Availability, KProfileSource, ProfileInterface, ProfileSource};
 use pmu::{Delivery, Machine};
 
 use crate::demos::command_line::CommandLine;

@@ -1,6 +1,7 @@
 //! Threads of ring 3 that take turns, each with an event of its own, which goes with it.
 
-use pmu::core::{CounterUnit, Event, GenericEvent, ThreadEvent};
+use pmu::core::thread::ThreadEvent;
+use pmu::core::{CounterUnit, Event, GenericEvent};
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::count_down;

@@ -2,7 +2,7 @@
 //!
 //! Read first: AMD APM vol. 2, "Extended Interrupts".
 
-use pmu::core::{MsrAddress, MsrBackend};
+use pmu::core::msr::{MsrAddress, MsrBackend};
 
 use crate::embedding::msr::control_msr;
 use crate::machine::apic;

@@ -1,6 +1,6 @@
 //! The interrupt's frame.
 
-use pmu::core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu::core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
 use crate::machine::interrupts::TrapFrame;
 use crate::machine::{clock, processor, thread};

@@ -1,6 +1,7 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-use pmu::core::{DefaultInterface, NoInterface};
+use pmu::core::NoInterface;
+use pmu::core::profile::DefaultInterface;
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu::{Machine, Pmu};
 use spin::Once;

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::{FaultFixup, FixupMsr};
+use pmu::core::msr::{FaultFixup, FixupMsr};
 
 use crate::machine::interrupts::{GENERAL_PROTECTION, TrapFrame, UNDEFINED};
 

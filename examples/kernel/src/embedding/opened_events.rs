@@ -1,6 +1,8 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
-use pmu::core::{CounterSession, CounterSet, CounterUnit, FixupMsr, SessionPlatform};
+use pmu::core::msr::FixupMsr;
+use pmu::core::profile::SessionPlatform;
+use pmu::core::{CounterSession, CounterSet, CounterUnit};
 use pmu::{KernelApic, PmuError, PmuSource};
 
 use crate::embedding::cpuid::snapshot;

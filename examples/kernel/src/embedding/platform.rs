@@ -4,7 +4,9 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use pmu::core::{CounterSet, FixupMsr, Interval, Snapshot, TimerUnavailable};
+use pmu::core::interval::Interval;
+use pmu::core::msr::FixupMsr;
+use pmu::core::{CounterSet, Snapshot, TimerUnavailable};
 use pmu::{BranchRecords, Delivery, Machine, PreciseRecords};
 
 use crate::embedding::extended_entries;

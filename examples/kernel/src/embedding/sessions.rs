@@ -1,6 +1,7 @@
 //! All processors, up and down.
 
-use pmu::core::{CounterSet, SourceInterface};
+use pmu::core::CounterSet;
+use pmu::core::profile::SourceInterface;
 use pmu::{Delivery, Machine, PmuError, PmuHardware, PmuSession};
 
 use crate::embedding::cpuid::snapshot;

@@ -95,9 +95,9 @@ impl Thread {
         let registers = &raw mut self.registers;
         let other = RUNNING[number].swap(registers, Ordering::Relaxed);
         assert!(other.is_null(), "one thread runs at ring 3 of a processor");
-        // SAFETY: (1) code and stack are mapped for ring 3, whose programs (`programs`) do not change GS; (2) the handler
-        // of #UD comes back by `KERNEL_STACKS` of this processor, on which no other thread runs, as was asserted, and
-        // stores the registers.
+        // SAFETY: (1) code and stack are mapped for ring 3, whose programs (`programs`) do not change GS; (2) the
+        // handler of #UD comes back by `KERNEL_STACKS` of this processor, on which no other thread runs, as was
+        // asserted, and stores the registers.
         unsafe { enter(registers, KERNEL_STACKS[number].as_ptr()) };
         RUNNING[number].store(ptr::null_mut(), Ordering::Relaxed);
         self.registers.rip += UD2;

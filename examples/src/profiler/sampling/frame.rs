@@ -1,6 +1,6 @@
 //! Samples as interrupt frames.
 
-use pmu_core::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 
 use crate::profiler::perf::Sample;
 

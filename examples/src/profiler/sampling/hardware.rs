@@ -2,7 +2,9 @@
 
 use std::io;
 
-use pmu_core::{InterfaceError, KProfileSource, ProcessorNumber, TimerUnavailable};
+use pmu_core::TimerUnavailable;
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{Affinity, ProfileHardware};
 
 use super::super::error::Error;

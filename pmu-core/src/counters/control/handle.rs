@@ -58,7 +58,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Restarts the events whose counters faulted in an interrupt.
     /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -87,7 +88,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// an opened event, or an event in the table of the session's [`EventSource`](crate::EventSource).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the started events that wait for their turn.
     /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &'e CounterSession<'_, S, M, P>,
@@ -234,7 +236,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the counters that the session uses, and the counters that [`take`](Self::take) could not take.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, CounterSet, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the counters that CPUID declares and that do not answer: a hypervisor's, for instance.
     /// fn missing<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,

@@ -27,7 +27,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`switch_in`](Self::switch_in).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns an overflowed event's index in its group, which is also its count's index in `read_group`.
     /// fn place<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,

@@ -21,7 +21,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// unmasks the LVT entry, and an overflow from before the unmasking raises no further interrupt.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Enables a counter that a watchdog has programmed.
     /// fn enable_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -55,7 +56,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// architectural version 3 on, each unmasking of the LVT entry raises an interrupt while one of these bits is set.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Acknowledges an earlier owner's Debug Store overflow, so that unmasking raises no interrupt.
     /// fn forget_predecessor<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -81,7 +83,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// themselves.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Programs fixed counter 1 for a watchdog: at every privilege level, with an interrupt.
     /// fn program_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

@@ -25,7 +25,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
     /// 0. The call then prepares the processor:
     /// - The call disables precise sampling that `IA32_PEBS_ENABLE` controls. The call does not clear the
-    ///   [`UnusedRegisters`](crate::UnusedRegisters) of Intel's architectural version 6.
+    ///   [`UnusedRegisters`](crate::registers::UnusedRegisters) of Intel's architectural version 6.
     /// - The call enables the counters in the global control register, if there is one.
     /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
     ///
@@ -36,9 +36,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, MAX_COUNTERS,
-    /// #     MsrBackend, OpenedEvents, Platform,
+    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, OpenedEvents,
+    /// #     Platform,
     /// # };
+    /// # use pmu_core::registers::MAX_COUNTERS;
+    /// # use pmu_core::msr::MsrBackend;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
     ///
     /// /// Takes the counters that another owner does not have.
@@ -224,7 +226,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// in the global control register.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Tries to take a counter over from a watchdog that was stopped.
     /// fn take_over<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -280,9 +283,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// global control register. The session does not access these counters again.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterId, CounterSession, EventId, EventSource, MAX_FIXED, MsrBackend, Platform,
-    /// # };
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::registers::MAX_FIXED;
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Gives fixed counter 1 to a watchdog. An event that runs on this counter is restarted on another one.
     /// fn give_to_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -333,7 +336,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// of these interrupts, so that the kernel does not report an unknown NMI.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Unloads a driver. If a register does not answer, all else is stopped, and the call is tried once more.
     /// fn unload<S: EventSource, M: MsrBackend, P: Platform>(
     ///     mut counters: CounterSession<'_, S, M, P>,

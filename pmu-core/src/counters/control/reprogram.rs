@@ -38,7 +38,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// its group.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Resumes from suspend on one processor. Returns the counters whose sampling began anew, for the log.
     /// fn resume<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

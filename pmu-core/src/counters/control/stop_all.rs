@@ -11,8 +11,9 @@ use crate::msr::fault::MsrFault;
 /// interrupts.
 ///
 /// The call clears the global control register, each event select, the fixed counters' control register, and the
-/// overflow status. The counters' values stay unchanged, and so do the [`UnusedRegisters`](crate::UnusedRegisters). To
-/// clear the unused registers, call [`clear`](crate::UnusedRegisters::clear).
+/// overflow status. The counters' values stay unchanged, and so do the
+/// [`UnusedRegisters`](crate::registers::UnusedRegisters). To clear the unused registers, call
+/// [`clear`](crate::registers::UnusedRegisters::clear).
 ///
 /// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
 /// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. A performance interrupt
@@ -27,7 +28,8 @@ use crate::msr::fault::MsrFault;
 /// still attempted.
 ///
 /// ```
-/// # use pmu_core::{CounterUnit, MsrBackend};
+/// # use pmu_core::CounterUnit;
+/// # use pmu_core::msr::MsrBackend;
 /// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
 ///     // A register that does not answer does not keep the next kernel from starting.
 ///     let _ = pmu_core::stop_all(unit, msr);

@@ -182,17 +182,17 @@ impl Event {
     /// [`set_virtualization`](crate::CounterSession::set_virtualization) declares that virtualization is on.
     ///
     /// On AMD, a bit of the event's select restricts the counting. On Intel, the hypervisor must load the values of
-    /// [`guest_control`](crate::guest_control) into the global control register at each VM entry and VM exit. Without
-    /// these values, the event counts nothing. On Intel's architectural version 1, opening the event fails.
+    /// [`guest_control`](crate::lending::guest_control) into the global control register at each VM entry and VM exit.
+    /// Without these values, the event counts nothing. On Intel's architectural version 1, opening the event fails.
     pub const fn in_guests(mut self) -> Self {
         self.guest = GuestMode::GuestOnly;
         self
     }
 
     /// Restricts counting to the time in which no guest runs. On AMD, a bit of the event's select restricts the
-    /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::guest_control) into the
-    /// global control register at each VM entry and VM exit. Without these values, the event is also counted in guests.
-    /// On Intel's architectural version 1, opening the event fails.
+    /// counting. On Intel, the hypervisor must load the values of [`guest_control`](crate::lending::guest_control) into
+    /// the global control register at each VM entry and VM exit. Without these values, the event is also counted in
+    /// guests. On Intel's architectural version 1, opening the event fails.
     ///
     /// On AMD without SVM, no guest can run: the event is counted all the time.
     ///
@@ -314,10 +314,11 @@ impl Event {
 
     /// Keeps the event out of the list that [`events`](crate::CounterSession::events) returns. A kernel that stops or
     /// closes all listed events then leaves this event alone. Use this for an event that a library opens for itself,
-    /// such as the watchdog of `Pmu`. The events of [added](crate::AddedSources) sources are unlisted.
+    /// such as the watchdog of `Pmu`. The events of [added](crate::profile::AddedSources) sources are unlisted.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Opens an event of a layer, which no loop over all events of the kernel closes.
     /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -402,7 +403,8 @@ impl Event {
     /// must let only one of the two logical processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
-    /// use pmu_core::{Event, EventSelect, MsrAddress};
+    /// use pmu_core::{Event, EventSelect};
+    /// use pmu_core::msr::MsrAddress;
     /// // SAFETY: off-core response: the value selects requests and responses to count.
     /// let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
     /// // Skylake's OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE, by whichever of the two registers is free.
@@ -425,7 +427,8 @@ impl Event {
     /// or is a generic event.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect, MsrAddress};
+    /// # use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::msr::MsrAddress;
     /// // SAFETY: the registers hold filters of the off-core response, and no address.
     /// let registers = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
     /// let event = Event::raw(EventSelect::from_bits(0x01B7)).with_extra(registers[0], 0x1_0001);

@@ -13,12 +13,12 @@ impl Event {
     /// event counts. Both have the same privilege levels, and neither has a period. A read of the group returns the
     /// counts and their parts of one moment. A part cannot be enabled or disabled by itself.
     ///
-    /// The session's event source must have the facility: see [`Division`](crate::Division). If no facility of the
-    /// source divides, opening the event fails with [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent); if
-    /// none divides the event before it into this part, with [`NotDivided`](crate::CounterError::NotDivided). A
-    /// thread's group is not counted on a core that does not divide. A part is never
-    /// [started](crate::CounterSession::is_started) itself; its [status](crate::CounterSession::event_status) is that
-    /// of the event that is divided.
+    /// The session's event source must have the facility: see [`Division`](crate::facility::Division). If no facility
+    /// of the source divides, opening the event fails with
+    /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent); if none divides the event before it into this
+    /// part, with [`NotDivided`](crate::CounterError::NotDivided). A thread's group is not counted on a core that does
+    /// not divide. A part is never [started](crate::CounterSession::is_started) itself; its
+    /// [status](crate::CounterSession::event_status) is that of the event that is divided.
     ///
     /// ```
     /// use pmu_core::{Event, EventSelect};

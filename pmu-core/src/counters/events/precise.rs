@@ -16,7 +16,7 @@ impl Event {
     /// it.
     ///
     /// A processor may count another event in the event's place, of which it can write records. The event's
-    /// [`select`](crate::SavedEvent::select) stays as it was opened.
+    /// [`select`](crate::thread::SavedEvent::select) stays as it was opened.
     ///
     /// There are two ways to the last branches before a precise sample:
     /// - [`with_branches`](Self::with_branches): the session records the branches, and
@@ -27,7 +27,8 @@ impl Event {
     ///   branches. This request does not start the recording of branches.
     ///
     /// ```
-    /// use pmu_core::{Event, GenericEvent, Precision, SampleParts};
+    /// use pmu_core::{Event, GenericEvent};
+    /// use pmu_core::precise::{Precision, SampleParts};
     /// // Every 10,007th branch of user mode, with the general registers.
     /// let branches = Event::generic(GenericEvent::Branches).user_only().every(10_007);
     /// let branches = branches.precise(Precision::ZeroSkidRequested).recording(SampleParts::REGISTERS);
@@ -54,11 +55,13 @@ impl Event {
     /// [rotating](Self::rotating) events take turns.
     ///
     /// Golden Cove counts the event only beside the event 0x8203, which comes before it in the same group. Alone, the
-    /// event is refused with [`NeedsBeside`](crate::NotPrecise::NeedsBeside).
+    /// event is refused with [`NeedsBeside`](crate::precise::NotPrecise::NeedsBeside).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, GroupError, GroupId, MsrBackend, Platform};
-    /// use pmu_core::{Event, EventSelect, Precision, SampleParts};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// use pmu_core::{Event, EventSelect};
+    /// use pmu_core::precise::{Precision, SampleParts};
     /// // MEM_TRANS_RETIRED.LOAD_LATENCY: loads that take 64 cycles or more.
     /// let loads = Event::raw(EventSelect::from_bits(0x01CD)).every(10_007);
     /// let loads = loads.precise(Precision::ZeroSkidRequested).latency_at_least(64);

@@ -16,10 +16,10 @@ impl Event {
     /// [`read_group`](crate::CounterSession::read_group) fails for the event's group with
     /// [`NoTotal`](crate::CounterError::NoTotal).
     ///
-    /// The session's event source must have the facility [`AutoCounterReload`](crate::AutoCounterReload). Otherwise
-    /// opening the group fails with [`NotReloadable`](crate::CounterError::NotReloadable). Like every group, this group
-    /// is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is not counted on a
-    /// core without counter reload.
+    /// The session's event source must have the facility [`AutoCounterReload`](crate::reload::AutoCounterReload).
+    /// Otherwise opening the group fails with [`NotReloadable`](crate::CounterError::NotReloadable). Like every group,
+    /// this group is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is not
+    /// counted on a core without counter reload.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///

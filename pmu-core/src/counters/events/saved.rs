@@ -23,7 +23,8 @@ use crate::precise::request::PackedPrecise;
 /// thread's count:
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterUnit, Event, SavedEvent, ThreadEvent};
+/// use pmu_core::{CounterError, CounterUnit, Event};
+/// use pmu_core::thread::{SavedEvent, ThreadEvent};
 /// /// Opens an event for a thread that does not run.
 /// fn open(unit: &CounterUnit, event: &Event) -> Result<ThreadEvent, CounterError> {
 ///     Ok(ThreadEvent::SwitchedOut(SavedEvent::new(unit, event)?.to_be_started(true)))
@@ -116,7 +117,7 @@ impl SavedEvent {
     /// Returns the count that the event had when it was switched out.
     ///
     /// ```
-    /// # use pmu_core::ThreadEvent;
+    /// # use pmu_core::thread::ThreadEvent;
     /// /// Returns the instructions that a thread has executed, if the thread's event is switched out.
     /// fn instructions(event: &ThreadEvent) -> Option<u64> {
     ///     match event {

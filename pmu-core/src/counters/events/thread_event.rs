@@ -8,10 +8,9 @@ use crate::counters::names::event_id::EventId;
 /// This example is the context switch of a perf-like subsystem. Each thread has a slice of events.
 ///
 /// ```
-/// use pmu_core::{
-///     CounterError, CounterUnit, CounterSession, Event, EventSource, GroupError, MsrBackend, GenericEvent, Platform,
-///     SwitchError, ThreadEvent,
-/// };
+/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, GroupError, Platform};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::thread::{SwitchError, ThreadEvent};
 ///
 /// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
 /// /// processor in the same way, and switches them out at once. A raw event is counted only on that type of core.

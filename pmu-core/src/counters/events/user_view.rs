@@ -11,7 +11,8 @@ use crate::msr::address::PmcIndex;
 /// counter's value. While the event is on no counter, its count is `offset`.
 ///
 /// ```
-/// use pmu_core::{PmcIndex, UserView};
+/// use pmu_core::msr::PmcIndex;
+/// use pmu_core::reading::UserView;
 /// let view = UserView {
 ///     index: Some(PmcIndex::new(1)),
 ///     readable: true,

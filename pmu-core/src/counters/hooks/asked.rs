@@ -23,7 +23,8 @@ pub struct EventControl {
     pub adaptive: bool,
 }
 
-/// Requests of an event beside a counter. Each facility [clears](crate::EventFacility::resolve) what it meets.
+/// Requests of an event beside a counter. Each facility [clears](crate::facility::EventFacility::resolve) what it
+/// meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

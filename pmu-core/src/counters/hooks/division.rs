@@ -42,7 +42,7 @@ pub struct Division<'a> {
 /// processor, to tasks and to the interrupt handler.
 ///
 /// ```
-/// use pmu_core::DivisionMemory;
+/// use pmu_core::facility::DivisionMemory;
 /// static DIVISION: [DivisionMemory; 4] = [const { DivisionMemory::new() }; 4];
 /// ```
 #[derive(Debug)]
@@ -161,7 +161,7 @@ impl Division<'_> {
     /// Returns a part of `occurrences`, rounded. `shares` is the value of the register of the shares.
     ///
     /// ```
-    /// use pmu_core::Division;
+    /// use pmu_core::facility::Division;
     /// assert_eq!(Division::share(0, 510, 102), 204);
     /// assert_eq!(Division::share(1, 1_000, 51 << 8), 200);
     /// ```

@@ -30,7 +30,8 @@ use crate::precise::sample::PreciseSample;
 ///
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-/// use pmu_core::{EventFacility, Facility, MsrAccess, MsrAddress, MsrBackend, Running, Unsettled};
+/// use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
+/// use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend};
 ///
 /// #[derive(Clone, Copy)]
 /// struct Gauge<'a> {
@@ -161,7 +162,7 @@ pub trait EventFacility: Facility + Copy {
     }
 
     /// Notes that an event is about to leave its counter, which is stopped. Returns the records of the event that wait.
-    /// They stay where they are, and are reported later as [`Recorded::left`](crate::Recorded::left).
+    /// They stay where they are, and are reported later as [`Recorded::left`](crate::facility::Recorded::left).
     ///
     /// # Errors
     /// A register access failed. The counter is not freed.

@@ -96,15 +96,15 @@ pub unsafe trait EventSource {
     fn opened(&self) -> &EventTable;
 
     /// Returns the logical processor that executes the call, if the core's two logical processors can corrupt each
-    /// other's counters. The default implementation returns `None`. [`OnSharedCore`](crate::OnSharedCore) returns a
-    /// value.
+    /// other's counters. The default implementation returns `None`. [`OnSharedCore`](crate::shared_core::OnSharedCore)
+    /// returns a value.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 
     /// Hardware beside the counters that events of this source can ask for, such as [counter
-    /// reload](crate::AutoCounterReload); `()` for none.
+    /// reload](crate::reload::AutoCounterReload); `()` for none.
     type Facility: EventFacility;
 
     /// Returns the hardware beside the counters of the processor whose events these are.

@@ -34,7 +34,8 @@ use crate::msr::fault::MsrFault;
 ///
 /// ```
 /// use core::cell::Cell;
-/// use pmu_core::{Facility, Interrupted, MsrAccess, MsrAddress, MsrBackend, MsrFault};
+/// use pmu_core::facility::{Facility, Interrupted};
+/// use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 ///
 /// /// Trace buffer whose status bit is bit 55. The register `filled` holds the number of records.
 /// struct TraceBuffer<'a> {
@@ -198,7 +199,8 @@ impl Interrupted<'_> {
     /// [own counters](Facility::own_counters).
     ///
     /// ```
-    /// use pmu_core::{CounterSet, EventId, Interrupted};
+    /// use pmu_core::{CounterSet, EventId};
+    /// use pmu_core::facility::Interrupted;
     /// /// Returns the events of the counters whose bits are set in a hardware record.
     /// fn events(interrupted: &Interrupted, applicable: u64) -> impl Iterator<Item = EventId> {
     ///     CounterSet::from_bits(applicable).iter().filter_map(|counter| interrupted.event(counter))

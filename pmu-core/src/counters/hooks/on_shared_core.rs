@@ -23,7 +23,8 @@ use crate::counters::shared::table::EventTable;
 /// count a corrupting event at any time.
 ///
 /// ```
-/// use pmu_core::{CoreCounters, CounterUnit, EventEntry, EventTable, OnSharedCore, OpenedEvents};
+/// use pmu_core::shared_core::{CoreCounters, OnSharedCore};
+/// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
 /// static CORE: CoreCounters = CoreCounters::new(); // one per core
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
 /// # let unit = CounterUnit::NONE;

@@ -30,7 +30,7 @@ impl<'a> OpenedEvents<'a> {
     }
 
     /// Returns the source with hardware of the processor that the events can ask for beside a counter, such as [counter
-    /// reload](crate::AutoCounterReload). The session and the interrupt handler have the same facility.
+    /// reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same facility.
     pub const fn with<F: EventFacility>(self, facility: F) -> OpenedEvents<'a, F> {
         OpenedEvents { unit: self.unit, events: self.events, facility }
     }

@@ -13,8 +13,8 @@ pub struct Recorded {
     pub event: EventId,
     /// Number of events for which the processor then loaded the counter.
     pub reloaded: u64,
-    /// The period that ended, if the event has [left](crate::EventFacility::leave) the counter since; 0 if only a part
-    /// of a period ended, which is no sample.
+    /// The period that ended, if the event has [left](crate::facility::EventFacility::leave) the counter since; 0 if
+    /// only a part of a period ended, which is no sample.
     pub left: Option<u64>,
     /// The record is of a privilege level that the event does not count. It is not shown.
     pub hidden: bool,

@@ -46,7 +46,8 @@ impl<'s, F> Sample<'s, F> {
         }
     }
 
-    /// Returns the source's facility, which has [collected](crate::Facility::collect) what belongs to the sample.
+    /// Returns the source's facility, which has [collected](crate::facility::Facility::collect) what belongs to the
+    /// sample.
     #[inline]
     pub const fn facility(&self) -> &'s F {
         self.facility
@@ -56,10 +57,11 @@ impl<'s, F> Sample<'s, F> {
 impl<F: EventFacility> Sample<'_, F> {
     /// Returns the last branches before the sample, the newest first, if the event [asked](crate::Event::with_branches)
     /// for branches. The branches that the processor copies into a precise record
-    /// ([`SampleParts::branches`](crate::SampleParts::branches)) are in the record, and not here.
+    /// ([`SampleParts::branches`](crate::precise::SampleParts::branches)) are in the record, and not here.
     ///
     /// ```
-    /// use pmu_core::{EventFacility, Sample};
+    /// use pmu_core::facility::EventFacility;
+    /// use pmu_core::Sample;
     /// # fn push(_tag: u64, _from: u64, _to: u64) {}
     /// fn report<F: EventFacility>(sample: Sample<'_, F>) {
     ///     for branch in sample.branches() {
@@ -90,7 +92,7 @@ impl<F: EventFacility> Sample<'_, F> {
     /// ask for branches, or if the processor did not record them.
     ///
     /// An overflow of a source, which is no opened event, has the branches that a
-    /// [`BranchRecorder`](crate::BranchRecorder) records meanwhile.
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder) records meanwhile.
     pub fn branch_records(&self) -> Option<&Branches<'_>> {
         let records = self.facility.branches().filter(|_| self.facility.is_newest())?;
         let are_its = match self.branches.get() {

@@ -49,7 +49,9 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   version 1, and in a call after `service`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventSource, MsrBackend, Platform, Sample, sample_read, service};
+/// use pmu_core::{CounterMemory, EventSource, Platform, Sample, service};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::reading::sample_read;
 /// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
 ///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
 ///     clock: impl Fn() -> u64,

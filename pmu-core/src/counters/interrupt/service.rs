@@ -25,7 +25,8 @@ use crate::platform::Platform;
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, EventSource, MsrBackend, Platform};
+/// # use pmu_core::{Claim, CounterMemory, EventSource, Platform};
+/// # use pmu_core::msr::MsrBackend;
 /// # fn sample(_tag: u64) {}
 /// /// The NMI handler asks: was it a counter's, and may another follow?
 /// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform>(

@@ -18,7 +18,9 @@ use crate::msr::backend::MsrBackend;
 /// documentation of that method says how long the data is valid.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventId, EventSource, MsrBackend, Platform, UserView, service, user_view};
+/// use pmu_core::{CounterMemory, EventId, EventSource, Platform, service};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::reading::{UserView, user_view};
 /// /// Serves a counter's interrupt, and shows user mode the event's counter as it is now.
 /// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
 ///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),

@@ -32,7 +32,7 @@ impl CounterId {
     const FIRST_FIXED: u8 = 32;
 
     /// The unit that samples fetches (AMD's IBS), if the session's facility drives
-    /// [sampling units](crate::EventFacility::UNITS). Such processors have no fixed counters.
+    /// [sampling units](crate::facility::EventFacility::UNITS). Such processors have no fixed counters.
     pub const FETCH_UNIT: Self = Self(Self::FIRST_FIXED);
 
     /// The unit that samples ops (AMD's IBS).
@@ -48,7 +48,7 @@ impl CounterId {
         if number < MAX_FIXED as u8 { Some(Self(number + Self::FIRST_FIXED)) } else { None }
     }
 
-    /// Returns the number of the counter's bit in the [global registers](crate::GlobalRegisters).
+    /// Returns the number of the counter's bit in the [global registers](crate::registers::GlobalRegisters).
     #[inline]
     pub const fn bit(self) -> u8 {
         self.0
@@ -117,8 +117,8 @@ impl CounterSet {
     /// The set of the fixed counters that a processor can have.
     pub const FIXED: Self = Self(((1 << MAX_FIXED) - 1) << CounterId::FIRST_FIXED);
 
-    /// The set of the [sampling units](crate::EventFacility::UNITS) that a processor can have. They take the places of
-    /// fixed counters, which such processors lack.
+    /// The set of the [sampling units](crate::facility::EventFacility::UNITS) that a processor can have. They take the
+    /// places of fixed counters, which such processors lack.
     pub const UNITS: Self = Self(0b11 << CounterId::FIRST_FIXED);
 
     /// The set of all counters that a processor can have.

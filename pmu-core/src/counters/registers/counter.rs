@@ -122,7 +122,8 @@ impl Counter {
     /// result is correct only if `events` is below 2³¹.
     ///
     /// ```
-    /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
+    /// # use pmu_core::registers::Counter;
+    /// # use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
     /// /// Arms a counter of a unit for a period, while the counter is stopped.
     /// fn arm(msr: &impl MsrBackend, counter: &Counter, events: u64) -> Result<(), MsrFault> {
     ///     msr.wrmsr_retrying(counter.value_register(), counter.preload(events))
@@ -138,7 +139,8 @@ impl Counter {
     /// The result is correct until the counter has counted half of its range after the overflow.
     ///
     /// ```
-    /// # use pmu_core::{Counter, MsrAccess, MsrBackend, MsrFault};
+    /// # use pmu_core::registers::Counter;
+    /// # use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
     /// /// Without an overflow status: returns whether a counter that was loaded with `preload` has overflowed.
     /// fn is_overflowed(msr: &impl MsrBackend, counter: &Counter) -> Result<bool, MsrFault> {
     ///     let value = match counter.rdpmc_index() {
@@ -203,7 +205,7 @@ impl Counter {
 
     /// Creates a sampling unit as a counter of `width` bits, at most 31. `register` is the unit's control register, by
     /// which errors name it. The session never accesses the register: the
-    /// [facility](crate::EventFacility::access_unit) does.
+    /// [facility](crate::facility::EventFacility::access_unit) does.
     pub const fn of_unit(register: MsrAddress, width: u8) -> Self {
         Self {
             control: CounterControl::Select(register),
@@ -288,7 +290,8 @@ mod tests {
                 let on = counter.rearmed_value(value, full_width);
                 assert_eq!(on, start | value);
                 assert!(!counter.has_overflowed(on));
-                // Every value between it and the next overflow is greater, and every one within the max_load of it less.
+                // Every value between it and the next overflow is greater, and every one within the max_load of it
+                // less.
                 assert!(max_load < on);
                 let register = counter.register_for(on);
                 assert!(full_width || register == counter.value_register(), "{on:#X}");

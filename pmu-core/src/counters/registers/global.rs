@@ -23,8 +23,8 @@ pub struct GlobalRegisters {
     /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,
     /// If set, VM entry and VM exit can load the control register, as with Intel's VMX. The hypervisor then has to load
-    /// the values that [`guest_control`](crate::guest_control) returns. These values confine events to guests, or to
-    /// the host.
+    /// the values that [`guest_control`](crate::lending::guest_control) returns. These values confine events to guests,
+    /// or to the host.
     pub loaded_for_guests: bool,
     /// Mask of the bit that the processor sets in the overflow status when it freezes the counters. Acknowledging this
     /// bit lets the counters run again. This field is 0 if the processor has no such bit. Such a processor freezes its

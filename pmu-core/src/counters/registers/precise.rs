@@ -25,7 +25,8 @@ impl PreciseSampling {
     /// - Clearing any bits of `enable`, while its other bits stay unchanged, does not break memory safety.
     ///
     /// ```
-    /// use pmu_core::{CounterSet, PreciseSampling};
+    /// use pmu_core::CounterSet;
+    /// use pmu_core::registers::PreciseSampling;
     /// // SAFETY: clearing a bit of IA32_PEBS_ENABLE only ends precise sampling. The processor has no PEBS if bit 12 of
     /// // IA32_MISC_ENABLE is set.
     /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0x3F1, 0x1A0, 1 << 12) };
@@ -35,7 +36,8 @@ impl PreciseSampling {
     /// Wrong: a register in which clearing a bit removes a protection.
     ///
     /// ```
-    /// # use pmu_core::{CounterSet, PreciseSampling};
+    /// # use pmu_core::CounterSet;
+    /// # use pmu_core::registers::PreciseSampling;
     /// // SAFETY: not given. Clearing bits of EFER turns off system calls and no-execute pages.
     /// let precise = unsafe { PreciseSampling::new(CounterSet::from_bits(0xF), 0xC000_0080, 0x1A0, 1 << 12) };
     /// # let _ = precise;

@@ -45,7 +45,7 @@ impl EventSelect {
     pub(crate) const EVENT: u64 = 0xF_FF84_FFFF;
 
     /// Bit 19, which stands for pin control and is legal in no event: the select is for a
-    /// [sampling unit](crate::EventFacility::UNITS), and bits 15:0 and 31:24 are the unit's.
+    /// [sampling unit](crate::facility::EventFacility::UNITS), and bits 15:0 and 31:24 are the unit's.
     pub const OF_UNIT: u64 = 1 << 19;
 
     /// Creates a select from the value of an event-select register.

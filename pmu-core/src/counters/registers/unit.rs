@@ -91,8 +91,8 @@ impl CounterUnit {
         if self.counters.is_empty() { Some(self.absent) } else { None }
     }
 
-    /// Describes the general counters whose bits are set in `counters`. Bits from [`MAX_GENERAL`](crate::MAX_GENERAL)
-    /// on are ignored.
+    /// Describes the general counters whose bits are set in `counters`. Bits from
+    /// [`MAX_GENERAL`](crate::registers::MAX_GENERAL) on are ignored.
     ///
     /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
     /// may set. Setting any other bit faults, or changes something other than the event.
@@ -102,7 +102,8 @@ impl CounterUnit {
     ///   value of these registers makes the processor write to memory.
     ///
     /// ```
-    /// use pmu_core::{CounterBank, CounterUnit};
+    /// use pmu_core::registers::CounterBank;
+    /// use pmu_core::CounterUnit;
     /// static LEGACY: CounterBank =
     ///     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
     /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
@@ -114,7 +115,8 @@ impl CounterUnit {
     /// Wrong: describing more counters than the bank has registers.
     ///
     /// ```
-    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # use pmu_core::registers::CounterBank;
+    /// # use pmu_core::CounterUnit;
     /// # static LEGACY: CounterBank =
     /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
     /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
@@ -140,7 +142,8 @@ impl CounterUnit {
     ///   address of the same value register.
     ///
     /// ```
-    /// # use pmu_core::{CounterBank, CounterUnit};
+    /// # use pmu_core::registers::CounterBank;
+    /// # use pmu_core::CounterUnit;
     /// # static LEGACY: CounterBank =
     /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
     /// /// Returns the four legacy counters of a processor with the core extension.
@@ -165,7 +168,8 @@ impl CounterUnit {
     ///   value register. No value of these registers makes the processor write to memory.
     ///
     /// ```
-    /// use pmu_core::{CounterUnit, FixedCounters};
+    /// use pmu_core::CounterUnit;
+    /// use pmu_core::registers::FixedCounters;
     /// static FIXED: FixedCounters =
     ///     FixedCounters { control: 0x38D, value: 0x309, step: 1, events: [0xC0, 0x3C, 0x300, 0, 0, 0, 0, 0] };
     /// let mut unit = CounterUnit::NONE;
@@ -194,7 +198,8 @@ impl CounterUnit {
     ///   register of general counter *n*.
     ///
     /// ```
-    /// # use pmu_core::{CounterUnit, FullWidth};
+    /// # use pmu_core::CounterUnit;
+    /// # use pmu_core::registers::FullWidth;
     /// static FULL_WIDTH: FullWidth = FullWidth { value: 0x4C1, capabilities: 0x345, declared: 1 << 13 };
     /// # let mut unit = CounterUnit::NONE;
     /// // SAFETY: if FW_WRITE is set in IA32_PERF_CAPABILITIES, IA32_A_PMC0 and the registers after it write the
@@ -256,7 +261,7 @@ impl CounterUnit {
     /// precise sampling that firmware left enabled.
     ///
     /// This register has one bit per counter. Auto counter reload, and Intel's architectural PEBS, have one register
-    /// per counter: see [`UnusedRegisters`](crate::UnusedRegisters).
+    /// per counter: see [`UnusedRegisters`](crate::registers::UnusedRegisters).
     pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
         self.precise = Some(precise);
     }

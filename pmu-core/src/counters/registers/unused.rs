@@ -29,7 +29,8 @@ impl UnusedRegisters {
     /// - Writing 0 to these registers does not break memory safety.
     ///
     /// ```
-    /// use pmu_core::{CounterSet, UnusedRegisters};
+    /// use pmu_core::CounterSet;
+    /// use pmu_core::registers::UnusedRegisters;
     /// // SAFETY: IA32_PMC_GP0_CFG_B is IA32_PMC_GP0_CTR + 2. With the value 0, no counter is reloaded.
     /// let reloads = unsafe { UnusedRegisters::new(2, CounterSet::from_bits(0xFF)) };
     /// assert_eq!(reloads.counters().len(), 8);
@@ -38,7 +39,8 @@ impl UnusedRegisters {
     /// Wrong: a distance that leads to registers of another kind.
     ///
     /// ```
-    /// # use pmu_core::{CounterSet, UnusedRegisters};
+    /// # use pmu_core::CounterSet;
+    /// # use pmu_core::registers::UnusedRegisters;
     /// // SAFETY: not given. No manual names the register at a distance of 0x1000 from a counter.
     /// let others = unsafe { UnusedRegisters::new(0x1000, CounterSet::from_bits(0xFF)) };
     /// # let _ = others;
@@ -63,7 +65,9 @@ impl UnusedRegisters {
     /// The cleared values are not restored.
     ///
     /// ```
-    /// # use pmu_core::{CounterSet, CounterUnit, MsrBackend, UnusedRegisters};
+    /// # use pmu_core::{CounterSet, CounterUnit};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::registers::UnusedRegisters;
     /// /// Returns the counters that a session may take: those whose unused registers were cleared.
     /// fn prepare(unused: &UnusedRegisters, unit: &CounterUnit, msr: &impl MsrBackend) -> CounterSet {
     ///     let stays = unused.clear(unit, CounterSet::ALL, msr);

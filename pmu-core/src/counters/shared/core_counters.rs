@@ -9,7 +9,7 @@ use crate::counters::registers::select::EventSelect;
 
 /// Memory that the two logical processors of a core share. These 8 bytes record which general counters are in use.
 ///
-/// [`OnSharedCore`](crate::OnSharedCore) gives this memory to the sessions of both logical processors.
+/// [`OnSharedCore`](crate::shared_core::OnSharedCore) gives this memory to the sessions of both logical processors.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
     in_use: AtomicU64,
@@ -26,7 +26,7 @@ impl CoreCounters {
 /// processor's counters.
 ///
 /// ```
-/// use pmu_core::{CoreCounters, CoreThread};
+/// use pmu_core::shared_core::{CoreCounters, CoreThread};
 /// static CORE: CoreCounters = CoreCounters::new(); // one per core
 /// // 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
 /// let threads = [false, true].map(|second| CoreThread::new(&CORE, second, 0xD0..=0xD3));

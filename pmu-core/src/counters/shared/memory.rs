@@ -16,7 +16,8 @@ use crate::counters::shared::table::EventTable;
 /// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, CounterSlot, MAX_COUNTERS};
+/// use pmu_core::{CounterMemory, CounterSlot};
+/// use pmu_core::registers::MAX_COUNTERS;
 /// const PROCESSORS: usize = 4;
 /// static MEMORY: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; PROCESSORS] =
 ///     [const { CounterMemory::new() }; PROCESSORS];

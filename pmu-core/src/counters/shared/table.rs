@@ -166,7 +166,7 @@ impl EventTable {
     /// - [`apply_period`](crate::CounterSession::apply_period);
     /// - [`set_period`](Self::set_period), from when the event is next put on a counter, for instance by a context
     ///   switch;
-    /// - [`to_be_started`](crate::SavedEvent::to_be_started) with `true`.
+    /// - [`to_be_started`](crate::thread::SavedEvent::to_be_started) with `true`.
     ///
     /// ```
     /// use pmu_core::{EventOverflow, EventTable};

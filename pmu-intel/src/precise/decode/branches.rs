@@ -1,6 +1,6 @@
 //! The last branches in a record.
 
-use pmu_core::{Branch, BranchUnit, RawBranch};
+use pmu_core::branches::{Branch, BranchUnit, RawBranch};
 
 use crate::precise::decode::shown::Shown;
 use crate::precise::decode::words::Words;
@@ -37,7 +37,7 @@ impl<'a> RecordBranches<'a> {
     /// Decodes the branches in the precise record. `unit` describes the processor's branch records.
     ///
     /// ```
-    /// use pmu_core::BranchUnit;
+    /// use pmu_core::branches::BranchUnit;
     /// use pmu_intel::precise::PreciseRecord;
     /// /// Returns the number of branches before the sampled instruction that were mispredicted.
     /// fn mispredicted(unit: &BranchUnit, record: &PreciseRecord<'_>) -> Option<usize> {

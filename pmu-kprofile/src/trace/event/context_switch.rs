@@ -1,6 +1,6 @@
 //! The context switch.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::record_error::RecordError;

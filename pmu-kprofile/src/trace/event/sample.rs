@@ -1,6 +1,6 @@
 //! The records of the two kinds of profile interrupts: sampled profiles and PMC interrupts.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::header::HEADER;
@@ -76,7 +76,7 @@ pub enum Detail {
     },
     /// Members of a PMC interrupt.
     PmcInterrupt {
-        /// Number of the profile source: see [`KProfileSource`](pmu_core::KProfileSource).
+        /// Number of the profile source: see [`KProfileSource`](pmu_core::profile::KProfileSource).
         source: u16,
         /// Reserved member. This crate does not interpret the member.
         reserved: u16,

@@ -1,6 +1,6 @@
 //! Sampled profiles that were collected and written in one record.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::event::sample::{Hook, Sample};

@@ -1,6 +1,6 @@
 //! The records of the sampling intervals of profile sources.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Utf16, Writer};
 use crate::trace::record_error::RecordError;
@@ -36,7 +36,7 @@ pub enum IntervalHook {
 pub struct SourceInterval<'b> {
     /// Occasion on which the interval is recorded.
     pub hook: IntervalHook,
-    /// Number of the source: see [`KProfileSource`](pmu_core::KProfileSource).
+    /// Number of the source: see [`KProfileSource`](pmu_core::profile::KProfileSource).
     pub source: u32,
     /// Interval that is in force after this occasion, in the unit of the source.
     pub new: u32,

@@ -6,7 +6,8 @@
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering;
 
-use pmu_core::{InterruptFrame, PointerWidth, ProcessId};
+use pmu_core::frame::{InterruptFrame, ProcessId};
+use pmu_core::windows::PointerWidth;
 
 use crate::sync::AtomicU64;
 use crate::trace::bytes::{Reader, Writer};

@@ -1,6 +1,6 @@
 //! The table of events. A macro generates the enum `Event` from the lines of this table.
 
-use pmu_core::PointerWidth;
+use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
 use crate::trace::event::context_switch::{CONTEXT_SWITCH_HOOK, ContextSwitch};

@@ -2,11 +2,12 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use pmu_core::{
-    CounterMemory, CounterSlot, EventFacility, EventTable, Facility, Interrupted, KProfileSource,
-    MsrBackend, MsrFault, Overflow, ProcessorNumber, ProfileInterface, Report, Running,
-    SavedCounter, SavedCounters, Unsettled, WithOpenedEvents,
-};
+use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::msr::{MsrBackend, MsrFault};
+use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterMemory, CounterSlot, EventTable};
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
 use pmu_nmi_tests::steps::{self, Event, Moment, step_through};

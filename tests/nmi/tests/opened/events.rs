@@ -3,10 +3,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
+use pmu_core::profile::{ProfileInterface, Report, SourceInterface, WithOpenedEvents};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventSelect, EventTable,
-    GenericEvent, MAX_COUNTERS, ProfileInterface, Report, SavedCounter, SavedCounters,
-    SourceInterface, ThreadEvent, WithOpenedEvents,
+    GenericEvent,
 };
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};

@@ -4,9 +4,11 @@
 use core::array::from_fn;
 use core::cell::Cell;
 
+use pmu::core::msr::{MsrBackend, PmcIndex};
+use pmu::core::reading::user_view;
+use pmu::core::thread::ThreadEvent;
 use pmu::core::{
-    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, MsrBackend, OpenedEvents,
-    PmcIndex, ThreadEvent, service, user_view,
+    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, OpenedEvents, service,
 };
 use pmu::user::{UserClock, UserPage};
 use pmu_tests::linux_page::{LinuxPage, Read};

@@ -3,10 +3,11 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::Watchdog;
+use pmu::core::reading::{sample_read, user_view};
+use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents, sample_read, service,
-    user_view,
+    EventId, EventOverflow, EventTable, OpenedEvents, service,
 };
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
@@ -90,7 +91,7 @@ impl PerProcessor {
     }
 
     /// Publishes the page of each event that is read here.
-    fn publish<E>(&self, view: impl Fn(EventId, u64) -> Result<pmu::core::UserView, E>) {
+    fn publish<E>(&self, view: impl Fn(EventId, u64) -> Result<pmu::core::reading::UserView, E>) {
         let (clock, now) = (Some(&self.shared.clock), self.shared.now());
         for (number, id) in self.here.borrow().iter() {
             let _ = self.shared.event(*number).page.publish(clock, || view(*id, now));

@@ -1,6 +1,7 @@
 //! The comparison of the subsystem with the naive model.
 
-use pmu_core::{CounterSet, ThreadEvent};
+use pmu_core::CounterSet;
+use pmu_core::thread::ThreadEvent;
 
 use super::state::{Placed, Subsystem};
 use pmu_tests::opened::running;

@@ -1,8 +1,8 @@
 //! Memory for a processor's counters, and the handler of its interrupt.
 
+use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSlot, EventEntry, EventOverflow, EventTable, MAX_COUNTERS, OpenedEvents,
-    service,
+    CounterMemory, CounterSlot, EventEntry, EventOverflow, EventTable, OpenedEvents, service,
 };
 use pmu_tests::opened::{Mock, Processor};
 

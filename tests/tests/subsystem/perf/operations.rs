@@ -1,6 +1,7 @@
 //! The operations of the subsystem, each on one processor.
 
-use pmu_core::{CounterError, CounterSet, EventCount, GroupId, SwitchError, ThreadEvent};
+use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, EventCount, GroupId};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};

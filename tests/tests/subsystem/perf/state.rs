@@ -1,6 +1,7 @@
 //! The state of the subsystem: its processors, tasks and events, and the events that happen.
 
-use pmu_core::{CounterSession, CounterSet, EventId, GroupId, OpenedEvents, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterSession, CounterSet, EventId, GroupId, OpenedEvents};
 use pmu_tests::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
 use pmu_virt::{EventKey, FedEvent, Feed, Privilege};
 

@@ -2,7 +2,9 @@
 
 use core::ops::Range;
 
-use pmu::core::{CounterSet, EventCount, EventStatus, MsrBackend, PmcIndex, RemoteCount};
+use pmu::core::msr::{MsrBackend, PmcIndex};
+use pmu::core::reading::RemoteCount;
+use pmu::core::{CounterSet, EventCount, EventStatus};
 use pmu_tests::linux_page::{LinuxPage, Read};
 use pmu_tests::opened::{KINDS, Mock, Processor, processors, running};
 use pmu_tests::software_pmu::KERNEL;

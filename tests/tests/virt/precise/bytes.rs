@@ -85,8 +85,8 @@ fn records_as_bytes_have_their_layout() {
     }
     guest.precise.overflowed(1);
     let mut bytes = Vec::from(*b"vPBS\x01\0\x01\0");
-    // Format 4; all counters, of which the PMU of version 5 has four and three; flags 0 baseline, 1 load latency, 2 front
-    // end.
+    // Format 4; all counters, of which the PMU of version 5 has four and three; flags 0 baseline, 1 load latency, 2
+    // front end.
     bytes.extend([4, 0xFF, 0xFF, 0b111, 0, 0, 0, 0, 0, 0, 5, 0xF, 7, 0, 0, 0]);
     let words = [1, 1 << 62, 0, 0x1234_5000, 0x2_0000_0001, 0x0700_0003, 0x20, 0x12, 1, 0, 0];
     bytes.extend(words.into_iter().chain([0; 16]).flat_map(u64::to_le_bytes));

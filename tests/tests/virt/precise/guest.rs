@@ -1,7 +1,7 @@
 //! A guest whose counters write records.
 
 use crate::naive_precise::memory::{RAM, Ram};
-use pmu_core::MsrAddress;
+use pmu_core::msr::MsrAddress;
 use pmu_virt::{
     Advanced, Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration,
     PreciseConfiguration, Privilege, Read, Recorded, VirtualPmu, VirtualPrecise, Write,

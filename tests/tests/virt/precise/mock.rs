@@ -3,7 +3,7 @@
 use super::guest::*;
 use crate::naive_precise::memory::{RAM, Ram};
 use core::cell::{Cell, RefCell};
-use pmu_core::{MsrBackend, MsrErrorKind};
+use pmu_core::msr::{MsrBackend, MsrErrorKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     FedBranch, FedBranchKind, FedEvents, FedRecord, Feed, GuestMemory, PreciseConfiguration,

@@ -26,7 +26,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, MsrBackend, Platform};
+    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Platform};
+    /// use pmu_core::msr::MsrBackend;
     /// fn ioc_period<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     event: EventId,

@@ -24,9 +24,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// also be disabled before the group starts.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform,
-    /// # };
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Disables one event of a group while a function runs, and returns the event's count.
     /// fn without<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

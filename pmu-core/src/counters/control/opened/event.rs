@@ -21,9 +21,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterError, CounterSession, CounterUnit, Event, EventId, EventSource, GenericEvent, MsrBackend,
-    /// #     Platform,
+    /// #     CounterError, CounterSession, CounterUnit, Event, EventId, EventSource, GenericEvent, Platform,
     /// # };
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Opens a sampler of user mode's mispredicted branches. Its overflows carry the sampler's number.
     /// fn sample<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -116,7 +116,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`report_samples`](Self::report_samples) before.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -154,7 +155,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// clock always passes 0.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Counts an event while a function runs.
     /// fn count<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -196,7 +198,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// linked.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Starts an event if a counter is free, and returns whether the event runs.
     /// fn try_start<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -215,7 +218,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event stays stopped.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start_event` can start an event of one of these
     ///   kinds: [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
-    ///   of an [`OnSharedCore`](crate::OnSharedCore) source, and, on Intel, events that count only
+    ///   of an [`OnSharedCore`](crate::shared_core::OnSharedCore) source, and, on Intel, events that count only
     ///   [in guests](Event::in_guests).
     /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
     ///   [branches](Event::with_branches) by another filter.
@@ -318,7 +321,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// the stop.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Runs a function whose events are not to be counted.
     /// fn uncounted<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -351,7 +355,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// also updates the parts' counts; a read of a part reads the event that is divided.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the number of times that a running event occurs in a function.
     /// fn events_in<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,

@@ -21,9 +21,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, MsrBackend,
-    /// #     Platform,
+    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, Platform,
     /// # };
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the instructions per thousand cycles of a function.
     /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -129,7 +129,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// orders, and the search tries each order at most once. The call accesses registers only after the search.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Starts a group. If an event of the group finds no counter, returns the event's index.
     /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -168,7 +169,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// counted until the stop.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Stops all groups, even after a failure, and returns the first failure.
     /// fn stop_groups<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -208,7 +210,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Samples that wait in memory are dropped, as by [`close_event`](Self::close_event).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, GroupId, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, EventSource, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Closes the groups of a session's client. A group that does not close stays in `groups`.
     /// fn close<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -242,10 +245,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
     ///
-    /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::sample_read).
+    /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::reading::sample_read).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, MsrBackend, Platform};
+    /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the percentage of cache references that missed. The group counts misses and references.
     /// fn miss_rate<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,

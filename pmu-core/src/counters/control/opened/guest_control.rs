@@ -45,12 +45,13 @@ pub struct GuestControl {
 /// - No session has taken the processor's counters.
 /// - The session's counters are [lent](crate::CounterSession::lend). The guest then runs with its own value of
 ///   `IA32_PERF_GLOBAL_CTRL`. The host's value is
-///   [`LentCounters::global_control`](crate::LentCounters::global_control).
+///   [`LentCounters::global_control`](crate::lending::LentCounters::global_control).
 ///
 /// Source: SDM vol. 3C, "VM-Entry Controls", "VM-Exit Controls" and "Field Encoding in VMCS".
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventSource, GuestControl, guest_control};
+/// use pmu_core::{CounterMemory, EventSource};
+/// use pmu_core::lending::{GuestControl, guest_control};
 /// # fn vmwrite(_field: u32, _value: u64) {}
 /// const GUEST_PERF_GLOBAL_CTRL: u32 = 0x2808;
 /// const HOST_PERF_GLOBAL_CTRL: u32 = 0x2C04;

@@ -16,7 +16,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// count nothing. On AMD, the select bits that confine an event to guests or to the host are then clear.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// # fn set_svme(_: bool) {}
     /// /// Ends the use of SVM on this processor, and with it the counting in guests.
     /// fn disable_svm<S: EventSource, M: MsrBackend, P: Platform>(

@@ -14,7 +14,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// opened event continues.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, ThreadEvent};
+    /// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// use pmu_core::msr::MsrBackend;
+    /// use pmu_core::thread::ThreadEvent;
     /// /// Returns the events that a new thread inherits from the running thread.
     /// fn fork<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
@@ -37,8 +39,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Adds a child event's count to the count of an opened event: the value, and the `enabled` and `running` times.
-    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::UserView) that was made
-    /// before the call does not include the child's count.
+    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::reading::UserView) that was
+    /// made before the call does not include the child's count.
     ///
     /// For an event that is on no processor, use [`SavedEvent::add_count`].
     ///

@@ -36,7 +36,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [Unlisted](crate::Event::unlisted) events are omitted.
     ///
     /// ```
-    /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, MsrBackend, Platform};
+    /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, Platform};
+    /// use pmu_core::msr::MsrBackend;
     /// /// Returns the pinned events that are no longer counted, so that the kernel can notify their owners.
     /// fn lost<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
@@ -61,7 +62,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the group of an opened event, or `None` if the event is in no group.
     ///
     /// ```
-    /// use pmu_core::{CounterSession, EventSource, GroupError, MsrBackend, Platform};
+    /// use pmu_core::{CounterSession, EventSource, GroupError, Platform};
+    /// use pmu_core::msr::MsrBackend;
     /// /// Closes everything that the kernel opened on a processor that goes offline.
     /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

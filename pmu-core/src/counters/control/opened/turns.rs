@@ -45,7 +45,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// occurrence on its next counter.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// /// The timer tick: each tenth of a second, other events get the counters.
     /// fn tick<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

@@ -18,11 +18,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   and [`rotate`](Self::rotate) may also move this event.
     /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
     ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any
-    ///   event. After `service`, the handler gets new data by [`user_view`](crate::user_view()).
+    ///   event. After `service`, the handler gets new data by [`user_view`](crate::reading::user_view()).
     /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, MsrBackend, Platform, UserView};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::reading::UserView;
     /// /// Returns the view for the page that user mode reads; without a view, user mode asks by a system call.
     /// fn view<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,

@@ -60,7 +60,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
     /// Returns the number of saved counters.
     ///
     /// ```
-    /// # use pmu_core::{SavedCounter, SavedCounters};
+    /// # use pmu_core::thread::{SavedCounter, SavedCounters};
     /// const NEW: SavedCounters<[SavedCounter; 4]> = SavedCounters::new();
     /// assert_eq!(NEW.len(), 0); // Restoring an empty area starts no counter.
     /// ```
@@ -83,7 +83,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// A kernel usually calls this with preemption off.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::thread::SavedCounters;
     /// /// The context switch of a kernel that counts the events of a table's rows per process.
     /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -169,7 +171,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// lacks the event of a saved counter, no counter is restored.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform, SavedCounters};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::thread::SavedCounters;
     /// /// Restores a process's counters; if there is no room beside the opened events, the process runs uncounted.
     /// fn try_restore<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

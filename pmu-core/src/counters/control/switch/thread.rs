@@ -42,7 +42,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// the counters again.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, MsrBackend, Platform, SwitchError, ThreadEvent};
+    /// # use pmu_core::{CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::thread::{SwitchError, ThreadEvent};
     /// /// A thread ends: returns the sum of what its events counted.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
@@ -193,7 +195,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [tag](crate::Event::tagged).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, MsrBackend, Platform, ThreadEvent};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::thread::ThreadEvent;
     /// /// Gives a thread's events to the processor, and returns the places of those that it could not take.
     /// fn give<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

@@ -18,7 +18,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     ///
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::lending::LentCounters;
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

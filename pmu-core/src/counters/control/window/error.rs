@@ -7,10 +7,12 @@ use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::fault::MsrFault;
 
-/// Failure to restore some counters at the end of a [window](crate::CounterWindow).
+/// Failure to restore some counters at the end of a [window](crate::lending::CounterWindow).
 ///
 /// ```
-/// use pmu_core::{CounterSet, MsrErrorKind, MsrFault, MsrOperation, WindowError};
+/// use pmu_core::CounterSet;
+/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+/// use pmu_core::lending::WindowError;
 /// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
 /// let fault = MsrFault { operation, register: 0x186, kind };
 /// let error = WindowError { counters: CounterSet::from_bits(0b1), fault };
@@ -21,7 +23,7 @@ use crate::msr::fault::MsrFault;
 pub struct WindowError {
     /// Counters that could not be restored. Their events do not run. No event uses these counters before the next call
     /// of [`reprogram`](crate::CounterSession::reprogram). The set is empty if the only failure was that a
-    /// [facility](crate::EventFacility) could not be resumed.
+    /// [facility](crate::facility::EventFacility) could not be resumed.
     pub counters: CounterSet,
     /// The first register access that failed.
     pub fault: MsrFault,

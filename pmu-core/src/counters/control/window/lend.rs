@@ -59,8 +59,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// let the `enabled` times advance by [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///
     /// The call suspends the [facilities](crate::EventSource::Facility) of the session's event source with the
-    /// counters: the branch records that events asked for or a [`BranchRecorder`](crate::BranchRecorder) records, and
-    /// precise records.
+    /// counters: the branch records that events asked for or a
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder) records, and precise records.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`, as a [`Sample`] with its
     /// branches and its precise record. The call also reports the samples of all precise records that wait in memory.
@@ -74,7 +74,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// All fixed counters share one control register, which the window writes only once.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, LentCounters, MsrBackend, Platform, WindowError};
+    /// # use pmu_core::{CounterSession, EventSource, Platform};
+    /// # use pmu_core::lending::{LentCounters, WindowError};
+    /// # use pmu_core::msr::MsrBackend;
     /// # use pmu_core::CounterError;
     /// # fn enter_guest(_: &mut LentCounters) {}
     /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
@@ -90,7 +92,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// While the window lives, the compiler rejects other uses of the session:
     ///
     /// ```compile_fail,E0499
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
     /// #     counters: &mut CounterSession<'_, S, M, P>, event: EventId,
     /// # ) -> Result<(), CounterError> {
@@ -299,7 +302,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// exits clear this register.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, LentCounters, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::lending::LentCounters;
+    /// # use pmu_core::msr::MsrBackend;
     /// /// Runs a guest in a window. Counters that could not be restored at its end are programmed again.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,

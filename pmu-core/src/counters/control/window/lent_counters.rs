@@ -7,9 +7,9 @@ use crate::counters::names::counter_id::CounterSet;
 /// Free counters of a processor: no owner uses these counters at present. A borrower's operations require this value as
 /// proof that the counters are free.
 ///
-/// A [`CounterWindow`](crate::CounterWindow) provides this value while a session lends its counters. The counters are
-/// stopped, and have no overflow pending. The counters' control and value registers still hold the owner's values. The
-/// borrower programs a counter before it enables the counter, and stops the counter before the window ends.
+/// A [`CounterWindow`](crate::lending::CounterWindow) provides this value while a session lends its counters. The
+/// counters are stopped, and have no overflow pending. The counters' control and value registers still hold the owner's
+/// values. The borrower programs a counter before it enables the counter, and stops the counter before the window ends.
 #[derive(Debug)]
 pub struct LentCounters {
     pub(crate) counters: CounterSet,
@@ -28,7 +28,8 @@ impl LentCounters {
     /// Task. The returned value stays on the processor.
     ///
     /// ```
-    /// use pmu_core::{CounterSet, LentCounters};
+    /// use pmu_core::CounterSet;
+    /// use pmu_core::lending::LentCounters;
     /// let lent = LentCounters::unowned(CounterSet::from_bits(0b1111), 0);
     /// assert_eq!(lent.counters().len(), 4);
     /// ```
@@ -40,7 +41,8 @@ impl LentCounters {
     /// room for opened events does not take the fixed counters, so these counters can be added.
     ///
     /// ```
-    /// # use pmu_core::{CounterSet, LentCounters};
+    /// # use pmu_core::CounterSet;
+    /// # use pmu_core::lending::LentCounters;
     /// let mut lent = LentCounters::unowned(CounterSet::GENERAL, 0);
     /// lent.add_unowned(CounterSet::fixed(0b111)); // The guest gets fixed counters 0 to 2, too.
     /// assert_eq!(lent.counters().bits() >> 32, 0b111);
@@ -56,8 +58,8 @@ impl LentCounters {
 
     /// Returns the global control register's value with the lent counters' bits clear. This value stops the lent
     /// counters, and leaves the counters of other owners running. The borrower writes this value back before the
-    /// [window](crate::CounterWindow) ends. On Intel, the hypervisor also writes this value to the VMCS, in the
-    /// host-state field for this register.
+    /// [window](crate::lending::CounterWindow) ends. On Intel, the hypervisor also writes this value to the VMCS, in
+    /// the host-state field for this register.
     pub const fn global_control(&self) -> u64 {
         self.global_control
     }
@@ -65,10 +67,10 @@ impl LentCounters {
     /// States whether the borrower of the counters, such as a guest, has programmed any register. The borrower calls
     /// this with `true` before its first register write. At the end, the borrower stops its counters, clears its
     /// registers and acknowledges its overflows, and then calls this with `false`. If the last call was with `true`,
-    /// the window's [end](crate::CounterWindow::end) does this work for the borrower.
+    /// the window's [end](crate::lending::CounterWindow::end) does this work for the borrower.
     ///
     /// ```
-    /// # use pmu_core::LentCounters;
+    /// # use pmu_core::lending::LentCounters;
     /// # fn program(_: &LentCounters) {}
     /// # fn disarm(_: &LentCounters) -> bool { true }
     /// /// Runs a borrower that may fail to disarm its counters: the window's end then does it.
@@ -85,11 +87,11 @@ impl LentCounters {
 
     /// Announces that the borrower of the counters is about to set `bits` in the overflow status register. `bits`
     /// contains no counter's overflow bit. If the borrower still has registers programmed when the
-    /// [window](crate::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set, the
-    /// processor would raise an interrupt each time the LVT entry is unmasked.
+    /// [window](crate::lending::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set,
+    /// the processor would raise an interrupt each time the LVT entry is unmasked.
     ///
     /// ```
-    /// # use pmu_core::LentCounters;
+    /// # use pmu_core::lending::LentCounters;
     /// # fn write_status_set(_: u64) {}
     /// /// Sets a guest's bits of the overflow status, among them bit 55 of Processor Trace.
     /// fn load_status(lent: &mut LentCounters, guest: u64) {

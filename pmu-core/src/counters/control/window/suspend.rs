@@ -18,13 +18,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`shut_down`](Self::shut_down).
     ///
     /// The call also suspends the [facilities](crate::EventSource::Facility) of the session's event source, such as a
-    /// [`BranchRecorder`](crate::BranchRecorder)'s records, and `resume` programs them again. A facility that the
-    /// source does not have is programmed again by its own method.
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder)'s records, and `resume` programs them again. A
+    /// facility that the source does not have is programmed again by its own method.
     ///
     /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, MsrBackend, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
     /// # fn sample(_tag: u64) {}
     /// /// Suspends one processor. No event loses a count, or begins a period anew.
     /// fn suspend<S: EventSource, M: MsrBackend, P: Platform>(
