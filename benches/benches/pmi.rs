@@ -14,7 +14,7 @@ use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{Claim, CounterMemory, CounterSlot, Platform, Snapshot, TimerUnavailable};
+use pmu_core::{Claim, CounterMemory, CounterSlot, Platform, PlatformError, Snapshot};
 use pmu_intel::Emon;
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
@@ -68,8 +68,8 @@ impl Platform for Registers {
         self.file[0].store(0x1_0400, Relaxed);
     }
 
-    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
-        Err(TimerUnavailable)
+    fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
+        Err(PlatformError::NoTimer)
     }
 
     fn stop_profile_timer(&self) {}

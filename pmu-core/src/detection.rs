@@ -1,7 +1,8 @@
-//! Reasons why no vendor crate detects a processor's counters.
+//! Reasons why a processor has no counters, or no hardware of a kind beside them.
 
 use core::fmt;
 
+use crate::msr::fault::MsrFault;
 use crate::windows::Rules;
 
 /// Reason why a vendor crate detects no counters on a processor. On such a processor, a kernel can still profile by
@@ -72,3 +73,87 @@ impl fmt::Display for NoInterface {
 }
 
 impl core::error::Error for NoInterface {}
+
+/// Reason why a processor has no hardware of a kind beside its counters (branch records, precise records, issue slots
+/// divided), or why its hardware cannot be used.
+///
+/// ```
+/// use pmu_core::NoFacility;
+/// let why = NoFacility::UnknownModel { family: 6, model: 0xFE };
+/// assert_eq!(why.to_string(), "the depth is unknown for family 0x6, model 0xFE");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NoFacility {
+    /// The called crate does not support the hardware of the processor's vendor. The value is the vendor's name in
+    /// CPUID leaf 0.
+    OtherVendor([u8; 12]),
+    /// The hardware is described together with the counters, and the processor has no counters of the crate's vendor.
+    NoCounters(NoInterface),
+    /// The processor, or a hypervisor, does not declare the hardware, or not for this type of core.
+    NotDeclared,
+    /// An erratum makes this processor's hardware useless.
+    Erratum,
+    /// The processor declares branch records, but their number is unknown for the processor's model.
+    UnknownModel {
+        /// The processor's family.
+        family: u16,
+        /// The processor's model.
+        model: u8,
+    },
+    /// The processor declares this number of branch records, which is impossible.
+    ImplausibleDepth(u8),
+    /// `IA32_MISC_ENABLE` declares PEBS unavailable. Hypervisors and some firmware set this bit of the register.
+    Unavailable,
+    /// The Debug Store has 32-bit words (no DTES64). These crates can decode the records of such a processor, but
+    /// cannot make the processor write records.
+    NarrowWords,
+    /// The processor has no overflow status register, `IA32_PERF_GLOBAL_STATUS`. Without this register, an interrupt
+    /// handler cannot tell that the buffer of precise records has reached its threshold.
+    NoStatus,
+    /// The format of the processor's precise records is unknown. The value is the format's number in
+    /// `IA32_PERF_CAPABILITIES`.
+    UnknownFormat(u8),
+    /// Architectural PEBS needs the physical address of the buffer. The kernel does not provide the address, or the
+    /// buffer does not consist of 2ⁿ pages that are physically contiguous.
+    NoPhysicalAddress,
+    /// The size of the buffer of precise records is not a multiple of 4 KiB, or is 0.
+    BufferSize,
+    /// A register that describes the hardware could not be read.
+    Access(MsrFault),
+}
+
+impl fmt::Display for NoFacility {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::OtherVendor(_) => "that of this vendor is unknown",
+            Self::NoCounters(why) => return why.fmt(f),
+            Self::NotDeclared => "the processor declares none",
+            Self::Erratum => "an erratum makes it useless",
+            Self::UnknownModel { family, model } => {
+                return write!(f, "the depth is unknown for family {family:#X}, model {model:#X}");
+            }
+            Self::ImplausibleDepth(depth) => {
+                return write!(f, "{depth} branch records are impossible");
+            }
+            Self::Unavailable => "IA32_MISC_ENABLE declares PEBS unavailable",
+            Self::NarrowWords => "the Debug Store has 32-bit words",
+            Self::NoStatus => "the processor has no overflow status",
+            Self::UnknownFormat(number) => return write!(f, "PEBS format {number} is not known"),
+            Self::NoPhysicalAddress => "the buffer's physical address is not known",
+            Self::BufferSize => "the buffer does not consist of whole pages",
+            Self::Access(fault) => return fault.fmt(f),
+        })
+    }
+}
+
+impl core::error::Error for NoFacility {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NoCounters(why) => Some(why),
+            Self::Access(fault) => Some(fault),
+            _ => None,
+        }
+    }
+}

@@ -25,11 +25,10 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use branch_recording::error::NoBranches;
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;
 pub use counters::control::stop_all::stop_all;
-pub use counters::error::{CounterError, GroupError, ServiceError};
+pub use counters::error::{CounterError, EventsError, ServiceError};
 pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
 pub use counters::hooks::event_source::EventSource;
@@ -48,8 +47,8 @@ pub use counters::shared::entry::EventEntry;
 pub use counters::shared::memory::CounterMemory;
 pub use counters::shared::slot::CounterSlot;
 pub use counters::shared::table::EventTable;
-pub use detection::NoInterface;
-pub use platform::{ExtendedEntryError, Platform, TimerUnavailable};
+pub use detection::{NoFacility, NoInterface};
+pub use platform::{Platform, PlatformError};
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
 pub use write_once::WriteOnce;
@@ -101,7 +100,7 @@ pub mod shared_core {
 /// Events and counters that are saved and continued, as a kernel switches threads.
 pub mod thread {
     pub use crate::counters::control::switch::saved::{SavedCounter, SavedCounters};
-    pub use crate::counters::error::SwitchError;
+    pub use crate::counters::error::EventsError;
     pub use crate::counters::events::saved::SavedEvent;
     pub use crate::counters::events::thread_event::ThreadEvent;
     pub use crate::counters::shared::waiting::Waiting;

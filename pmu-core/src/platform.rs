@@ -55,16 +55,16 @@ pub trait Platform {
     ///
     /// # Errors
     /// The entry does not exist, or already delivers another user's interrupt. Nothing was changed.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let _ = entry;
-        Err(ExtendedEntryError::NotAvailable)
+        Err(PlatformError::NoExtendedEntry)
     }
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation
     /// is for a platform without a profile timer, and returns an error.
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         let _ = interval;
-        Err(TimerUnavailable)
+        Err(PlatformError::NoTimer)
     }
 
     /// Stops the profile timer's interrupts.
@@ -78,10 +78,10 @@ impl<P: Platform + ?Sized> Platform for &P {
     fn mask_performance_interrupt(&self) {
         (**self).mask_performance_interrupt();
     }
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         (**self).unmask_extended_interrupt(entry)
     }
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         (**self).start_profile_timer(interval)
     }
     fn stop_profile_timer(&self) {
@@ -89,41 +89,32 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
 }
 
-/// The platform has no profile timer, or the timer cannot run at the requested interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct TimerUnavailable;
-
-impl fmt::Display for TimerUnavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the platform's profile timer is unavailable")
-    }
-}
-
-impl core::error::Error for TimerUnavailable {}
-
-/// Reason why an extended entry of the local vector table cannot be used.
+/// Reason why a [`Platform`] cannot do what it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
-pub enum ExtendedEntryError {
-    /// The platform, or its local APIC, has no entry with this number.
-    NotAvailable,
-    /// The entry already delivers another user's interrupt. The `u32` is the present content of the entry's register.
-    InUse(u32),
+pub enum PlatformError {
+    /// The platform has no profile timer, or the timer cannot run at the requested interval.
+    NoTimer,
+    /// The platform, or its local APIC, has no extended entry of the local vector table with this number.
+    NoExtendedEntry,
+    /// The extended entry already delivers another user's interrupt. The `u32` is the present content of the entry's
+    /// register.
+    ExtendedEntryInUse(u32),
 }
 
-impl fmt::Display for ExtendedEntryError {
+impl fmt::Display for PlatformError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAvailable => {
+            Self::NoTimer => f.write_str("the platform's profile timer is unavailable"),
+            Self::NoExtendedEntry => {
                 f.write_str("the extended entry of the local APIC is unavailable")
             }
-            Self::InUse(value) => {
+            Self::ExtendedEntryInUse(value) => {
                 write!(f, "the extended entry of the local APIC is in use, with value {value:#X}")
             }
         }
     }
 }
 
-impl core::error::Error for ExtendedEntryError {}
+impl core::error::Error for PlatformError {}

@@ -20,7 +20,7 @@ pub(crate) mod with_added_sources;
 pub(crate) mod with_opened_events;
 pub(crate) mod with_shared_core;
 
-pub use added::{AddSourceError, AddedSlot, AddedSource, AddedSources};
+pub use added::{AddedSlot, AddedSource, AddedSources};
 pub use counter_answer::CounterAnswer;
 pub use default_interface::DefaultInterface;
 pub use error::InterfaceError;

@@ -29,7 +29,7 @@ use crate::msr::fault::MsrFault;
 /// ```
 /// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 /// use pmu_core::{
-///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, GroupError, GroupId, OpenedEvents, Platform,
+///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventsError, GroupId, OpenedEvents, Platform,
 /// };
 /// use pmu_core::msr::MsrBackend;
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
@@ -44,7 +44,7 @@ use crate::msr::fault::MsrFault;
 /// fn open<M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
 ///     this_processor: &CounterUnit,
-/// ) -> Result<GroupId, GroupError> {
+/// ) -> Result<GroupId, EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
 ///     // The second event of the group reloads the first, and itself: it never interrupts.
 ///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);

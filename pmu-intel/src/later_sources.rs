@@ -5,7 +5,7 @@
 
 use core::num::NonZeroU64;
 
-use pmu_core::profile::{AddSourceError, AddedSource, AddedSources, ProfileSource};
+use pmu_core::profile::{AddedSource, AddedSources, InterfaceError, ProfileSource};
 use pmu_core::windows::{HalInterface, Rules};
 use pmu_core::{CounterSet, EventSelect, Snapshot};
 
@@ -55,12 +55,12 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// Task. Only one caller at a time may add or remove sources.
 ///
 /// # Errors
-/// See [`AddSourceError`]. If the call fails, it adds none of the sources.
+/// See [`InterfaceError`]. If the call fails, it adds none of the sources.
 ///
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
-/// use pmu_core::profile::{AddSourceError, AddedSlot, AddedSources, WithAddedSources};
+/// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, WithAddedSources};
 /// use pmu_core::windows::Rules;
 /// use pmu_core::Snapshot;
 /// use pmu_core::clocks::tsc_hertz;
@@ -68,7 +68,7 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 ///
-/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithAddedSources<'a, Emon>, AddSourceError> {
+/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithAddedSources<'a, Emon>, InterfaceError> {
 ///     let hertz = tsc_hertz(boot).and_then(NonZeroU64::new);
 ///     add_later_sources(&ADDED, boot, Rules::LATEST, hertz)?;
 ///     Ok(WithAddedSources::new(emon, &ADDED))
@@ -80,7 +80,7 @@ pub fn add_later_sources(
     boot: &Snapshot,
     rules: Rules,
     hertz: Option<NonZeroU64>,
-) -> Result<(), AddSourceError> {
+) -> Result<(), InterfaceError> {
     let there = CounterSet::fixed(ArchitecturalPerfmon::from_snapshot(boot).fixed_counters() as u8);
     let has = |source: &AddedSource| {
         let is_there = !(source.counters() & (there | CounterSet::GENERAL)).is_empty();

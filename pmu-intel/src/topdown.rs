@@ -4,14 +4,12 @@
 //! Read first: Intel SDM vol. 3B, "Performance Metrics", and vol. 4, `MSR_PERF_METRICS`.
 
 pub(crate) mod counts;
-pub(crate) mod error;
 pub(crate) mod facility;
 pub(crate) mod part;
 pub(crate) mod unit;
 pub(crate) mod view;
 
 pub use counts::TopDownCounts;
-pub use error::NoTopDown;
 pub use facility::TopDown;
 pub use part::TopDownPart;
 pub use unit::{TopDownEvents, TopDownUnit};

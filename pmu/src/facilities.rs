@@ -2,9 +2,9 @@
 
 use pmu_core::branches::BranchUnit;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{NoBranches, Snapshot};
-use pmu_intel::precise::{NoPrecise, PreciseUnit};
-use pmu_intel::topdown::{NoTopDown, TopDownUnit};
+use pmu_core::{NoFacility, Snapshot};
+use pmu_intel::precise::PreciseUnit;
+use pmu_intel::topdown::TopDownUnit;
 
 use crate::machine::Machine;
 
@@ -36,7 +36,7 @@ impl Machine {
         &self,
         processor: &Snapshot,
         msr: &M,
-    ) -> Result<BranchUnit, NoBranches> {
+    ) -> Result<BranchUnit, NoFacility> {
         branches(processor, msr)
     }
 
@@ -56,7 +56,7 @@ impl Machine {
         &self,
         processor: &Snapshot,
         msr: &M,
-    ) -> Result<TopDownUnit, NoTopDown> {
+    ) -> Result<TopDownUnit, NoFacility> {
         TopDownUnit::of(processor, msr)
     }
 
@@ -96,7 +96,7 @@ impl Machine {
         &self,
         processor: &Snapshot,
         msr: &M,
-    ) -> Result<PreciseUnit, NoPrecise> {
+    ) -> Result<PreciseUnit, NoFacility> {
         PreciseUnit::detect(processor, msr)
     }
 }
@@ -105,9 +105,9 @@ impl Machine {
 pub(crate) fn branches<M: MsrBackend>(
     processor: &Snapshot,
     msr: &M,
-) -> Result<BranchUnit, NoBranches> {
+) -> Result<BranchUnit, NoFacility> {
     match pmu_intel::branches(processor, msr) {
-        Err(NoBranches::OtherVendor(_)) => pmu_amd::branches(processor),
+        Err(NoFacility::OtherVendor(_)) => pmu_amd::branches(processor),
         branches => branches,
     }
 }

@@ -6,7 +6,7 @@
 use core::fmt;
 
 use pmu_core::interval::Interval;
-use pmu_core::{ExtendedEntryError, Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 /// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The only
 /// required method writes the LVT entry for performance counters.
@@ -136,7 +136,7 @@ impl Delivery {
 /// use core::cell::Cell;
 /// use pmu::ProfileTimer;
 /// use pmu::core::interval::Interval;
-/// use pmu::core::TimerUnavailable;
+/// use pmu::core::PlatformError;
 ///
 /// /// The local APIC's timer, of this many ticks per 100 ns.
 /// struct ApicTimer {
@@ -145,8 +145,8 @@ impl Delivery {
 /// }
 ///
 /// impl ProfileTimer for ApicTimer {
-///     fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
-///         let count = interval.get().checked_mul(self.ticks).ok_or(TimerUnavailable)?;
+///     fn start(&self, interval: Interval) -> Result<(), PlatformError> {
+///         let count = interval.get().checked_mul(self.ticks).ok_or(PlatformError::NoTimer)?;
 ///         self.count.set(count);
 ///         Ok(())
 ///     }
@@ -156,7 +156,7 @@ impl Delivery {
 /// }
 /// # let timer = ApicTimer { ticks: 1 << 30, count: Cell::new(0) };
 /// # let interval = pmu::core::interval::IntervalLimits::TIME.default_interval();
-/// # assert_eq!(timer.start(interval), Err(TimerUnavailable));
+/// # assert_eq!(timer.start(interval), Err(PlatformError::NoTimer));
 /// # timer.stop();
 /// ```
 pub trait ProfileTimer {
@@ -164,14 +164,14 @@ pub trait ProfileTimer {
     ///
     /// # Errors
     /// The timer cannot run at that interval.
-    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable>;
+    fn start(&self, interval: Interval) -> Result<(), PlatformError>;
 
     /// Stops the timer's interrupts.
     fn stop(&self);
 }
 
 impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
-    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start(&self, interval: Interval) -> Result<(), PlatformError> {
         (**self).start(interval)
     }
     fn stop(&self) {
@@ -186,8 +186,8 @@ impl<T: ProfileTimer + ?Sized> ProfileTimer for &T {
 pub struct NoTimer;
 
 impl ProfileTimer for NoTimer {
-    fn start(&self, _: Interval) -> Result<(), TimerUnavailable> {
-        Err(TimerUnavailable)
+    fn start(&self, _: Interval) -> Result<(), PlatformError> {
+        Err(PlatformError::NoTimer)
     }
     fn stop(&self) {}
 }
@@ -261,18 +261,18 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
 
     /// Unmasks the extended LVT entry, and sets this platform's delivery in it. If the entry is already unmasked with
     /// this delivery, other hardware uses the entry, too, and this method does not write it.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let found = self.registers.read_extended_entry(entry);
-        let found = found.ok_or(ExtendedEntryError::NotAvailable)? & SETTABLE;
+        let found = found.ok_or(PlatformError::NoExtendedEntry)? & SETTABLE;
         if found & MASKED != 0 {
             self.registers.write_extended_entry(entry, self.entry);
         } else if found != self.entry {
-            return Err(ExtendedEntryError::InUse(found));
+            return Err(PlatformError::ExtendedEntryInUse(found));
         }
         Ok(())
     }
 
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         self.timer.start(interval)
     }
 
@@ -315,9 +315,9 @@ mod tests {
     }
 
     impl ProfileTimer for Hardware {
-        fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+        fn start(&self, interval: Interval) -> Result<(), PlatformError> {
             self.0.borrow_mut().push(Call::Start(interval.get()));
-            if interval.get() == 10_000 { Ok(()) } else { Err(TimerUnavailable) }
+            if interval.get() == 10_000 { Ok(()) } else { Err(PlatformError::NoTimer) }
         }
         fn stop(&self) {
             self.0.borrow_mut().push(Call::Stop);
@@ -332,13 +332,13 @@ mod tests {
         platform.unmask_performance_interrupt();
         platform.mask_performance_interrupt();
         assert_eq!(platform.start_profile_timer(interval(10_000)), Ok(()));
-        assert_eq!(platform.start_profile_timer(interval(20_000)), Err(TimerUnavailable));
+        assert_eq!(platform.start_profile_timer(interval(20_000)), Err(PlatformError::NoTimer));
         platform.stop_profile_timer();
         let entries = [0x400, 0x1_0400].map(Call::Entry);
         let timer = [Call::Start(10_000), Call::Start(20_000), Call::Stop];
         assert_eq!(*hardware.0.borrow(), [&entries[..], &timer].concat());
         let platform = LocalApic::new(&hardware, Delivery::NON_MASKABLE, NoTimer);
-        assert_eq!(platform.start_profile_timer(interval(10_000)), Err(TimerUnavailable));
+        assert_eq!(platform.start_profile_timer(interval(10_000)), Err(PlatformError::NoTimer));
         platform.stop_profile_timer();
         assert_eq!(hardware.0.borrow().len(), 5);
     }
@@ -361,12 +361,12 @@ mod tests {
         let registers = Extended(RefCell::new([0x1400, 0x10E1, 0x1_00E2]));
         let platform = LocalApic::new(&registers, Delivery::NON_MASKABLE, NoTimer);
         assert_eq!(platform.unmask_extended_interrupt(0), Ok(()));
-        let in_use = Err(ExtendedEntryError::InUse(0xE1));
+        let in_use = Err(PlatformError::ExtendedEntryInUse(0xE1));
         assert_eq!(platform.unmask_extended_interrupt(1), in_use);
         assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x1_00E2]);
         assert_eq!(platform.unmask_extended_interrupt(2), Ok(()));
         assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x400]);
-        let none = Err(ExtendedEntryError::NotAvailable);
+        let none = Err(PlatformError::NoExtendedEntry);
         assert_eq!(platform.unmask_extended_interrupt(3), none);
         let without = LocalApic::new(Hardware::default(), Delivery::NON_MASKABLE, NoTimer);
         assert_eq!(without.unmask_extended_interrupt(0), none);

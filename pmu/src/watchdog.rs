@@ -39,7 +39,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// # impl Platform for Apic {
 /// #     fn unmask_performance_interrupt(&self) {}
 /// #     fn mask_performance_interrupt(&self) {}
-/// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::TimerUnavailable> { Ok(()) }
+/// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::PlatformError> { Ok(()) }
 /// #     fn stop_profile_timer(&self) {}
 /// # }
 /// static WATCHDOGS: [Watchdog; 2] = [const { Watchdog::new() }; 2];

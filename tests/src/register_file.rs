@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 /// Accesses that fail with #GP. Accesses are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,9 +185,9 @@ impl Platform for FakePlatform {
 
     fn mask_performance_interrupt(&self) {}
 
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         if self.timerless.get() {
-            return Err(TimerUnavailable);
+            return Err(PlatformError::NoTimer);
         }
         self.timer.set(Some(interval));
         Ok(())

@@ -9,7 +9,7 @@ use std::io;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use pmu_core::frame::InterruptFrame;
 use pmu_core::interval::Interval;
-use pmu_core::{Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 use super::call_walk::{self, Ring};
 use super::counters::Counters;
@@ -78,13 +78,13 @@ impl Platform for &ThreadTimer {
     fn unmask_performance_interrupt(&self) {}
     fn mask_performance_interrupt(&self) {}
 
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         let every = Duration::from_nanos(u64::from(interval.get()) * 100);
         let now = clock(libc::CLOCK_MONOTONIC);
         TIMER.store(self.timer, Ordering::Relaxed);
         EVERY.store(every.as_nanos() as u64, Ordering::Relaxed);
         START.store(now.as_nanos() as u64, Ordering::Relaxed);
-        self.set(now + every, every).map_err(|_| TimerUnavailable)
+        self.set(now + every, every).map_err(|_| PlatformError::NoTimer)
     }
 
     fn stop_profile_timer(&self) {

@@ -1,7 +1,7 @@
 //! Detection of a processor's branch records.
 
 use pmu_core::branches::BranchUnit;
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 
 use crate::branches::{sampling, stack};
 use crate::counters::AMD;
@@ -17,8 +17,8 @@ use crate::counters::AMD;
 /// [delays the interrupt](BranchUnit::holds_interrupt) until 16 branches have been taken.
 ///
 /// ```
-/// # use pmu_core::{NoBranches, Snapshot};
-/// fn report(this_processor: &Snapshot) -> Result<(), NoBranches> {
+/// # use pmu_core::{NoFacility, Snapshot};
+/// fn report(this_processor: &Snapshot) -> Result<(), NoFacility> {
 ///     let unit = pmu_amd::branches(this_processor)?;
 ///     println!("{} branch records, freezing: {}", unit.depth(), unit.can_freeze());
 ///     Ok(())
@@ -27,10 +27,10 @@ use crate::counters::AMD;
 ///
 /// # Errors
 /// Returns the reason why the processor has no branch records that this crate supports.
-pub fn branches(processor: &Snapshot) -> Result<BranchUnit, NoBranches> {
+pub fn branches(processor: &Snapshot) -> Result<BranchUnit, NoFacility> {
     if processor.vendor() != AMD {
-        return Err(NoBranches::OtherVendor(processor.vendor()));
+        return Err(NoFacility::OtherVendor(processor.vendor()));
     }
     let unit = stack::unit(processor).or_else(|| sampling::unit(processor));
-    unit.ok_or(NoBranches::NotDeclared)?
+    unit.ok_or(NoFacility::NotDeclared)?
 }

@@ -5,7 +5,7 @@ use pmu_core::branches::{
     BranchUnit, RawBranch,
 };
 use pmu_core::msr::RegisterBits;
-use pmu_core::{Event, EventSelect, NoBranches, Snapshot};
+use pmu_core::{Event, EventSelect, NoFacility, Snapshot};
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};
@@ -55,7 +55,7 @@ pub fn branch_sampling_event(period: u64) -> Option<Event> {
 
 /// Returns the branch sampling of a processor; `None` if the processor declares none: CPUID 0x80000008, EBX bit 31 (APM
 /// vol. 3, appendix E).
-pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches>> {
+pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoFacility>> {
     if processor.family() != 0x19 || processor.leaf(0x8000_0008, 0).ebx >> 31 == 0 {
         return None;
     }
@@ -83,7 +83,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
     };
     // SAFETY: records of branches, which the processor writes and never follows.
     let unit = unsafe { BranchUnit::new(registers, DEPTH, &SAMPLED, offers) };
-    Some(unit.ok_or(NoBranches::ImplausibleDepth(DEPTH)))
+    Some(unit.ok_or(NoFacility::ImplausibleDepth(DEPTH)))
 }
 
 /// The format of sampled branches. All zeros end the records.

@@ -5,7 +5,7 @@ use pmu_core::branches::{
     BranchOrder, BranchPath, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::msr::{MsrAddress, RegisterBits};
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 
 use crate::branches::address::{address_bits, extended};
 use crate::registers::{
@@ -20,7 +20,7 @@ const ENABLE: u64 = DebugExtnCtl::new().with_lbrse(true).into_bits();
 /// Returns the last-branch stack of a processor; `None` if the processor declares none.
 ///
 /// APM vol. 3, appendix E: CPUID 0x80000022, EAX bits 1 (the stack) and 2 (freezing), EBX 9:4 (depth).
-pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches>> {
+pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoFacility>> {
     let leaf = processor.leaf(0x8000_0022, 0);
     if leaf.eax >> 1 & 1 == 0 {
         return None;
@@ -59,7 +59,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoBranches
     };
     // SAFETY: records of branches, which the processor writes and never follows.
     let unit = unsafe { BranchUnit::new(registers, depth, &STACK, offers) };
-    Some(unit.ok_or(NoBranches::ImplausibleDepth(depth)))
+    Some(unit.ok_or(NoFacility::ImplausibleDepth(depth)))
 }
 
 /// The format of the last-branch stack. An empty record, or one of a wrong path, does not end the records.

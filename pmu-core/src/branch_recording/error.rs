@@ -4,67 +4,8 @@ use core::fmt;
 
 use crate::branch_recording::area::XsaveFault;
 use crate::branches::filter::BranchFilter;
+use crate::detection::NoFacility;
 use crate::msr::fault::MsrFault;
-
-/// Reason why a processor has no branch records that can be used.
-///
-/// ```
-/// use pmu_core::NoBranches;
-/// let why = NoBranches::UnknownModel { family: 6, model: 0xFE };
-/// assert_eq!(why.to_string(), "branch records of an unknown depth: family 0x6, model 0xFE");
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum NoBranches {
-    /// The called crate does not support the branch records of the processor's vendor. The value is the vendor's name
-    /// in CPUID leaf 0.
-    OtherVendor([u8; 12]),
-    /// The processor, or a hypervisor, declares no branch records.
-    NotDeclared,
-    /// The processor declares branch records, but their number is unknown for the processor's model.
-    UnknownModel {
-        /// The processor's family.
-        family: u16,
-        /// The processor's model.
-        model: u8,
-    },
-    /// The processor declares this number of branch records, which is impossible.
-    ImplausibleDepth(u8),
-    /// An erratum makes this processor's branch records useless.
-    Erratum,
-    /// The register that declares the records' format could not be read.
-    Access(MsrFault),
-}
-
-impl fmt::Display for NoBranches {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OtherVendor(_) => f.write_str("the branch records of this vendor are unknown"),
-            Self::NotDeclared => f.write_str("no branch records are declared"),
-            Self::UnknownModel { family, model } => {
-                write!(
-                    f,
-                    "branch records of an unknown depth: family {family:#X}, model {model:#X}"
-                )
-            }
-            Self::ImplausibleDepth(depth) => write!(f, "{depth} branch records are impossible"),
-            Self::Erratum => {
-                f.write_str("an erratum makes this processor's branch records useless")
-            }
-            Self::Access(fault) => write!(f, "the format of branch records is unknown: {fault}"),
-        }
-    }
-}
-
-impl core::error::Error for NoBranches {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Access(fault) => Some(fault),
-            _ => None,
-        }
-    }
-}
 
 /// Error of a [`BranchRecorder`](crate::branch_recording::BranchRecorder).
 ///
@@ -81,7 +22,7 @@ impl core::error::Error for NoBranches {
 #[non_exhaustive]
 pub enum BranchError {
     /// The processor has no branch records that can be used.
-    NoRecords(NoBranches),
+    NoRecords(NoFacility),
     /// The processor records branches only for the samples of an event (Zen 3's branch sampling). Open the event
     /// [with branches](crate::Event::with_branches) instead.
     RecordsForEvents,
@@ -136,11 +77,11 @@ pub enum BranchError {
 ///
 /// ```
 /// use pmu_core::branch_recording::BranchError;
-/// use pmu_core::NoBranches;
-/// assert_eq!(BranchError::from(NoBranches::NotDeclared), BranchError::NoRecords(NoBranches::NotDeclared));
+/// use pmu_core::NoFacility;
+/// assert_eq!(BranchError::from(NoFacility::NotDeclared), BranchError::NoRecords(NoFacility::NotDeclared));
 /// ```
-impl From<NoBranches> for BranchError {
-    fn from(reason: NoBranches) -> Self {
+impl From<NoFacility> for BranchError {
+    fn from(reason: NoFacility) -> Self {
         Self::NoRecords(reason)
     }
 }

@@ -310,89 +310,27 @@ impl core::error::Error for CounterError {
     }
 }
 
-/// Error of an operation on a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct GroupError {
-    /// Index of the failed event in the group, in the order given to [`open_group`](crate::CounterSession::open_group).
-    /// `None` if the error concerns the group as a whole, or if a register access failed while the group was started.
-    pub member: Option<usize>,
-    /// Reason of the failure.
-    pub reason: CounterError,
-}
-
-impl fmt::Display for GroupError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.member {
-            Some(member) => write!(f, "events[{member}] of the group: {}", self.reason),
-            None => fmt::Display::fmt(&self.reason, f),
-        }
-    }
-}
-
-impl core::error::Error for GroupError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        Some(&self.reason)
-    }
-}
-
-/// Converts a [`CounterError`] into a [`GroupError`] whose [`member`](GroupError::member) is `None`. A function that
-/// starts both groups and single events can then return one error type.
+/// Failure of an operation on several events: those of a group, or those of a thread.
+///
+/// A switch goes on after a failure: the thread's other events were switched.
 ///
 /// ```
-/// use pmu_core::{CounterError, GroupError};
-/// let error = GroupError::from(CounterError::NoFreeCounter);
-/// assert_eq!(error, GroupError { member: None, reason: CounterError::NoFreeCounter });
-/// ```
-impl From<CounterError> for GroupError {
-    fn from(reason: CounterError) -> Self {
-        Self::of_group(reason)
-    }
-}
-
-impl GroupError {
-    pub(crate) const fn of_group(reason: CounterError) -> Self {
-        Self { member: None, reason }
-    }
-
-    pub(crate) const fn of_member(member: usize, reason: CounterError) -> Self {
-        Self { member: Some(member), reason }
-    }
-
-    /// Adds a failure of a member, or of the group, to an outcome: the first one is reported.
-    #[inline(never)] // Linked once: inlined into a loop, the loop is there for each outcome.
-    pub(crate) fn add(
-        outcome: &mut Result<(), Self>,
-        member: Option<usize>,
-        result: Result<(), CounterError>,
-    ) {
-        if let (Ok(()), Err(reason)) = (&outcome, result) {
-            *outcome = Err(Self { member, reason });
-        }
-    }
-}
-
-/// Returns the error for a group that is not on this processor.
-pub(crate) fn no_such(group: GroupId) -> GroupError {
-    GroupError::of_group(CounterError::NoSuchGroup(group))
-}
-
-/// Failure to switch some of a thread's events in or out. The thread's other events were switched.
-///
-/// ```
-/// use pmu_core::CounterError;
-/// use pmu_core::thread::SwitchError;
-/// let error = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
+/// use pmu_core::{CounterError, EventsError};
+/// let error = EventsError { events: 0b101, reason: CounterError::NoFreeCounter };
 /// let failed: Vec<usize> = (0..3).filter(|place| error.concerns(*place)).collect();
 /// assert_eq!(failed, [0, 2]);
+/// // Functions that also open single events return one type of error, either one.
+/// assert_eq!(EventsError::from(CounterError::NoEvents), EventsError { events: 0, reason: CounterError::NoEvents });
+/// assert_eq!(CounterError::from(error), CounterError::NoFreeCounter);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct SwitchError {
-    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice. Bit 63 stands for
-    /// all events from index 63 on. These failures set no bit:
-    /// - The session could not pause the groups' counters for the switch, or could not resume these counters
-    ///   afterwards.
+pub struct EventsError {
+    /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, or of the group in
+    /// the order given to [`open_group`](crate::CounterSession::open_group). Bit 63 stands for all events from index 63
+    /// on. These failures set no bit:
+    /// - The failure concerns the group as a whole, or a register access failed while the group was started.
+    /// - The session could not pause the groups' counters for a switch, or could not resume these counters afterwards.
     /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free
     ///   counter.
     /// - The reload registers of a counter could not be written.
@@ -401,15 +339,23 @@ pub struct SwitchError {
     pub reason: CounterError,
 }
 
-impl SwitchError {
-    /// Returns whether the event at index `place` of the thread's slice failed. For a `place` of 63 or more, returns
-    /// whether any event from index 63 on failed.
+impl EventsError {
+    /// Returns whether the event at index `place` failed. For a `place` of 63 or more, returns whether any event from
+    /// index 63 on failed.
     pub const fn concerns(&self, place: usize) -> bool {
-        self.events >> if place < 63 { place } else { 63 } & 1 != 0
+        self.events & bit(place) != 0
+    }
+
+    pub(crate) const fn of_group(reason: CounterError) -> Self {
+        Self { events: 0, reason }
+    }
+
+    pub(crate) const fn of_member(member: usize, reason: CounterError) -> Self {
+        Self { events: bit(member), reason }
     }
 
     /// Adds a failure of some events to an outcome.
-    #[inline(never)]
+    #[inline(never)] // Linked once: inlined into a loop, the loop is there for each outcome.
     pub(crate) fn add(
         outcome: &mut Result<(), Self>,
         events: u64,
@@ -423,19 +369,41 @@ impl SwitchError {
     }
 }
 
-impl fmt::Display for SwitchError {
+impl fmt::Display for EventsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "events {:#b} of the thread: {}", self.events, self.reason)
+        if self.events != 0 {
+            f.write_str("events ")?;
+            f.debug_set().entries((0..64).filter(|place| self.concerns(*place))).finish()?;
+            f.write_str(" of the group or thread: ")?;
+        }
+        self.reason.fmt(f)
     }
 }
 
-impl core::error::Error for SwitchError {
+impl core::error::Error for EventsError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         Some(&self.reason)
     }
 }
 
+impl From<CounterError> for EventsError {
+    fn from(reason: CounterError) -> Self {
+        Self::of_group(reason)
+    }
+}
+
+impl From<EventsError> for CounterError {
+    fn from(error: EventsError) -> Self {
+        error.reason
+    }
+}
+
+/// Returns the error for a group that is not on this processor.
+pub(crate) fn no_such(group: GroupId) -> EventsError {
+    EventsError::of_group(CounterError::NoSuchGroup(group))
+}
+
 /// Returns the bit of an event's place.
-pub(crate) fn bit(place: usize) -> u64 {
-    1 << place.min(63)
+pub(crate) const fn bit(place: usize) -> u64 {
+    1 << if place < 63 { place } else { 63 }
 }

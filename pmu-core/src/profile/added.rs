@@ -1,7 +1,6 @@
 //! Sources that are not in an interface's table: the sources of later Windows versions, and the sources that are added
 //! at run time.
 
-use core::fmt;
 use core::num::NonZeroU64;
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -14,7 +13,8 @@ use crate::counters::names::counter_id::CounterSet;
 use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
-use crate::interval::{Interval, IntervalError, IntervalLimits, IntervalUnit};
+use crate::interval::{Interval, IntervalLimits, IntervalUnit};
+use crate::profile::error::InterfaceError;
 use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
@@ -128,7 +128,7 @@ impl AddedSlot {
 ///
 /// ADDED.add(&TAKEN)?;
 /// assert_eq!(ADDED.named("TakenBranches"), KProfileSource::new(0x25));
-/// # Ok::<(), pmu_core::profile::AddSourceError>(())
+/// # Ok::<(), pmu_core::profile::InterfaceError>(())
 /// ```
 #[derive(Debug)]
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
@@ -185,8 +185,8 @@ impl AddedSources {
     /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
-    /// See [`AddSourceError`].
-    pub fn add(&self, source: &'static AddedSource) -> Result<(), AddSourceError> {
+    /// See [`InterfaceError`].
+    pub fn add(&self, source: &'static AddedSource) -> Result<(), InterfaceError> {
         self.put(source, 0)
     }
 
@@ -196,19 +196,19 @@ impl AddedSources {
     /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
-    /// See [`AddSourceError`].
+    /// See [`InterfaceError`].
     pub fn add_timer(
         &self,
         source: &'static AddedSource,
         hertz: NonZeroU64,
-    ) -> Result<(), AddSourceError> {
+    ) -> Result<(), InterfaceError> {
         self.put(source, hertz.get())
     }
 
-    fn put(&self, source: &'static AddedSource, hertz: u64) -> Result<(), AddSourceError> {
+    fn put(&self, source: &'static AddedSource, hertz: u64) -> Result<(), InterfaceError> {
         let value = source.row.source();
         if self.find(value).is_some() {
-            return Err(AddSourceError::Exists(value));
+            return Err(InterfaceError::Exists(value));
         }
         let free = self.slots.iter().find(|slot| slot.source().is_none());
         let slot = free.ok_or_else(|| self.full())?;
@@ -218,8 +218,8 @@ impl AddedSources {
         Ok(())
     }
 
-    fn full(&self) -> AddSourceError {
-        AddSourceError::Full { room: self.slots.len() }
+    fn full(&self) -> InterfaceError {
+        InterfaceError::Full { room: self.slots.len() }
     }
 
     /// Adds any event as a source, and returns the source. The event may be [generic](Event::generic),
@@ -240,17 +240,17 @@ impl AddedSources {
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
     /// let source = ADDED.add_event(&cycles)?; // to create a profile object
     /// assert_eq!(ADDED.add_event(&cycles.every(100_003))?, source);
-    /// # Ok::<(), pmu_core::profile::AddSourceError>(())
+    /// # Ok::<(), pmu_core::profile::InterfaceError>(())
     /// ```
     ///
     /// # Context
     /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
-    /// - [`NoPeriod`](AddSourceError::NoPeriod): the event has no period.
-    /// - [`Interval`](AddSourceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
-    /// - [`Full`](AddSourceError::Full).
-    pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, AddSourceError> {
+    /// - [`NoPeriod`](InterfaceError::NoPeriod): the event has no period.
+    /// - [`Interval`](InterfaceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
+    /// - [`Full`](InterfaceError::Full).
+    pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, InterfaceError> {
         let interval = interval_of(event)?;
         self.take(event, interval, |_| true).map(|(_, source)| source)
     }
@@ -264,12 +264,12 @@ impl AddedSources {
     /// the event, the event occupies no slot.
     ///
     /// ```
-    /// use pmu_core::profile::{AddSourceError, AddedSlot, AddedSources};
+    /// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
     /// use pmu_core::{CounterError, CounterUnit, Event, GenericEvent};
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
-    /// let refused = AddSourceError::Event(CounterError::Unsupported(GenericEvent::Cycles));
+    /// let refused = InterfaceError::Counters(CounterError::Unsupported(GenericEvent::Cycles));
     /// assert_eq!(ADDED.claim(&cycles, Some(&CounterUnit::NONE)), Err(refused));
     ///
     /// let source = ADDED.claim(&cycles, None)?;
@@ -277,25 +277,25 @@ impl AddedSources {
     /// assert_ne!(source, other); // Two profiles, each with its own period.
     /// ADDED.release(source);
     /// ADDED.release(other);
-    /// # Ok::<(), AddSourceError>(())
+    /// # Ok::<(), InterfaceError>(())
     /// ```
     ///
     /// # Context
     /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
-    /// - [`Event`](AddSourceError::Event): the processor cannot count the event.
+    /// - [`Counters`](InterfaceError::Counters): the processor cannot count the event.
     /// - The errors of [`add_event`](Self::add_event).
     pub fn claim(
         &'static self,
         event: &Event,
         processor: Option<&CounterUnit>,
-    ) -> Result<KProfileSource, AddSourceError> {
+    ) -> Result<KProfileSource, InterfaceError> {
         let interval = interval_of(event)?;
         if let Some(processor) = processor {
-            let counters = processor.all_counters_of(event).map_err(AddSourceError::Event)?;
+            let counters = processor.all_counters_of(event).map_err(InterfaceError::Counters)?;
             if counters.is_empty() {
-                return Err(AddSourceError::Event(CounterError::NoCounterForEvent));
+                return Err(InterfaceError::Counters(CounterError::NoCounterForEvent));
             }
         }
         let period = interval.get();
@@ -324,7 +324,7 @@ impl AddedSources {
         event: &Event,
         interval: Interval,
         fits: impl Fn(&AddedSlot) -> bool,
-    ) -> Result<(&'static AddedSlot, KProfileSource), AddSourceError> {
+    ) -> Result<(&'static AddedSlot, KProfileSource), InterfaceError> {
         let event = Event { reporting: Reporting::NONE, tag: 0, rotates: false, ..*event };
         let (mut known, mut free) = (None, None);
         for (index, slot) in self.slots.iter().enumerate() {
@@ -450,41 +450,7 @@ impl AddedSources {
 }
 
 /// Returns an event's period as the interval of a source.
-fn interval_of(event: &Event) -> Result<Interval, AddSourceError> {
-    let period = event.period().ok_or(AddSourceError::NoPeriod)?;
-    IntervalLimits::EVENTS.check(period).map_err(AddSourceError::Interval)
+fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
+    let period = event.period().ok_or(InterfaceError::NoPeriod)?;
+    IntervalLimits::EVENTS.check(period).map_err(InterfaceError::Interval)
 }
-
-/// Reason why a source was not added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum AddSourceError {
-    /// A source with this value exists already.
-    Exists(KProfileSource),
-    /// The [`AddedSources`] have no free slot.
-    Full {
-        /// Number of sources for which the [`AddedSources`] have room.
-        room: usize,
-    },
-    /// The event does not interrupt, because it has no period.
-    NoPeriod,
-    /// The event's period is outside the limits of a source's interval.
-    Interval(IntervalError),
-    /// The processor cannot count the event.
-    Event(CounterError),
-}
-
-impl fmt::Display for AddSourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exists(source) => write!(f, "{source} was added before"),
-            Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
-            Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
-            Self::Interval(error) => error.fmt(f),
-            Self::Event(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for AddSourceError {}

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::counters::error::CounterError;
 use crate::frame::ProcessorNumber;
 use crate::interval::IntervalError;
-use crate::platform::TimerUnavailable;
+use crate::platform::PlatformError;
 use crate::profile::source::KProfileSource;
 use crate::profile::status::NtStatus;
 
@@ -28,15 +28,24 @@ pub enum InterfaceError {
     /// The interval is outside the source's limits.
     Interval(IntervalError),
     /// The platform has no profile timer, or the timer cannot run at the interval.
-    Timer(TimerUnavailable),
+    Platform(PlatformError),
     /// Within the time that the embedder waits, the processor did not answer a request to start or stop a source. After
     /// an unanswered start, the source does not run on that processor. If the processor handles the request later, the
     /// source is stopped again. After an unanswered stop, the source stops when the processor handles the request.
     NoAnswer(ProcessorNumber),
     /// The processor has no session, because the kernel has not taken the processor's counters, or has released them.
     NoSession(ProcessorNumber),
-    /// An operation on the processor's counters failed.
+    /// An operation on the processor's counters failed, or the processor cannot count the event of an added source.
     Counters(CounterError),
+    /// A source with this value exists already.
+    Exists(KProfileSource),
+    /// The [`AddedSources`](crate::profile::AddedSources) have no free slot.
+    Full {
+        /// Number of sources for which the [`AddedSources`](crate::profile::AddedSources) have room.
+        room: usize,
+    },
+    /// The event of an added source does not interrupt, because it has no period.
+    NoPeriod,
 }
 
 impl InterfaceError {
@@ -64,10 +73,13 @@ impl InterfaceError {
             Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
             // Windows' call to set an interval always succeeds, and Windows does not have the other errors.
             Self::Interval(_)
-            | Self::Timer(_)
+            | Self::Platform(_)
             | Self::NoAnswer(_)
             | Self::NoSession(_)
-            | Self::Counters(_) => None,
+            | Self::Counters(_)
+            | Self::Exists(_)
+            | Self::Full { .. }
+            | Self::NoPeriod => None,
         }
     }
 }
@@ -80,10 +92,13 @@ impl fmt::Display for InterfaceError {
             Self::AlreadyStarted(source) => write!(f, "{source} is already started"),
             Self::NotStarted(source) => write!(f, "{source} is not started"),
             Self::Interval(error) => error.fmt(f),
-            Self::Timer(error) => error.fmt(f),
+            Self::Platform(error) => error.fmt(f),
             Self::NoAnswer(processor) => write!(f, "processor {processor} does not answer"),
             Self::NoSession(processor) => write!(f, "processor {processor} has no session"),
             Self::Counters(error) => error.fmt(f),
+            Self::Exists(source) => write!(f, "{source} was added before"),
+            Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
+            Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
         }
     }
 }
@@ -103,9 +118,9 @@ impl From<IntervalError> for InterfaceError {
     }
 }
 
-impl From<TimerUnavailable> for InterfaceError {
-    fn from(error: TimerUnavailable) -> Self {
-        Self::Timer(error)
+impl From<PlatformError> for InterfaceError {
+    fn from(error: PlatformError) -> Self {
+        Self::Platform(error)
     }
 }
 

@@ -208,7 +208,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///   boot processor has the event.
     /// - [`AlreadyStarted`](InterfaceError::AlreadyStarted): the source runs already.
     /// - [`NoFreeCounter`](InterfaceError::NoFreeCounter): every counter that can count the source is in use.
-    /// - [`Timer`](InterfaceError::Timer): the platform's timer cannot run at the interval.
+    /// - [`Platform`](InterfaceError::Platform): the platform's timer cannot run at the interval.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event select of an added source has bits that are illegal on
     ///   this processor.
     /// - [`Access`](CounterError::Access): a register access failed, and the counter is in the same state as before the
@@ -324,7 +324,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
-    /// - [`Timer`](InterfaceError::Timer): the timer cannot run at the interval.
+    /// - [`Platform`](InterfaceError::Platform): the timer cannot run at the interval.
     pub fn apply_interval(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if !self.is_running(source) {
             return Err(InterfaceError::NotStarted(source));
@@ -438,7 +438,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [opened](CounterSession::open_event) events. [`reprogram_all`](Self::reprogram_all) reports these overflows.
     ///
     /// # Errors
-    /// The errors of [`CounterSession::reprogram`], and [`Timer`](InterfaceError::Timer).
+    /// The errors of [`CounterSession::reprogram`], and [`Platform`](InterfaceError::Platform).
     pub fn reprogram(
         &mut self,
         mut overflowed: impl FnMut(Overflow),

@@ -1,6 +1,6 @@
 //! The platform of a session, with its profile timer.
 
-use crate::platform::{ExtendedEntryError, Platform};
+use crate::platform::{Platform, PlatformError};
 
 /// The kernel's [`Platform`], with a record of whether the profile timer runs.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ impl<P: Platform> Platform for SessionPlatform<P> {
         self.platform.mask_performance_interrupt();
     }
 
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         self.platform.unmask_extended_interrupt(entry)
     }
 }
@@ -37,8 +37,8 @@ mod tests {
 
         fn mask_performance_interrupt(&self) {}
 
-        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
-            if entry == 1 { Ok(()) } else { Err(ExtendedEntryError::InUse(entry.into())) }
+        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+            if entry == 1 { Ok(()) } else { Err(PlatformError::ExtendedEntryInUse(entry.into())) }
         }
     }
 
@@ -46,7 +46,7 @@ mod tests {
     fn a_session_reaches_the_extended_entries_of_its_platform() {
         let session = SessionPlatform { platform: One, usable: true, running: false };
         assert_eq!(session.unmask_extended_interrupt(1), Ok(()));
-        let taken = Err(ExtendedEntryError::InUse(2));
+        let taken = Err(PlatformError::ExtendedEntryInUse(2));
         assert_eq!(session.unmask_extended_interrupt(2), taken);
     }
 }

@@ -5,7 +5,7 @@ use pmu_core::branches::{
     BranchOrder, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::msr::MsrAddress;
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 
 use crate::branches::format::{of, transaction};
 use crate::branches::legacy::freeze;
@@ -21,7 +21,7 @@ use crate::registers::{
 ///
 /// SDM vol. 2A, CPUID leaf 7, EDX bit 19, and leaf 0x1C: EAX 7:0, depths of 8·(n + 1); EBX 0, filter by level; 1, by
 /// kind; 2, call stack; ECX 0, mispredictions; 1, cycles; 2, kinds; 19:16, events of counters.
-pub(crate) fn unit(processor: &Snapshot) -> Result<Option<BranchUnit>, NoBranches> {
+pub(crate) fn unit(processor: &Snapshot) -> Result<Option<BranchUnit>, NoFacility> {
     if processor.leaf(7, 0).edx >> 19 & 1 == 0 {
         return Ok(None);
     }
@@ -59,7 +59,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Result<Option<BranchUnit>, NoBranche
     };
     // SAFETY: records of branches, which the processor writes and never follows.
     let unit = unsafe { BranchUnit::new(registers, depth, &ARCHITECTURAL, offers) };
-    unit.map(Some).ok_or(NoBranches::ImplausibleDepth(depth))
+    unit.map(Some).ok_or(NoFacility::ImplausibleDepth(depth))
 }
 
 /// The format of architectural records.

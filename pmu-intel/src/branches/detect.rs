@@ -2,7 +2,7 @@
 
 use pmu_core::branches::BranchUnit;
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 
 use crate::branches::{architectural, legacy};
 use crate::counters::INTEL;
@@ -20,8 +20,8 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// ```
 /// # use pmu_core::branches::BranchUnit;
 /// # use pmu_core::msr::MsrBackend;
-/// # use pmu_core::{NoBranches, Snapshot};
-/// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
+/// # use pmu_core::{NoFacility, Snapshot};
+/// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
 ///     let unit = pmu_intel::branches(this_processor, msr)?;
 ///     println!("{} branch records, call stack: {}", unit.depth(), unit.offers().call_stack);
 ///     Ok(unit)
@@ -33,18 +33,18 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 ///
 /// # Errors
 /// Returns the reason why the processor has no branch records that this crate supports.
-pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoBranches> {
+pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
     if processor.vendor() != INTEL {
-        return Err(NoBranches::OtherVendor(processor.vendor()));
+        return Err(NoFacility::OtherVendor(processor.vendor()));
     }
     if let Some(unit) = architectural::unit(processor)? {
         return Ok(unit);
     }
     // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
     if processor.leaf(1, 0).ecx >> 15 & 1 == 0 {
-        return Err(NoBranches::NotDeclared);
+        return Err(NoFacility::NotDeclared);
     }
     let capabilities = msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES));
-    let format = capabilities.map_err(NoBranches::Access)? & LBR_FORMAT;
+    let format = capabilities.map_err(NoFacility::Access)? & LBR_FORMAT;
     legacy::unit(processor, format as u8)
 }

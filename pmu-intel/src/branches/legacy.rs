@@ -4,7 +4,7 @@ use pmu_core::branches::{
     BranchEnable, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters, BranchUnit,
 };
 use pmu_core::msr::{MsrAddress, RegisterBits};
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 
 use crate::branches::format::{LbrFormat, WITH_DOUBLED_ABORTS, WITHOUT_TSX};
 use crate::branches::model::{HASWELL, KNIGHTS, Stack, never_freezes};
@@ -23,17 +23,17 @@ const LBR: u64 = DebugCtl::new().with_lbr(true).into_bits();
 const FREEZE: u64 = DebugCtl::new().with_freeze_lbrs_on_pmi(true).into_bits();
 
 /// Returns the legacy stack of a processor whose `IA32_PERF_CAPABILITIES` has this format.
-pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoBranches> {
+pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoFacility> {
     let (family, model) = (processor.family(), processor.model());
     // No known model has format 0: hypervisors hide the stack by it.
     let format = match LbrFormat::of_number(format) {
-        None | Some(LbrFormat::Bits32) => return Err(NoBranches::NotDeclared),
+        None | Some(LbrFormat::Bits32) => return Err(NoFacility::NotDeclared),
         Some(LbrFormat::Linear) if family == 6 && KNIGHTS.contains(&model) => LbrFormat::FromFlags,
         Some(format) => format,
     };
-    let stack = Stack::of(processor).ok_or(NoBranches::UnknownModel { family, model })?;
+    let stack = Stack::of(processor).ok_or(NoFacility::UnknownModel { family, model })?;
     if never_freezes(processor) {
-        return Err(NoBranches::Erratum);
+        return Err(NoFacility::Erratum);
     }
     let transactions = has_transactions(processor);
     let has_tsx_bits = matches!(format, LbrFormat::FromTsxFlags | LbrFormat::Info);
@@ -79,7 +79,7 @@ pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoBra
     };
     // SAFETY: records of branches, which the processor writes and never follows.
     let unit = unsafe { BranchUnit::new(registers, stack.depth, functions, offers) };
-    unit.ok_or(NoBranches::ImplausibleDepth(stack.depth))
+    unit.ok_or(NoFacility::ImplausibleDepth(stack.depth))
 }
 
 /// Returns how a version of architectural performance monitoring freezes the records. Versions 2 and 3 clear the enable

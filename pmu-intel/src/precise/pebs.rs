@@ -6,10 +6,9 @@ use pmu_core::facility::{Asked, EventControl, EventFacility, Running, RunningEve
 use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::precise::PreciseSample;
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId};
+use pmu_core::{CounterError, CounterId, CounterSet, EventId, NoFacility};
 
 use crate::precise::decode::record::PreciseRecord;
-use crate::precise::error::NoPrecise;
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::reading::Reading;
 use crate::precise::settle::Registers;
@@ -43,8 +42,8 @@ impl<'a> Pebs<'a> {
     /// PEBS](PreciseUnit::needs_physical_address) needs it.
     ///
     /// # Errors
-    /// - [`BufferSize`](NoPrecise::BufferSize).
-    /// - [`NoPhysicalAddress`](NoPrecise::NoPhysicalAddress): with architectural PEBS, the buffer is not 2ⁿ pages, or
+    /// - [`BufferSize`](NoFacility::BufferSize).
+    /// - [`NoPhysicalAddress`](NoFacility::NoPhysicalAddress): with architectural PEBS, the buffer is not 2ⁿ pages, or
     ///   `physical` is no address of a page.
     ///
     /// # Safety
@@ -105,10 +104,10 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// # use core::sync::atomic::AtomicU64;
-    /// # use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
+    /// # use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
     /// /// Each processor calls this.
-    /// fn pebs(unit: &PreciseUnit) -> Result<Pebs<'_>, NoPrecise> {
+    /// fn pebs(unit: &PreciseUnit) -> Result<Pebs<'_>, NoFacility> {
     ///     // SAFETY: not given. Both processors write records to the same places.
     ///     unsafe { Pebs::new(unit, &RECORDS, None) }
     /// }
@@ -117,14 +116,14 @@ impl<'a> Pebs<'a> {
         unit: &'a PreciseUnit,
         memory: &'static PreciseMemory,
         physical: Option<u64>,
-    ) -> Result<Self, NoPrecise> {
+    ) -> Result<Self, NoFacility> {
         let pages = memory.capacity() / PAGE;
         if pages == 0 || !memory.capacity().is_multiple_of(PAGE) {
-            return Err(NoPrecise::BufferSize);
+            return Err(NoFacility::BufferSize);
         }
         let physical = physical.filter(|address| address.is_multiple_of(PAGE as u64));
         if unit.needs_physical_address() && (!pages.is_power_of_two() || physical.is_none()) {
-            return Err(NoPrecise::NoPhysicalAddress);
+            return Err(NoFacility::NoPhysicalAddress);
         }
         let physical = physical.unwrap_or(0);
         Ok(Self { unit, memory, physical, reading: None, all: false })

@@ -2,13 +2,12 @@
 
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::precise::SampleParts;
-use pmu_core::{CounterSet, CounterUnit, EventSelect, Snapshot};
+use pmu_core::{CounterSet, CounterUnit, EventSelect, NoFacility, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::debug_store::support::DebugStoreSupport;
 use crate::precise::decode::format::PreciseFormat;
-use crate::precise::error::NoPrecise;
 use crate::precise::model::{MEROM, Model};
 use crate::precise::registers::{
     PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
@@ -49,8 +48,8 @@ impl PreciseUnit {
     /// ```
     /// # use pmu_core::msr::MsrBackend;
     /// # use pmu_core::Snapshot;
-    /// use pmu_intel::precise::{NoPrecise, PreciseUnit};
-    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoPrecise> {
+    /// use pmu_intel::precise::{PreciseUnit};
+    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoFacility> {
     ///     let unit = PreciseUnit::detect(this_processor, msr)?;
     ///     println!("{:?} records of counters {:?}", unit.format(), unit.counters());
     ///     Ok(unit)
@@ -62,13 +61,13 @@ impl PreciseUnit {
     ///
     /// # Errors
     /// Returns the reason why the processor has no precise records that this crate supports.
-    pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoPrecise> {
+    pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
         if processor.vendor() != INTEL {
-            return Err(NoPrecise::OtherVendor(processor.vendor()));
+            return Err(NoFacility::OtherVendor(processor.vendor()));
         }
         let counters = unit(processor);
         if counters.global().is_none() {
-            return Err(NoPrecise::NoStatus);
+            return Err(NoFacility::NoStatus);
         }
         let of_model = Model::of(processor);
         let common = Self {
@@ -119,29 +118,29 @@ impl PreciseUnit {
         self,
         processor: &Snapshot,
         msr: &M,
-    ) -> Result<Self, NoPrecise> {
-        let support = DebugStoreSupport::detect(processor, msr).map_err(NoPrecise::Access)?;
+    ) -> Result<Self, NoFacility> {
+        let support = DebugStoreSupport::detect(processor, msr).map_err(NoFacility::Access)?;
         if !support.debug_store {
-            return Err(NoPrecise::NotDeclared);
+            return Err(NoFacility::NotDeclared);
         }
         if !support.has_pebs() {
-            return Err(NoPrecise::Unavailable);
+            return Err(NoFacility::Unavailable);
         }
         if !support.dtes64 {
-            return Err(NoPrecise::NarrowWords);
+            return Err(NoFacility::NarrowWords);
         }
         if processor.family() == 6 && processor.model() == MEROM {
-            return Err(NoPrecise::Erratum);
+            return Err(NoFacility::Erratum);
         }
         // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
         let capabilities = match processor.leaf(1, 0).ecx >> 15 & 1 {
             0 => 0,
             _ => msr
                 .update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES))
-                .map_err(NoPrecise::Access)?,
+                .map_err(NoFacility::Access)?,
         };
         let number = (capabilities >> 8 & 0xF) as u8;
-        let format = PreciseFormat::of_number(number).ok_or(NoPrecise::UnknownFormat(number))?;
+        let format = PreciseFormat::of_number(number).ok_or(NoFacility::UnknownFormat(number))?;
         let is_adaptive = matches!(format, PreciseFormat::Adaptive);
         let baseline = is_adaptive && capabilities & PEBS_BASELINE != 0;
         let all = self.counters.counters();

@@ -22,7 +22,7 @@ const METRICS: u64 = 1 << 48;
 /// of the slots since the read before. Reads at each timer tick keep the error small.
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventCount, EventSource, GroupError, Platform};
+/// use pmu_core::{CounterSession, EventCount, EventSource, EventsError, Platform};
 /// use pmu_core::facility::DivisionMemory;
 /// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
@@ -39,7 +39,7 @@ const METRICS: u64 = 1 << 48;
 ///     counters: &mut CounterSession<'_, S, M, P>,
 ///     unit: &TopDownUnit,
 ///     function: impl FnOnce(),
-/// ) -> Result<Option<u32>, GroupError> {
+/// ) -> Result<Option<u32>, EventsError> {
 ///     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
 ///     let group = counters.open_group(unit.counters(), &events)?;
 ///     let mut counts = [EventCount::default(); 9];

@@ -4,13 +4,13 @@ use core::ops::Deref;
 
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::{
-    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, NoInterface, Snapshot,
+    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, NoFacility, NoInterface,
+    Snapshot,
 };
 
 use crate::counters::{INTEL, counters};
 use crate::registers::{IA32_PERF_CAPABILITIES, PERF_METRICS_AVAILABLE};
 use crate::topdown::counts::TopDownCounts;
-use crate::topdown::error::NoTopDown;
 
 /// Number of the fixed counter that counts issue slots.
 pub(crate) const SLOTS: u8 = 3;
@@ -24,9 +24,9 @@ pub(crate) const SLOTS: u8 = 3;
 /// ```
 /// # use pmu_core::msr::MsrBackend;
 /// # use pmu_core::Snapshot;
-/// use pmu_intel::topdown::{NoTopDown, TopDownUnit};
+/// use pmu_intel::topdown::{TopDownUnit};
 /// /// The processor that executes the call: on a hybrid machine, the types of core differ.
-/// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoTopDown> {
+/// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoFacility> {
 ///     Ok(if TopDownUnit::of(this_processor, msr)?.has_level_2() { 2 } else { 1 })
 /// }
 /// ```
@@ -70,10 +70,10 @@ impl TopDownUnit {
     ///
     /// # Errors
     /// Returns the reason why the processor has no top-down counters that this crate supports.
-    pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoTopDown> {
-        let unit = counters(processor).map_err(NoTopDown::NoCounters)?;
+    pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
+        let unit = counters(processor).map_err(NoFacility::NoCounters)?;
         if processor.vendor() != INTEL {
-            return Err(NoTopDown::NoCounters(NoInterface::OtherVendor(processor.vendor())));
+            return Err(NoFacility::NoCounters(NoInterface::OtherVendor(processor.vendor())));
         }
         let slots = CounterId::fixed(SLOTS).and_then(|slots| unit.counter(slots));
         // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
@@ -89,7 +89,7 @@ impl TopDownUnit {
         if PART_COUNTERS.without(unit.counters()).is_empty() {
             return Ok(Self { processor: unit, kind: Kind::Counts });
         }
-        Err(NoTopDown::NotDeclared)
+        Err(NoFacility::NotDeclared)
     }
 
     /// Returns whether this processor's top-down counts have the parts of level 2.
@@ -166,14 +166,14 @@ const MAX_EVENTS: usize = 9;
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventSource, GroupError, GroupId, Platform};
+/// use pmu_core::{CounterSession, EventSource, EventsError, GroupId, Platform};
 /// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// Opens the issue slots of user mode, which take turns with other groups.
 /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, S, M, P>,
 ///     unit: &TopDownUnit,
-/// ) -> Result<GroupId, GroupError> {
+/// ) -> Result<GroupId, EventsError> {
 ///     let events = unit.events(counters.counters().usable);
 ///     counters.open_group(unit.counters(), &events.each(|event| event.user_only().rotating()))
 /// }
@@ -208,6 +208,6 @@ impl Deref for TopDownEvents {
     }
 }
 
-fn read_capabilities<M: MsrBackend>(msr: &M) -> Result<u64, NoTopDown> {
-    msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES)).map_err(NoTopDown::Access)
+fn read_capabilities<M: MsrBackend>(msr: &M) -> Result<u64, NoFacility> {
+    msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES)).map_err(NoFacility::Access)
 }

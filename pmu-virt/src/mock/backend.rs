@@ -2,7 +2,7 @@
 
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
-use pmu_core::{ExtendedEntryError, Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 use crate::configuration::vendor::Vendor;
 use crate::mock::deviation::Deviation;
@@ -70,12 +70,12 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
 
     /// Unmasks the extended LVT entry with this number, and sets the delivery mode to NMI. The call changes nothing if
     /// the entry is in use, that is, unmasked with another value.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), ExtendedEntryError> {
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let entries = self.extended_entries.get();
         match entries.get(usize::from(entry)) {
-            None => Err(ExtendedEntryError::NotAvailable),
+            None => Err(PlatformError::NoExtendedEntry),
             Some(&found) if found & MASKED == 0 && found != 0x400 => {
-                Err(ExtendedEntryError::InUse(found))
+                Err(PlatformError::ExtendedEntryInUse(found))
             }
             Some(_) => {
                 self.set_extended_entry(entry, 0x400);
@@ -84,7 +84,7 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
         }
     }
 
-    fn start_profile_timer(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         self.timer.set(Some(interval));
         Ok(())
     }

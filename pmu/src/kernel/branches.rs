@@ -3,7 +3,7 @@
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::msr::MsrBackend;
-use pmu_core::{NoBranches, Snapshot, WriteOnce};
+use pmu_core::{NoFacility, Snapshot, WriteOnce};
 
 use crate::facilities::branches;
 use crate::kernel::error::PmuError;
@@ -57,7 +57,7 @@ use crate::per_processor::Busy;
 /// ```
 #[derive(Debug)]
 pub struct BranchRecords<const N: usize = 32> {
-    unit: WriteOnce<Result<BranchUnit, NoBranches>>,
+    unit: WriteOnce<Result<BranchUnit, NoFacility>>,
     memory: BranchMemory<[BranchSlot; N]>,
 }
 
@@ -81,11 +81,11 @@ impl<const N: usize> Facilities for BranchRecords<N> {
         Some(Branches::new(unit, &self.memory))
     }
 
-    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
         match self.unit.get() {
             Some(Ok(unit)) => Ok((unit, &self.memory)),
             Some(Err(reason)) => Err(*reason),
-            None => Err(NoBranches::NotDeclared),
+            None => Err(NoFacility::NotDeclared),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Counts of a function.
 
-use pmu_core::{Event, EventCount, GroupError, GroupId};
+use pmu_core::{Event, EventCount, EventsError, GroupId};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::of_processor::Here;
@@ -35,7 +35,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
-    /// - [`Group`](PmuError::Group): the events cannot be counted together on this processor, or an access to a
+    /// - [`Events`](PmuError::Events): the events cannot be counted together on this processor, or an access to a
     ///   counter's register failed. After this error, none of the events is counted any longer. If `work` was run, the
     ///   counts are lost.
     ///
@@ -74,7 +74,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
 /// Closes a group, also if its counters do not answer.
 #[inline(never)] // It has three callers.
-fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), GroupError> {
+fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), EventsError> {
     let counters = here.session.counters_mut();
     counters.close_group(group, K::now()).inspect_err(|_| {
         // By now the group is stopped, so this accesses no register.

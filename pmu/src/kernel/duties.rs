@@ -3,7 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use pmu_core::TimerUnavailable;
+use pmu_core::PlatformError;
 use pmu_core::interval::Interval;
 
 use crate::kernel::required::Kernel;
@@ -63,7 +63,7 @@ impl<K: Kernel> ApicRegisters for Duties<K> {
 }
 
 impl<K: Kernel> ProfileTimer for Duties<K> {
-    fn start(&self, interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start(&self, interval: Interval) -> Result<(), PlatformError> {
         K::start_timer(interval)
     }
 

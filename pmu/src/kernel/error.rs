@@ -3,11 +3,8 @@
 use core::fmt;
 
 use pmu_core::branch_recording::BranchError;
-use pmu_core::profile::{AddSourceError, InterfaceError};
-use pmu_core::thread::SwitchError;
-use pmu_core::{CounterError, GroupError};
-use pmu_intel::precise::NoPrecise;
-use pmu_intel::topdown::NoTopDown;
+use pmu_core::profile::InterfaceError;
+use pmu_core::{CounterError, EventsError, NoFacility};
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
@@ -31,22 +28,17 @@ pub enum PmuError {
     Interface(InterfaceError),
     /// An event could not be opened, started, stopped or read.
     Counters(CounterError),
-    /// A group of events could not be opened, started or read.
-    Group(GroupError),
-    /// At a context switch, some events of a thread could not be switched in or out.
-    Switch(SwitchError),
-    /// The event cannot be a profile source.
-    Source(AddSourceError),
+    /// A group of events could not be opened, started or read, or some events of a thread could not be switched in or
+    /// out.
+    Events(EventsError),
     /// The profile object could not be created.
     Create(CreateError),
     /// The profile could not be started or stopped.
     Profile(ProfileError),
     /// The processor has no branch records, or an operation on its branch records failed.
     Branches(BranchError),
-    /// The processor has no precise records that it can use.
-    Precise(NoPrecise),
-    /// The processor does not divide issue slots.
-    TopDown(NoTopDown),
+    /// The processor has no precise records that it can use, or does not divide issue slots.
+    Facility(NoFacility),
 }
 
 macro_rules! from {
@@ -63,14 +55,11 @@ from! {
     Session Busy,
     Interface InterfaceError,
     Counters CounterError,
-    Group GroupError,
-    Switch SwitchError,
-    Source AddSourceError,
+    Events EventsError,
     Create CreateError,
     Profile ProfileError,
     Branches BranchError,
-    Precise NoPrecise,
-    TopDown NoTopDown,
+    Facility NoFacility,
 }
 
 impl fmt::Display for PmuError {
@@ -82,14 +71,11 @@ impl fmt::Display for PmuError {
             Self::Session(error) => error.fmt(f),
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
-            Self::Group(error) => error.fmt(f),
-            Self::Switch(error) => error.fmt(f),
-            Self::Source(error) => error.fmt(f),
+            Self::Events(error) => error.fmt(f),
             Self::Create(error) => error.fmt(f),
             Self::Profile(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
-            Self::Precise(error) => error.fmt(f),
-            Self::TopDown(error) => error.fmt(f),
+            Self::Facility(error) => error.fmt(f),
         }
     }
 }
@@ -101,14 +87,11 @@ impl core::error::Error for PmuError {
             Self::Session(error) => Some(error),
             Self::Interface(error) => Some(error),
             Self::Counters(error) => Some(error),
-            Self::Group(error) => Some(error),
-            Self::Switch(error) => Some(error),
-            Self::Source(error) => Some(error),
+            Self::Events(error) => Some(error),
             Self::Create(error) => Some(error),
             Self::Profile(error) => Some(error),
             Self::Branches(error) => Some(error),
-            Self::Precise(error) => Some(error),
-            Self::TopDown(error) => Some(error),
+            Self::Facility(error) => Some(error),
         }
     }
 }

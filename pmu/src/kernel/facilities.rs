@@ -4,9 +4,9 @@ use pmu_core::branches::{BranchMemory, BranchUnit};
 use pmu_core::facility::EventFacility;
 use pmu_core::msr::MsrBackend;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
-use pmu_core::{NoBranches, Snapshot, WriteOnce};
-use pmu_intel::precise::{NoPrecise, PreciseMemory, PreciseUnit};
-use pmu_intel::topdown::{NoTopDown, TopDownUnit};
+use pmu_core::{NoFacility, Snapshot, WriteOnce};
+use pmu_intel::precise::{PreciseMemory, PreciseUnit};
+use pmu_intel::topdown::TopDownUnit;
 
 /// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
 /// byte and its size in bytes.
@@ -62,8 +62,8 @@ pub trait Facilities: Sized + Sync + 'static {
     ///
     /// # Errors
     /// The processor has no branch records, or the type has none.
-    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
-        Err(NoBranches::NotDeclared)
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
+        Err(NoFacility::NotDeclared)
     }
 
     /// Returns the precise records of the processor, with their memory.
@@ -73,8 +73,10 @@ pub trait Facilities: Sized + Sync + 'static {
     ///
     /// # Errors
     /// The processor has no precise records, or the type has none.
-    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
-        Err(NoPrecise::NotDeclared)
+    fn precise(
+        &'static self,
+    ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoFacility> {
+        Err(NoFacility::NotDeclared)
     }
 
     /// Returns the description of the processor's issue slots.
@@ -84,8 +86,8 @@ pub trait Facilities: Sized + Sync + 'static {
     ///
     /// # Errors
     /// The processor does not divide issue slots, or the type does not.
-    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoTopDown> {
-        Err(NoTopDown::NotDeclared)
+    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
+        Err(NoFacility::NotDeclared)
     }
 }
 
@@ -124,23 +126,25 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
         (self.0.facility(), self.1.facility())
     }
 
-    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoBranches> {
+    fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
         match self.0.branches() {
-            Err(NoBranches::NotDeclared) => self.1.branches(),
+            Err(NoFacility::NotDeclared) => self.1.branches(),
             branches => branches,
         }
     }
 
-    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
+    fn precise(
+        &'static self,
+    ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoFacility> {
         match self.0.precise() {
-            Err(NoPrecise::NotDeclared) => self.1.precise(),
+            Err(NoFacility::NotDeclared) => self.1.precise(),
             precise => precise,
         }
     }
 
-    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoTopDown> {
+    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
         match self.0.top_down() {
-            Err(NoTopDown::NotDeclared) => self.1.top_down(),
+            Err(NoFacility::NotDeclared) => self.1.top_down(),
             top_down => top_down,
         }
     }
@@ -152,7 +156,7 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{Event, GenericEvent, GroupError, GroupId};
+/// use pmu::core::{Event, GenericEvent, EventsError, GroupId};
 /// use pmu::{CounterReloads, Kernel, Pmu, PmuError};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
@@ -172,7 +176,7 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// }
 ///
 /// /// Samples the code in which 5,000 of 100,000 branches are mispredicted.
-/// fn open() -> Result<Result<GroupId, GroupError>, PmuError> {
+/// fn open() -> Result<Result<GroupId, EventsError>, PmuError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
 ///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10); // by itself, too
 ///     PMU.with(|session, unit| session.counters_mut().open_group(unit, &[misses, branches]))

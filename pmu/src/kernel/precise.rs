@@ -4,8 +4,8 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Snapshot, WriteOnce};
-use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory, PreciseUnit};
+use pmu_core::{NoFacility, Snapshot, WriteOnce};
+use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
@@ -80,8 +80,8 @@ use crate::per_processor::Busy;
 /// - [`Kernel::physical_address`] is right.
 #[derive(Debug)]
 pub struct PreciseRecords<const WORDS: usize> {
-    unit: WriteOnce<Result<PreciseUnit, NoPrecise>>,
-    pebs: WriteOnce<Result<Pebs<'static>, NoPrecise>>,
+    unit: WriteOnce<Result<PreciseUnit, NoFacility>>,
+    pebs: WriteOnce<Result<Pebs<'static>, NoFacility>>,
     memory: PreciseMemory<[AtomicU64; WORDS]>,
     sampling: WriteOnce<Option<IbsUnits>>,
     sampled: IbsMemory,
@@ -125,9 +125,11 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         (pebs, sampling.map(|units| Ibs::new(units, &self.sampled)))
     }
 
-    fn precise(&'static self) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoPrecise> {
-        let unit = self.unit.get().ok_or(NoPrecise::NotDeclared)?.as_ref().map_err(|why| *why)?;
-        (*self.pebs.get().ok_or(NoPrecise::NotDeclared)?)?;
+    fn precise(
+        &'static self,
+    ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoFacility> {
+        let unit = self.unit.get().ok_or(NoFacility::NotDeclared)?.as_ref().map_err(|why| *why)?;
+        (*self.pebs.get().ok_or(NoFacility::NotDeclared)?)?;
         Ok((unit, &self.memory))
     }
 }
@@ -159,7 +161,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`Precise`](PmuError::Precise): the processor has no precise records that it can use, the kernel's
+    /// - [`Facility`](PmuError::Facility): the processor has no precise records that it can use, the kernel's
     ///   [`Facilities`] have no [`PreciseRecords`], or the processor has not been up yet.
     pub fn precise_records(
         &'static self,

@@ -87,7 +87,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// with [`NoAnswer`](pmu_core::profile::InterfaceError::NoAnswer).
     ///
     /// # Errors
-    /// - [`Source`](PmuError::Source): the event has no period, its period is too short or too long for a profile
+    /// - [`Interface`](PmuError::Interface): the event has no period, its period is too short or too long for a profile
     ///   source, or the machine lacks the event. The error also occurs if `N` other events are already sources. An
     ///   event that is used with two periods counts as two events.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
@@ -173,7 +173,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task.
     ///
     /// # Errors
-    /// [`Source`](PmuError::Source): the event cannot be a profile source.
+    /// [`Interface`](PmuError::Interface): the event cannot be a profile source.
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
         let claimed = self.claim(by.into())?;
         let source = claimed.source;

@@ -3,7 +3,7 @@
 use pmu_core::interval::Interval;
 use pmu_core::msr::MsrBackend;
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{CounterSet, Snapshot, TimerUnavailable};
+use pmu_core::{CounterSet, PlatformError, Snapshot};
 
 use crate::kernel::facilities::Facilities;
 use crate::local_apic::Delivery;
@@ -224,9 +224,9 @@ pub unsafe trait Kernel: Sized + 'static {
     ///
     /// # Errors
     /// There is no profile timer, or the timer cannot run at the interval.
-    fn start_timer(interval: Interval) -> Result<(), TimerUnavailable> {
+    fn start_timer(interval: Interval) -> Result<(), PlatformError> {
         let _ = interval;
-        Err(TimerUnavailable)
+        Err(PlatformError::NoTimer)
     }
 
     /// Stops the profile timer's interrupts.

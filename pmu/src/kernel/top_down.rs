@@ -2,8 +2,8 @@
 
 use pmu_core::facility::DivisionMemory;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Event, Snapshot, WriteOnce};
-use pmu_intel::topdown::{NoTopDown, TopDown, TopDownCounts, TopDownUnit};
+use pmu_core::{Event, NoFacility, Snapshot, WriteOnce};
+use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
@@ -48,7 +48,7 @@ use crate::per_processor::Busy;
 /// ```
 #[derive(Debug)]
 pub struct TopDownParts {
-    unit: WriteOnce<Result<TopDownUnit, NoTopDown>>,
+    unit: WriteOnce<Result<TopDownUnit, NoFacility>>,
     memory: DivisionMemory,
 }
 
@@ -73,8 +73,8 @@ impl Facilities for TopDownParts {
         Some(TopDown::new(self.unit.get()?.as_ref().ok()?, &self.memory))
     }
 
-    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoTopDown> {
-        self.unit.get().ok_or(NoTopDown::NotDeclared)?.as_ref().map_err(|why| *why)
+    fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
+        self.unit.get().ok_or(NoFacility::NotDeclared)?.as_ref().map_err(|why| *why)
     }
 }
 
@@ -119,8 +119,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
-    /// - [`TopDown`](PmuError::TopDown): the processor does not divide issue slots, the kernel's [`Facilities`] have no
-    ///   [`TopDownParts`], or the processor has not been up yet.
+    /// - [`Facility`](PmuError::Facility): the processor does not divide issue slots, the kernel's [`Facilities`] have
+    ///   no [`TopDownParts`], or the processor has not been up yet.
     pub fn top_down(&'static self, processor: usize) -> Result<&'static TopDownUnit, PmuError> {
         let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
         Ok(of.facilities.top_down()?)
@@ -139,7 +139,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task.
     ///
     /// # Errors
-    /// - [`TopDown`](PmuError::TopDown): see [`top_down`](Self::top_down).
+    /// - [`Facility`](PmuError::Facility): see [`top_down`](Self::top_down).
     /// - The errors of [`count`](Self::count). If an event that does not [rotate](Event::rotating) is on the counter of
     ///   the slots, the error is [`NoFreeCounter`](pmu_core::CounterError::NoFreeCounter).
     pub fn count_slots(
@@ -160,7 +160,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             }
             match <&[Event; 5]>::try_from(&*events) {
                 Ok(events) => Ok(unit.counts(&self.count(events, work)?)),
-                Err(_) => Err(NoTopDown::NotDeclared.into()),
+                Err(_) => Err(NoFacility::NotDeclared.into()),
             }
         })
     }

@@ -5,7 +5,7 @@ use pmu_core::precise::NotPrecise as Reason;
 
 /// Returns the `errno` value with which Linux' `perf_event_open` refuses the event, as a positive number: `ENOENT` (2),
 /// `EIO` (5), `EBADF` (9), `ENOMEM` (12), `EBUSY` (16), `EINVAL` (22), `ENODATA` (61), `EOPNOTSUPP` (95). For a group,
-/// pass [`GroupError::reason`](pmu_core::GroupError::reason).
+/// pass [`EventsError::reason`](pmu_core::EventsError::reason).
 ///
 /// Source: `perf_event_open(2)`, "Errors"; Linux' `arch/x86/events/core.c` and `arch/x86/events/intel/core.c`. Linux
 /// has no error for a failed register access (here `EIO`) and for a full table (here `ENOMEM`).

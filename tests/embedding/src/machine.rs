@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 /// 64 registers, by the low bits of their numbers. Selects, counters and the global registers of either
 /// vendor fall into places of their own.
@@ -63,7 +63,7 @@ pub struct Apic;
 impl Platform for Apic {
     fn unmask_performance_interrupt(&self) {}
     fn mask_performance_interrupt(&self) {}
-    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
         Ok(())
     }
     fn stop_profile_timer(&self) {}

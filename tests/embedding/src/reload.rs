@@ -13,7 +13,7 @@ use machine::{Apic, Msr};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventTable, GenericEvent, GroupError, OpenedEvents, Snapshot, service,
+    EventTable, EventsError, GenericEvent, OpenedEvents, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
@@ -21,10 +21,10 @@ static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
 static RELOADS: ReloadMemory = ReloadMemory::new();
 
 /// Starts, serves and stops a group whose first event is reloaded by the second.
-fn reload(unit: &CounterUnit, reload: &CounterReload) -> Result<(), GroupError> {
+fn reload(unit: &CounterUnit, reload: &CounterReload) -> Result<(), EventsError> {
     let source = OpenedEvents::new(unit, &EVENTS).with(AutoCounterReload::new(reload, &RELOADS));
     let taken = CounterSession::take(source, unit, CounterSet::GENERAL, Msr, Apic, &MEMORY);
-    let mut counters = taken.map_err(|reason| GroupError { member: None, reason })?;
+    let mut counters = taken.map_err(|reason| EventsError { events: 0, reason })?;
     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);
     let group = counters.open_group(unit, black_box(&[misses, branches]))?;
@@ -34,7 +34,7 @@ fn reload(unit: &CounterUnit, reload: &CounterReload) -> Result<(), GroupError> 
     }));
     counters.stop_group(group, 1)?;
     counters.close_group(group, 1)?;
-    counters.shut_down().map_err(|reason| GroupError { member: None, reason })
+    counters.shut_down().map_err(|reason| EventsError { events: 0, reason })
 }
 
 /// A processor of version 6 (SDM vol. 2A, CPUID leaves 0x0A and 0x23).

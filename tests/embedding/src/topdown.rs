@@ -12,10 +12,10 @@ use core::hint::black_box;
 use machine::{Apic, Msr};
 use pmu_core::facility::DivisionMemory;
 use pmu_core::reading::sample_read;
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
-    GroupError, OpenedEvents, Snapshot, service,
+    EventsError, OpenedEvents, Snapshot, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 
@@ -24,12 +24,12 @@ static EVENTS: EventTable<[EventEntry; 9]> = EventTable::new();
 static DIVISION: DivisionMemory = DivisionMemory::new();
 
 /// Counts, serves and switches a group of the slots. Returns the thousandths that retired.
-fn count(unit: &TopDownUnit) -> Result<Option<u32>, GroupError> {
-    let of_switch = |error: SwitchError| GroupError { member: None, reason: error.reason };
+fn count(unit: &TopDownUnit) -> Result<Option<u32>, EventsError> {
+    let of_switch = |error: EventsError| EventsError { events: 0, reason: error.reason };
     let source = OpenedEvents::new(unit.counters(), &EVENTS).with(TopDown::new(unit, &DIVISION));
     let all = CounterSet::ALL;
     let taken = CounterSession::take(source, unit.counters(), all, Msr, Apic, &MEMORY);
-    let mut counters = taken.map_err(GroupError::from)?;
+    let mut counters = taken.map_err(EventsError::from)?;
     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
     let group = counters.open_group(unit.counters(), black_box(&events))?;
     counters.start_group(group, 0)?;
@@ -47,10 +47,10 @@ fn count(unit: &TopDownUnit) -> Result<Option<u32>, GroupError> {
     }
     counters.switch_out(&mut thread, 1, |_| ()).map_err(of_switch)?;
     counters.switch_in(unit.counters(), &mut thread, 1).map_err(of_switch)?;
-    counters.rotate(2).map_err(GroupError::from)?;
-    counters.suspend(3, |_| ()).map_err(GroupError::from)?;
-    counters.resume(4, |_| ()).map_err(GroupError::from)?;
-    counters.shut_down().map_err(GroupError::from)?;
+    counters.rotate(2).map_err(EventsError::from)?;
+    counters.suspend(3, |_| ()).map_err(EventsError::from)?;
+    counters.resume(4, |_| ()).map_err(EventsError::from)?;
+    counters.shut_down().map_err(EventsError::from)?;
     Ok(unit.counts(&counts).per_mille(TopDownPart::Retiring))
 }
 

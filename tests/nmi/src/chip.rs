@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, TimerUnavailable};
+use pmu_core::{Platform, PlatformError};
 
 /// Number of sources whose events happen.
 pub const SOURCES: usize = 3;
@@ -339,7 +339,7 @@ impl<const N: usize> Platform for Chip<N> {
         self.masked.store(true, SeqCst);
     }
 
-    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
         Ok(())
     }
 

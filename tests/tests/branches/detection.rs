@@ -1,7 +1,7 @@
 //! Detection of the branch records that a processor has.
 
 use pmu_core::branches::{BranchFilter, BranchOrder};
-use pmu_core::{NoBranches, Snapshot};
+use pmu_core::{NoFacility, Snapshot};
 use pmu_tests::{RegisterFile, data, recorded, result};
 
 /// Returns an Intel processor with this signature, whose `IA32_PERF_CAPABILITIES` reports a format.
@@ -33,9 +33,9 @@ fn each_model_has_the_stack_of_the_data_file() {
             Err(error) => {
                 assert_eq!(row.number("depth"), 0, "{core}: {error}");
                 let why = match core {
-                    "Bonnell" => NoBranches::Erratum,
-                    "unknown model" => NoBranches::UnknownModel { family: 6, model: 0xFE },
-                    _ => NoBranches::NotDeclared,
+                    "Bonnell" => NoFacility::Erratum,
+                    "unknown model" => NoFacility::UnknownModel { family: 6, model: 0xFE },
+                    _ => NoFacility::NotDeclared,
                 };
                 assert_eq!(error, why, "{core}");
                 continue;
@@ -75,14 +75,14 @@ fn recorded_processors_have_the_records_that_their_cpuid_declares() {
     }
     let zen_3 = pmu_amd::branches(&recorded("amd-zen3.txt")).unwrap();
     assert!(zen_3.holds_interrupt() && !zen_3.can_freeze() && zen_3.depth() == 16);
-    assert_eq!(pmu_amd::branches(&recorded("amd-zen2.txt")).unwrap_err(), NoBranches::NotDeclared);
-    let other = NoBranches::OtherVendor(*b"HygonGenuine");
+    assert_eq!(pmu_amd::branches(&recorded("amd-zen2.txt")).unwrap_err(), NoFacility::NotDeclared);
+    let other = NoFacility::OtherVendor(*b"HygonGenuine");
     assert_eq!(pmu_amd::branches(&recorded("hygon-dhyana.txt")).unwrap_err(), other);
     // Without the register that has the format.
     assert_eq!(
         pmu_intel::branches(&recorded("intel-prescott.txt"), &none).unwrap_err(),
-        NoBranches::NotDeclared
+        NoFacility::NotDeclared
     );
     let unread = pmu_intel::branches(&recorded("intel-skylake.txt"), &none);
-    assert!(matches!(unread, Err(NoBranches::Access(_))), "{unread:?}");
+    assert!(matches!(unread, Err(NoFacility::Access(_))), "{unread:?}");
 }

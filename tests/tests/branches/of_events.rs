@@ -111,7 +111,7 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
         let refused = CounterError::BranchesUnsupported;
         assert_eq!(without.open_event(&counters, &event), Err(refused));
         let group = without.open_group(&counters, &[plain, event]).unwrap_err();
-        assert_eq!((group.member, group.reason), (Some(1), refused));
+        assert_eq!((group.events, group.reason), (0b10, refused));
         // A thread's event is not counted here, and no error.
         let saved = SavedEvent::new(&counters, &event).unwrap().to_be_started(true);
         let mut thread = [ThreadEvent::SwitchedOut(saved)];
@@ -176,7 +176,7 @@ fn another_filter_waits_for_its_turn_or_is_refused() {
             assert_eq!(scene.session.event_status(waits), Ok(EventStatus::Inactive));
             // No group can have two filters.
             let both = scene.session.open_group(&counters, &[group, kernel]).unwrap_err();
-            assert_eq!((both.member, both.reason), (Some(1), CounterError::BranchFilterInUse));
+            assert_eq!((both.events, both.reason), (0b10, CounterError::BranchFilterInUse));
             scene.session.stop_event(first, 1).unwrap();
             scene.session.stop_event(alike, 1).unwrap();
             scene.session.rotate(1).unwrap();

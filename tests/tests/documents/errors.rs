@@ -4,13 +4,13 @@ use core::error::Error;
 
 use pmu::perf::PerfError;
 use pmu::{Busy, InvalidVector};
+use pmu_core::EventsError;
 use pmu_core::dump::DumpError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalLimits};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::profile::{AddSourceError, InterfaceError, KProfileSource, NotASource};
-use pmu_core::thread::SwitchError;
-use pmu_core::{CounterError, CounterSet, NoInterface, ServiceError, TimerUnavailable};
+use pmu_core::profile::{InterfaceError, KProfileSource, NotASource};
+use pmu_core::{CounterError, CounterSet, NoInterface, PlatformError, ServiceError};
 use pmu_events::{CoreType, MetricError, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
 use pmu_kprofile::compat::kprofile::LayoutError;
@@ -63,7 +63,7 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
             &InterfaceError::Counters(CounterError::InsufficientMemory { needed: 9, lent: 3 }),
             &["9", "3"],
         ),
-        (&InterfaceError::Timer(TimerUnavailable), &["timer"]),
+        (&InterfaceError::Platform(PlatformError::NoTimer), &["timer"]),
         (&InterfaceError::NoAnswer(PROCESSOR), &["2", "17", "answer"]),
         (&InterfaceError::NoSession(PROCESSOR), &["2", "17", "no session"]),
         (
@@ -97,16 +97,16 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
     let counters = CounterSet::from_bits(0x1_0000_0002);
     let [running, masked] =
         [false, true].map(|masked| ServiceError { fault: FAULT, counters, masked });
-    let switch = SwitchError { events: 0b101, reason: CounterError::NoFreeCounter };
+    let switch = EventsError { events: 0b101, reason: CounterError::NoFreeCounter };
     say(&[
-        (&switch, &["0b101", "counter"]),
+        (&switch, &["{0, 2}", "counter"]),
         (&running, &["0x100000002", "WRMSR 0x186"]),
         (&masked, &["0x100000002", "is masked"]),
     ]);
     say(&[
-        (&AddSourceError::Exists(SOURCE), &["ProfileTotalCycles"]),
-        (&AddSourceError::Full { room: 5 }, &["5"]),
-        (&AddSourceError::Event(CounterError::IllegalBits(0x30_0000)), &["0x300000"]),
+        (&InterfaceError::Exists(SOURCE), &["ProfileTotalCycles"]),
+        (&InterfaceError::Full { room: 5 }, &["5"]),
+        (&InterfaceError::Counters(CounterError::IllegalBits(0x30_0000)), &["0x300000"]),
     ]);
 }
 

@@ -2,7 +2,7 @@
 
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::CounterControl;
-use pmu_core::{CounterError, CounterSet, Event, EventId, GroupError, GroupId};
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventsError, GroupId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -55,9 +55,10 @@ fn refusal(events: &[Wanted]) -> Option<&'static str> {
 
 /// Checks that an error names the first event for which there is no room, and the reason.
 #[track_caller]
-fn assert_named(error: GroupError, on: &[Wanted], group: &[Wanted]) {
+fn assert_named(error: EventsError, on: &[Wanted], group: &[Wanted]) {
     let with = |members: usize| [on, &group[..members]].concat();
-    let member = error.member.expect("it names an event");
+    assert_eq!(error.events.count_ones(), 1, "it names an event");
+    let member = error.events.trailing_zeros() as usize;
     assert_eq!(refusal(&with(member)), None, "{error}: {group:?} beside {on:?}");
     let reason = refusal(&with(member + 1));
     match error.reason {

@@ -1,16 +1,16 @@
 //! Groups that cannot be, and operations that are not theirs: typed errors that name the event, and nothing changed.
 
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, GroupError};
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, EventsError};
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 
-fn error(member: usize, reason: CounterError) -> GroupError {
-    GroupError { member: Some(member), reason }
+fn error(member: usize, reason: CounterError) -> EventsError {
+    EventsError { events: 1 << member, reason }
 }
 
-fn of_group(reason: CounterError) -> GroupError {
-    GroupError { member: None, reason }
+fn of_group(reason: CounterError) -> EventsError {
+    EventsError { events: 0, reason }
 }
 
 /// Opens as many events as the table has room for, and closes them.
@@ -52,7 +52,8 @@ fn a_group_that_cannot_be_is_refused_by_the_event_that_makes_it_so() {
         }
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         let message = error(2, CounterError::NoFreeCounter).to_string();
-        let expected = "events[2] of the group: no free counter of those that can count the event";
+        let expected =
+            "events {2} of the group or thread: no free counter of those that can count the event";
         assert_eq!(message, expected);
         assert_eq!(counters.open_group(unit, &[]), Err(of_group(CounterError::NoEvents)));
         assert_eq!(of_group(CounterError::NoEvents).to_string(), "a group of no events");

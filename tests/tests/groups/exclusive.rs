@@ -1,7 +1,7 @@
 //! Exclusive groups: alone on the session's counters, or not on them.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, GroupError};
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, EventsError};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -142,7 +142,7 @@ fn an_exclusive_group_has_no_more_counters_than_there_are() {
     let mut counters = processor.take(&mock, &memory, &table);
     let mut events = [raw(2); 5];
     events[0] = raw(2).exclusive();
-    let refused = GroupError { member: Some(4), reason: CounterError::NoFreeCounter };
+    let refused = EventsError { events: 1 << 4, reason: CounterError::NoFreeCounter };
     assert_eq!(counters.open_group(&processor.unit, &events), Err(refused));
     let group = counters.open_group(&processor.unit, &events[..4]).unwrap();
     counters.start_group(group, 0).unwrap();

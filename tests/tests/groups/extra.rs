@@ -265,7 +265,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     let outcome = match rotates {
         true => counters.rotate(1),
         false => counters.start_group(group, 1).map_err(|error| {
-            assert_eq!(error.member, None, "a register failed: {error}");
+            assert_eq!(error.events, 0, "a register failed: {error}");
             error.reason
         }),
     };

@@ -1,16 +1,16 @@
 //! A group of which a part is elsewhere, or whose counters fail: no part of it is counted.
 
 use pmu_core::profile::{KProfileSource, ProfileInterface, WithOpenedEvents};
-use pmu_core::thread::{SavedCounter, SavedCounters, SwitchError, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, EventCount, GroupError, GroupId};
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
+use pmu_core::{CounterError, CounterSet, EventCount, EventsError, GroupId};
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
-fn no_such(group: GroupId) -> GroupError {
-    GroupError { member: None, reason: CounterError::NoSuchGroup(group) }
+fn no_such(group: GroupId) -> EventsError {
+    EventsError { events: 0, reason: CounterError::NoSuchGroup(group) }
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_group_that_comes_in_two_parts_is_timed_from_the_second_on() {
     counters.switch_out(&mut all, 10, |o| panic!("{o:?}")).unwrap();
     let alone = counters.switch_in(unit, &mut all[..1], 20);
     let reason = CounterError::NoSuchGroup(group);
-    assert_eq!(alone, Err(SwitchError { events: 1, reason }));
+    assert_eq!(alone, Err(EventsError { events: 1, reason }));
     counters.switch_in(unit, &mut all[1..], 50).unwrap();
     let mut counts = [EventCount::default(); 2];
     counters.read_group(group, 60, &mut counts).unwrap();

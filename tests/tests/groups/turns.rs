@@ -1,7 +1,7 @@
 //! Groups that take turns, and groups of threads: whole on a processor's counters, or not at all.
 
-use pmu_core::thread::{SwitchError, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, GroupError, GroupId};
+use pmu_core::thread::ThreadEvent;
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventsError, GroupId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -158,7 +158,7 @@ fn a_threads_group_follows_it_as_a_whole() {
         let mut thread: Vec<_> = here.group_events(group).map(ThreadEvent::Opened).collect();
         (2..5).for_each(|kind| happen(&mocks[0], kind, 100));
         here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
-        let gone = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };
+        let gone = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(here.stop_group(group, 10), Err(gone), "{processor:?}");
         assert_eq!(running(&mocks[0]), CounterSet::NONE);
 
@@ -173,11 +173,11 @@ fn a_threads_group_follows_it_as_a_whole() {
         there.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
         let mut part = [thread[0], thread[2]];
         let outcome = there.switch_in(unit, &mut part, 30);
-        let error = SwitchError { events: 0b11, reason: CounterError::NoSuchGroup(group) };
+        let error = EventsError { events: 0b11, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(outcome, Err(error), "{processor:?}");
         assert_eq!(running(&mocks[1]).len(), 1, "{processor:?}");
         assert!(opened_events(&part).iter().all(|event| !there.is_started(*event)));
-        let part_only = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };
+        let part_only = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(there.start_group(group, 30), Err(part_only));
 
         // With the rest, it is.

@@ -7,7 +7,7 @@ use pmu::core::branch_recording::BranchError;
 use pmu::core::branches::BranchFilter;
 use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::{KProfileSource, Report};
-use pmu::core::{CounterError, Event, GenericEvent, NoBranches};
+use pmu::core::{CounterError, Event, GenericEvent, NoFacility};
 use pmu::{Busy, PmuError};
 use pmu_virt::{
     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
@@ -120,7 +120,7 @@ fn a_processors_branch_records_are_taken_once_and_given_back() {
 fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
     let [(configuration, _), ..] = kinds();
     let (machine, pmu) = Machine::new(configuration);
-    let reason = BranchError::NoRecords(NoBranches::NotDeclared);
+    let reason = BranchError::NoRecords(NoFacility::NotDeclared);
     for is_up in [false, true] {
         if is_up {
             machine.up();

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::core::frame::ProcessorNumber;
-use pmu::core::profile::{AddSourceError, InterfaceError, KProfileSource};
+use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::{CounterError, CounterSet, Event, EventSelect, GenericEvent};
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
@@ -102,7 +102,7 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     let (machine, pmu) = machine();
     let none = Event::generic(GenericEvent::Cycles);
     let outcome = pmu.profile(none, 0..64, &BUCKETS, || unreachable!());
-    assert_eq!(outcome.map(drop), Err(PmuError::Source(AddSourceError::NoPeriod)));
+    assert_eq!(outcome.map(drop), Err(PmuError::Interface(InterfaceError::NoPeriod)));
     // Before a processor is up, no machine is known.
     let by_source = KProfileSource::TOTAL_CYCLES;
     let outcome = pmu.profile(by_source, 0..64, &BUCKETS, || unreachable!());
@@ -113,11 +113,11 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::EmptyBuffer)));
     let illegal = Event::raw(EventSelect::from_bits(1 << 40)).every(PERIOD);
     let outcome = pmu.profile(illegal, 0..64, &BUCKETS, || unreachable!());
-    let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
-    assert_eq!(outcome.map(drop), Err(PmuError::Source(reason)));
+    let reason = InterfaceError::Counters(CounterError::IllegalBits(1 << 40));
+    assert_eq!(outcome.map(drop), Err(PmuError::Interface(reason)));
     let too_many = [Event::generic(GenericEvent::Branches); 5]; // on four general counters
     let error = pmu.count(&too_many, || unreachable!()).unwrap_err();
-    assert!(matches!(error, PmuError::Group(_)), "{error:?}");
+    assert!(matches!(error, PmuError::Events(_)), "{error:?}");
     assert!(!error.to_string().is_empty());
     // Nothing of it is left: all events of the table can be opened.
     let six = [Event::generic(GenericEvent::Instructions); 4];
@@ -133,8 +133,8 @@ fn events_that_the_machine_lacks_occupy_no_slot_of_a_source() {
     for umask in 0..6 {
         let illegal = Event::raw(EventSelect::from_bits(1 << 40 | umask << 8 | 0x2E));
         let outcome = pmu.source(illegal.every(PERIOD));
-        let reason = AddSourceError::Event(CounterError::IllegalBits(1 << 40));
-        assert_eq!(outcome, Err(PmuError::Source(reason)));
+        let reason = InterfaceError::Counters(CounterError::IllegalBits(1 << 40));
+        assert_eq!(outcome, Err(PmuError::Interface(reason)));
     }
     assert_eq!(pmu.profile(cycles(), 0..64, &BUCKETS, || ()).map(drop), Ok(()));
     machine.down();
@@ -220,7 +220,7 @@ fn periods_in_use_at_once_are_as_many_as_there_are_slots() {
     machine.up();
     let in_use = [1, 2, 3, 4].map(|periods| pmu.source(cycles().every(periods * PERIOD)).unwrap());
     assert!((0..4).all(|place| !in_use[..place].contains(&in_use[place])));
-    let full = Err(PmuError::Source(AddSourceError::Full { room: 4 }));
+    let full = Err(PmuError::Interface(InterfaceError::Full { room: 4 }));
     for _ in 0..2 {
         assert_eq!(pmu.source(cycles().every(5 * PERIOD)), full);
         let other = Event::generic(GenericEvent::Instructions).every(PERIOD);
@@ -301,7 +301,7 @@ fn a_fault_at_each_access_is_told_and_the_next_try_succeeds() {
         machine.mocks[0].inject(Fault::None);
         match counted {
             Ok(counts) => assert_eq!(counts.map(|count| count.value), [0, 9], "{at}"),
-            Err(error) => assert!(matches!(error, PmuError::Group(_)), "{at}: {error:?}"),
+            Err(error) => assert!(matches!(error, PmuError::Events(_)), "{at}: {error:?}"),
         }
         let counted = pmu.count(&events, || machine.happen(0, Happens::Cycles, 9)).unwrap();
         assert_eq!(counted.map(|count| count.value), [0, 9], "{at}");

@@ -7,8 +7,8 @@ use pmu::amd::ibs::IbsSampling;
 use pmu::core::branches::BranchFilter;
 use pmu::core::frame::PlainFrame;
 use pmu::core::precise::{NotPrecise, Precision};
-use pmu::core::{CounterError, Event, EventId, EventSelect, Platform};
-use pmu::intel::precise::{NoPrecise, PreciseThreshold};
+use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
+use pmu::intel::precise::PreciseThreshold;
 use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::{
@@ -232,15 +232,16 @@ fn a_processors_threshold_and_its_dropped_records_are_the_kernels_to_see() {
 #[test]
 fn what_cannot_record_says_so_and_counts_all_the_same() {
     let [(_, store), .., (_, architectural)] = processors();
-    for (version, records, why) in
-        [(6, Some(architectural), NoPrecise::NoPhysicalAddress), (5, None, NoPrecise::NotDeclared)]
-    {
+    for (version, records, why) in [
+        (6, Some(architectural), NoFacility::NoPhysicalAddress),
+        (5, None, NoFacility::NotDeclared),
+    ] {
         SAMPLES.take();
         // An address within a page is none of a buffer.
         for address in [None, Some(PHYSICAL + 16)] {
             let pmu = machine(version, records, address);
             let refused = pmu.precise_records(0).map(|_| ());
-            assert_eq!(refused, Err(PmuError::Precise(why)));
+            assert_eq!(refused, Err(PmuError::Facility(why)));
             let opened = start(pmu, &event(0).precise(Precision::ConstantSkid));
             assert_eq!(opened, Err(CounterError::NotPrecise(NotPrecise::NoFacility)));
             start(pmu, &event(0)).unwrap();
@@ -258,7 +259,7 @@ fn what_cannot_record_says_so_and_counts_all_the_same() {
     let nowhere = PmuError::Session(Busy::NoPlace { processor: 1 });
     assert_eq!(pmu.precise_records(1).map(|_| ()), Err(nowhere));
     // Neither has a kernel that did not choose the records, nor a processor that has not been up.
-    let not_declared = Err(PmuError::Precise(NoPrecise::NotDeclared));
+    let not_declared = Err(PmuError::Facility(NoFacility::NotDeclared));
     let (_, other) =
         super::world::Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
     assert_eq!(other.precise_records(0).map(|_| ()), not_declared);

@@ -144,7 +144,7 @@ fn counter_reload_that_the_processor_lacks_is_refused_as_the_group_is_opened() {
     let opened =
         pmu.with(|session, unit| session.counters_mut().open_group(unit, &group())).unwrap();
     let error = opened.unwrap_err();
-    assert_eq!((error.member, error.reason), (Some(0), CounterError::NotReloadable));
+    assert_eq!((error.events, error.reason), (0b1, CounterError::NotReloadable));
     // Other events are counted as ever.
     let [first, _] = group();
     let event = pmu.with(|session, unit| {

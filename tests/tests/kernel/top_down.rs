@@ -7,8 +7,8 @@ use std::panic::catch_unwind;
 use std::rc::Rc;
 
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{Claim, CounterError, Event, EventSelect, GenericEvent, GroupError};
-use pmu::intel::topdown::{NoTopDown, TopDownCounts, TopDownPart, TopDownUnit};
+use pmu::core::{Claim, CounterError, Event, EventSelect, EventsError, GenericEvent, NoFacility};
+use pmu::intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu::{Busy, PmuError};
 use pmu_tests::opened::{Mock, running};
 use pmu_virt::mock::Fault;
@@ -102,7 +102,7 @@ pub(crate) fn has_level_2(machine: &Machine, processor: usize, level_2: bool) ->
 
 /// The error of an event of the slots that finds no counter.
 pub(crate) fn no_counter(reason: CounterError) -> PmuError {
-    PmuError::Group(GroupError { member: Some(0), reason })
+    PmuError::Events(EventsError { events: 1 << 0, reason })
 }
 
 #[test]
@@ -166,17 +166,17 @@ fn a_processor_without_top_down_counts_says_so_and_does_not_run_the_function() {
             pmu.count_slots(|event| event, never).map(|_| ())
         };
         assert_eq!(count(), Err(PmuError::NotUp));
-        assert_eq!(pmu.top_down(0), Err(PmuError::TopDown(NoTopDown::NotDeclared)));
+        assert_eq!(pmu.top_down(0), Err(PmuError::Facility(NoFacility::NotDeclared)));
         machine.up();
         let error = count().unwrap_err();
         match (configuration, error) {
-            (Configuration::Intel(_), PmuError::TopDown(why)) => {
-                assert_eq!(why, NoTopDown::NotDeclared);
+            (Configuration::Intel(_), PmuError::Facility(why)) => {
+                assert_eq!(why, NoFacility::NotDeclared);
                 let cause = error.source().unwrap();
                 assert_eq!(cause.downcast_ref(), Some(&why));
                 assert_eq!(error.to_string(), why.to_string());
             }
-            (_, PmuError::TopDown(NoTopDown::NoCounters(_))) => {}
+            (_, PmuError::Facility(NoFacility::NoCounters(_))) => {}
             _ => panic!("{error:?}"),
         }
         assert_eq!(pmu.top_down(0), Err(error));

@@ -17,7 +17,7 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Platform, TimerUnavailable};
+use pmu_core::{CounterMemory, CounterSlot, Platform, PlatformError};
 use pmu_intel::Emon;
 use pmu_kprofile::{
     Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules, ThisProcessor,
@@ -68,7 +68,7 @@ struct NoPlatform;
 impl Platform for NoPlatform {
     fn unmask_performance_interrupt(&self) {}
     fn mask_performance_interrupt(&self) {}
-    fn start_profile_timer(&self, _: Interval) -> Result<(), TimerUnavailable> {
+    fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
         Ok(())
     }
     fn stop_profile_timer(&self) {}

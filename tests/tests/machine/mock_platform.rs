@@ -2,7 +2,7 @@
 
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Platform, TimerUnavailable};
+use pmu_core::{CounterMemory, CounterSlot, Platform, PlatformError};
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -25,7 +25,7 @@ fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
     assert_eq!(mock.timer(), None);
     session.shut_down().unwrap();
     // And by itself.
-    assert_eq!(mock.start_profile_timer(interval), Ok::<(), TimerUnavailable>(()));
+    assert_eq!(mock.start_profile_timer(interval), Ok::<(), PlatformError>(()));
     assert_eq!(mock.timer(), Some(interval));
     mock.stop_profile_timer();
     assert_eq!(mock.timer(), None);

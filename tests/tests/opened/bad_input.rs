@@ -1,7 +1,8 @@
 //! Refusals of opened events, each with its error, and without an effect.
 
+use pmu_core::EventsError;
 use pmu_core::profile::ProfileInterface;
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
     EventSelect, EventTable, GenericEvent, OpenedEvents, Snapshot,
@@ -107,7 +108,7 @@ fn operations_on_events_in_another_state_are_refused() {
             assert_eq!(table.set_period(event, 0x1000), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = counters.switch_out(&mut events, 0, |o| panic!("{o:?}"));
-            let error = SwitchError { events: 1, reason: none(event) };
+            let error = EventsError { events: 1, reason: none(event) };
             assert_eq!((out, events), (Err(error), [ThreadEvent::Unused]));
         }
     }
@@ -213,7 +214,7 @@ fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
             assert_eq!(former.read_event(event, 9999), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = former.switch_out(&mut events, 9999, |o| panic!("{o:?}"));
-            assert_eq!(out, Err(SwitchError { events: 1, reason: none(event) }));
+            assert_eq!(out, Err(EventsError { events: 1, reason: none(event) }));
         }
         former.rotate(9999).unwrap();
         former.set_virtualization(true).unwrap();

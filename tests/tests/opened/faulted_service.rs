@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventCount, EventId, EventOverflow, GroupError,
+    CounterError, CounterId, CounterSet, EventCount, EventId, EventOverflow, EventsError,
     OpenedEvents, ServiceError, Serviced, service,
 };
 use pmu_tests::opened::*;
@@ -257,7 +257,7 @@ fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
             let mut counts = [EventCount::default(); 2];
             let lost = counters.read_group(group, 20, &mut counts);
             let reason = CounterError::CounterLost(members[0]);
-            assert_eq!(lost, Err(GroupError { member: Some(0), reason }), "{context}");
+            assert_eq!(lost, Err(EventsError { events: 1 << 0, reason }), "{context}");
             if reprograms {
                 assert_eq!(counters.reprogram(|o| panic!("{o:?}")), Ok(CounterSet::NONE));
             }

@@ -5,7 +5,7 @@ use core::cell::{Cell, RefCell};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventSource, GroupError, OpenedEvents,
+    CounterError, CounterSet, Event, EventCount, EventId, EventSource, EventsError, OpenedEvents,
     service,
 };
 use pmu_tests::StateRegisters;
@@ -271,9 +271,9 @@ fn what_cannot_be_read_is_said() {
         assert_eq!(values(events[0]), Ok(vec![0, 4]), "{processor:?}: stopped");
         let mut part = [ThreadEvent::Opened(events[0])];
         counters.switch_out(&mut part, 0, |o| panic!("{o:?}")).unwrap();
-        let parted = GroupError { member: None, reason: CounterError::NoSuchGroup(group) };
+        let parted = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
         assert_eq!(values(events[1]), Err(parted), "{processor:?}");
-        let gone = GroupError { member: None, reason: CounterError::NoSuchEvent(events[0]) };
+        let gone = EventsError { events: 0, reason: CounterError::NoSuchEvent(events[0]) };
         assert_eq!(values(events[0]), Err(gone), "{processor:?}");
         counters.shut_down().unwrap();
     }

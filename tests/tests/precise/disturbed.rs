@@ -1,6 +1,7 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::EventsError;
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, Event, GroupId, Sample};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::raw;
@@ -23,7 +24,7 @@ struct World {
 
 type Operation = fn(&mut World) -> Result<(), CounterError>;
 
-fn switched(outcome: Result<(), SwitchError>) -> Result<(), CounterError> {
+fn switched(outcome: Result<(), EventsError>) -> Result<(), CounterError> {
     outcome.map_err(|error| error.reason)
 }
 

@@ -4,8 +4,8 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::precise::{Precision, SampleParts};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventSelect};
-use pmu_intel::precise::{NoPrecise, Pebs, PreciseMemory};
+use pmu_core::{CounterError, CounterSet, Event, EventSelect, NoFacility};
+use pmu_intel::precise::{Pebs, PreciseMemory};
 use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};
 
@@ -172,10 +172,10 @@ fn memory_that_a_processor_cannot_use_is_refused_with_the_reason() {
         let refused = |memory: &'static PreciseMemory, physical| unsafe {
             Pebs::new(&scene.unit, memory, physical).err()
         };
-        let no_address = is_architectural.then_some(NoPrecise::NoPhysicalAddress);
+        let no_address = is_architectural.then_some(NoFacility::NoPhysicalAddress);
         let what = name(&processor);
         for physical in [None, Some(PHYSICAL), Some(PHYSICAL + 16)] {
-            assert_eq!(refused(half, physical), Some(NoPrecise::BufferSize), "{what}");
+            assert_eq!(refused(half, physical), Some(NoFacility::BufferSize), "{what}");
             assert_eq!(refused(three, physical), no_address, "{what}");
             let is_right = physical == Some(PHYSICAL);
             assert_eq!(refused(one, physical), no_address.filter(|_| !is_right), "{what}");

@@ -228,10 +228,10 @@ fn illegal_combinations_are_typed_errors() {
     });
     let kernel = Kernel::new(&mock, false);
     let mut session = kernel.take(&mock);
-    let refused = Err((CounterError::NotReloadable, Some(0)));
+    let refused = Err((CounterError::NotReloadable, 0b1));
     let mut open = |events: &[Event]| {
         let opened = session.open_group(&kernel.unit, events);
-        let outcome = opened.map_err(|error| (error.reason, error.member));
+        let outcome = opened.map_err(|error| (error.reason, error.events));
         let _ = opened.map(|group| session.close_group(group, 0));
         outcome.map(|_| ())
     };
@@ -249,7 +249,7 @@ fn illegal_combinations_are_typed_errors() {
     }
     // Two events that reload themselves: only counter 1 can.
     let both = [reloading.reloaded_by(0b01), raw(0).every(5_000).reloaded_by(0b10)];
-    assert_eq!(open(&both), Err((CounterError::NoFreeCounter, Some(1))));
+    assert_eq!(open(&both), Err((CounterError::NoFreeCounter, 0b10)));
     assert_eq!(
         open(&[sampled, reloading.on(CounterSet::from_bits(0b1000))]).map_err(|e| e.0),
         Err(CounterError::NoCounterForEvent)
@@ -260,8 +260,8 @@ fn illegal_combinations_are_typed_errors() {
         .map(|event| SavedEvent::new(&kernel.unit, &event).unwrap());
     let made = SavedEvent::make_group(&mut unplaced);
     assert_eq!(
-        made.map_err(|error| (error.reason, error.member)),
-        Err((CounterError::NotReloadable, Some(1)))
+        made.map_err(|error| (error.reason, error.events)),
+        Err((CounterError::NotReloadable, 0b10))
     );
     // Switched in without a group.
     let mut events = [ThreadEvent::SwitchedOut(unplaced[0].to_be_started(true))];

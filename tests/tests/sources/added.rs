@@ -6,9 +6,9 @@ use core::num::NonZeroU64;
 
 use pmu_core::interval::{IntervalLimits, IntervalUnit};
 use pmu_core::profile::{
-    AddSourceError, AddedSlot, AddedSource, AddedSources, Availability, InterfaceError,
-    KProfileSource, Overflow, ProfileInterface, ProfileSource, Report, Session, SourceInterface,
-    WithAddedSources, WithOpenedEvents,
+    AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource, Overflow,
+    ProfileInterface, ProfileSource, Report, Session, SourceInterface, WithAddedSources,
+    WithOpenedEvents,
 };
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
@@ -362,8 +362,8 @@ fn a_source_is_added_and_removed_while_others_run() {
         session.start(source(0x21)).unwrap();
         assert_eq!(session.start(taken), Err(InterfaceError::UnsupportedSource(taken)));
         machine.added.add(&TAKEN).unwrap();
-        assert_eq!(machine.added.add(&TAKEN), Err(AddSourceError::Exists(taken)));
-        assert_eq!(machine.added.add(&OF_TABLE), Err(AddSourceError::Full { room: 6 }));
+        assert_eq!(machine.added.add(&TAKEN), Err(InterfaceError::Exists(taken)));
+        assert_eq!(machine.added.add(&OF_TABLE), Err(InterfaceError::Full { room: 6 }));
         session.start(taken).unwrap();
         happen(mock, 0, 0x1_0000);
         assert_eq!(machine.take_sources()[0].0, 0x25);
@@ -481,7 +481,7 @@ fn what_does_not_find_room_is_not_added_in_part() {
     let added: &'static AddedSources = Box::leak(Box::new(AddedSources::<[AddedSlot; 4]>::new()));
     let boot = processor(SAPPHIRE_RAPIDS, 3, false);
     let outcome = add_later_sources(added, &boot, Rules::LATEST, NonZeroU64::new(HERTZ));
-    assert_eq!(outcome, Err(AddSourceError::Full { room: 4 }));
+    assert_eq!(outcome, Err(InterfaceError::Full { room: 4 }));
     assert_eq!(values(added), []);
     add_later_sources(added, &boot, Rules::LATEST, None).unwrap();
     assert_eq!(values(added), [0x20, 0x21, 0x22, 0x23]);

@@ -5,7 +5,7 @@ use core::cell::RefCell;
 use pmu::Machine;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{
-    AddSourceError, AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow,
+    AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow,
     ProfileInterface, ProfileSource, Report, WithAddedSources, WithOpenedEvents,
 };
 use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
@@ -115,11 +115,11 @@ fn an_event_keeps_its_source_and_its_slot() {
     let other = added.add_event(&user).unwrap();
     assert_ne!(other, source);
     let misses = Event::generic(GenericEvent::CacheMisses).every(PERIOD);
-    assert_eq!(added.add_event(&misses), Err(AddSourceError::Full { room: 2 }));
+    assert_eq!(added.add_event(&misses), Err(InterfaceError::Full { room: 2 }));
     // Removed, an event's slot takes the event itself, or a source that is not copied.
     assert_eq!(added.remove(source).map(|of| of.row().source()), Some(source));
     assert_eq!(interval(), 0);
-    assert_eq!(added.add_event(&misses), Err(AddSourceError::Full { room: 2 }));
+    assert_eq!(added.add_event(&misses), Err(InterfaceError::Full { room: 2 }));
     assert_eq!(added.add_event(&user), Ok(other), "the slot before it is free");
     assert_eq!(added.add_event(&cycles.every(PERIOD)), Ok(source));
     static STATIC: AddedSource = AddedSource::new(
@@ -128,18 +128,18 @@ fn an_event_keeps_its_source_and_its_slot() {
     );
     added.remove(source).unwrap();
     added.add(&STATIC).unwrap();
-    assert_eq!(added.add_event(&cycles.every(PERIOD)), Err(AddSourceError::Full { room: 2 }));
+    assert_eq!(added.add_event(&cycles.every(PERIOD)), Err(InterfaceError::Full { room: 2 }));
 }
 
 #[test]
 fn an_event_that_does_not_interrupt_or_too_often_is_refused() {
     let added = room::<2>();
     let cycles = Event::generic(GenericEvent::Cycles);
-    assert_eq!(added.add_event(&cycles), Err(AddSourceError::NoPeriod));
+    assert_eq!(added.add_event(&cycles), Err(InterfaceError::NoPeriod));
     for period in [1, 4095, 1 << 31] {
         let refused = IntervalLimits::EVENTS.check(period).unwrap_err();
         let error = added.add_event(&cycles.every(period)).unwrap_err();
-        assert_eq!(error, AddSourceError::Interval(refused));
+        assert_eq!(error, InterfaceError::Interval(refused));
         assert!(error.to_string().contains(&period.to_string()), "{error}");
     }
     assert_eq!(added.iter().count(), 0);

@@ -142,7 +142,7 @@ fn bad_requests_are_refused_and_change_nothing() {
             assert_eq!(session.stop(TIME), Err(InterfaceError::NotStarted(TIME)));
             assert_eq!(session.stop(unsupported), Err(InterfaceError::NotStarted(unsupported)));
             platform.timerless.set(true);
-            assert!(matches!(session.start(TIME), Err(InterfaceError::Timer(_))));
+            assert!(matches!(session.start(TIME), Err(InterfaceError::Platform(_))));
             assert!(!session.is_running(TIME));
             assert_eq!(msr.accesses(), before, "no register was touched");
 

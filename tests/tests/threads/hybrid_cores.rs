@@ -2,13 +2,14 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_core::EventsError;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
     ProfileInterface, ProfileSource, Session, SourceIndex, SourceInterface, SourceTable,
     WithAddedSources, WithOpenedEvents,
 };
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::thread::{SavedCounter, SavedCounters, SwitchError, ThreadEvent};
+use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterUnit, Event, EventSelect,
     GenericEvent, OpenedEvents, Snapshot,
@@ -365,7 +366,7 @@ fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_regist
         counters.switch_out(&mut thread, 0, |_| ()).unwrap();
         let reason = CounterError::OtherProcessor;
         let in_other = counters.switch_in(&boot.unit, &mut thread, 0);
-        assert_eq!(in_other, Err(SwitchError { events: 1, reason }));
+        assert_eq!(in_other, Err(EventsError { events: 1, reason }));
         assert!(matches!(thread, [ThreadEvent::SwitchedOut(_)]));
         assert_eq!(mock.accesses().total(), 0);
         counters.switch_in(&here.unit, &mut thread, 0).unwrap();

@@ -2,8 +2,9 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::EventsError;
 use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
@@ -278,7 +279,7 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     // One place, and no counter.
     let outcome = there.switch_in(unit, &mut thread, 0);
     let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
-    assert_eq!(outcome, Err(SwitchError { events: 0b11, reason: full }));
+    assert_eq!(outcome, Err(EventsError { events: 0b11, reason: full }));
     let id = opened_event(thread[0]);
     assert!(!there.is_started(id));
     assert!(matches!(thread[1], ThreadEvent::SwitchedOut(_)));
@@ -366,7 +367,7 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
         there.start_event(other, 10).unwrap();
     }
     let error = there.switch_in(unit, &mut thread, 10).unwrap_err();
-    assert_eq!(error, SwitchError { events: 0b110, reason: CounterError::NoFreeCounter });
+    assert_eq!(error, EventsError { events: 0b110, reason: CounterError::NoFreeCounter });
     assert_eq!([0, 1, 2, 3].map(|place| error.concerns(place)), [false, true, true, false]);
     let started = thread.map(opened_event).map(|id| there.is_started(id));
     assert_eq!(started, [true, false, false]);
@@ -416,7 +417,7 @@ fn an_event_that_was_refused_a_counter_twice_starts_elsewhere_all_the_same() {
     there.start_event(other, 10).unwrap();
     let reason = CounterError::NoFreeCounter;
     let refused = there.switch_in(unit, &mut thread, 10);
-    assert_eq!(refused, Err(SwitchError { events: 1, reason }));
+    assert_eq!(refused, Err(EventsError { events: 1, reason }));
     assert_eq!(there.start_event(opened_event(thread[0]), 15), Err(reason));
     there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
     here.switch_in(unit, &mut thread, 30).unwrap();

@@ -4,10 +4,10 @@ use core::cell::RefCell;
 
 use pmu_core::branches::BranchFilter;
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
-use pmu_core::thread::{SavedEvent, SwitchError, ThreadEvent};
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, GenericEvent, GroupError,
-    OpenedEvents, service,
+    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, EventsError,
+    GenericEvent, OpenedEvents, service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -315,7 +315,7 @@ fn a_group_is_made_and_inherited_without_a_processor() {
         counters.shut_down().unwrap();
         assert_eq!(
             SavedEvent::make_group(&mut []),
-            Err(GroupError { member: None, reason: CounterError::NoEvents })
+            Err(EventsError { events: 0, reason: CounterError::NoEvents })
         );
         let many = &mut [leader; pmu_core::registers::MAX_COUNTERS + 1];
         let refused = SavedEvent::make_group(many).unwrap_err();
@@ -335,6 +335,6 @@ fn a_group_without_room_is_an_error_of_the_processor_it_comes_to() {
     SavedEvent::make_group(&mut two).unwrap();
     let mut thread = two.map(ThreadEvent::SwitchedOut);
     let outcome = counters.switch_in(&processor.unit, &mut thread, 0);
-    assert_eq!(outcome, Err(SwitchError { events: 0b11, reason: CounterError::NoFreeCounter }));
+    assert_eq!(outcome, Err(EventsError { events: 0b11, reason: CounterError::NoFreeCounter }));
     assert_eq!(running(&mock), CounterSet::NONE);
 }

@@ -1,8 +1,8 @@
 //! Detection: processors with top-down counts, and their levels.
 
-use pmu_core::Snapshot;
 use pmu_core::msr::{MsrBackend, MsrErrorKind};
-use pmu_intel::topdown::{NoTopDown, TopDownUnit};
+use pmu_core::{NoFacility, Snapshot};
+use pmu_intel::topdown::TopDownUnit;
 use pmu_tests::result;
 
 /// A processor of family 6: model, type of core (0: not hybrid), fixed counters, and what declares the metrics.
@@ -71,17 +71,17 @@ fn the_core_s_capabilities_type_and_model_tell_the_kind_and_the_level() {
             (Ok(unit), Some(expected)) => {
                 assert_eq!((unit.has_metrics(), unit.has_level_2()), expected, "{what}");
             }
-            (Err(NoTopDown::NotDeclared), None) => {}
+            (Err(NoFacility::NotDeclared), None) => {}
             (unit, _) => panic!("{what}: {unit:?}"),
         }
     }
     let unread = TopDownUnit::of(&snapshot(0x8F, 0, 0b1111), &Capabilities(None));
-    assert!(matches!(unread, Err(NoTopDown::Access(fault)) if fault.register == 0x345));
+    assert!(matches!(unread, Err(NoFacility::Access(fault)) if fault.register == 0x345));
 }
 
 #[test]
 fn other_vendors_have_none() {
     let amd = pmu_tests::amd_processor(true, 1);
     let unit = TopDownUnit::of(&amd, &Capabilities(Some(1 << 15)));
-    assert!(matches!(unit, Err(NoTopDown::NoCounters(_))), "{unit:?}");
+    assert!(matches!(unit, Err(NoFacility::NoCounters(_))), "{unit:?}");
 }

@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::thread::SwitchError;
+use pmu_core::EventsError;
 use pmu_core::{CounterError, Event, EventSelect, GroupId};
 use pmu_virt::mock::Fault;
 
@@ -24,7 +24,7 @@ const OPERATIONS: [(&str, Operation); 7] = [
     }),
     ("a thread's switches", |kernel, session, _| {
         let mut thread = kernel.thread(session, |event| event);
-        let of = |error: SwitchError| error.reason;
+        let of = |error: EventsError| error.reason;
         let entered = session.switch_in(&kernel.counters, &mut thread, 0).map_err(of);
         let left = session.switch_out(&mut thread, 0, |_| ()).map_err(of);
         kernel.of_threads.set(kernel.of_threads.get().plus(&kernel.counts_of(&thread)));

@@ -1,7 +1,7 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, GroupError,
+    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, EventsError,
     OpenedEvents,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
@@ -259,7 +259,7 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     ];
     for (events, member, reason) in refused {
         let opened = session.open_group(&kernel.counters, events);
-        assert_eq!(opened, Err(GroupError { member: Some(member), reason }), "{events:?}");
+        assert_eq!(opened, Err(EventsError { events: 1 << member, reason }), "{events:?}");
         assert_eq!(session.events().count(), 0);
     }
     assert_eq!(session.open_event(&kernel.counters, &part), Err(CounterError::NotDivided));

@@ -8,7 +8,8 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventCount, EventEntry, EventId, EventTable, GroupError, GroupId, OpenedEvents, service,
+    Event, EventCount, EventEntry, EventId, EventTable, EventsError, GroupId, OpenedEvents,
+    service,
 };
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;
@@ -149,7 +150,7 @@ impl Kernel {
         &self,
         session: &mut Session<'_, '_>,
         change: impl Fn(Event) -> Event,
-    ) -> Result<GroupId, GroupError> {
+    ) -> Result<GroupId, EventsError> {
         let events = self.unit.events(session.counters().usable);
         session.open_group(&self.counters, &events.each(change))
     }

@@ -3,8 +3,9 @@
 use core::cell::RefCell;
 
 use super::borrower::*;
+use pmu_core::EventsError;
 use pmu_core::lending::WindowError;
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
@@ -198,7 +199,7 @@ fn an_event_that_went_away_after_a_forgotten_window_does_not_come_back() {
         let mut thread = [ThreadEvent::Opened(event)];
         let lost = counters.switch_out(&mut thread, 0, |o| panic!("{o:?}"));
         let reason = CounterError::CounterLost(event);
-        assert_eq!(lost, Err(SwitchError { events: 1, reason }), "its count is");
+        assert_eq!(lost, Err(EventsError { events: 1, reason }), "its count is");
         counters.lend(0, |o| panic!("{o:?}")).unwrap().end(0).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
         counters.switch_in(&processor.unit, &mut thread, 0).unwrap();

@@ -4,10 +4,10 @@ use core::fmt;
 
 use pmu::PmuError;
 use pmu::core::CounterError;
+use pmu::core::EventsError;
 use pmu::core::branch_recording::BranchError;
 use pmu::core::msr::MsrFault;
 use pmu::core::profile::InterfaceError;
-use pmu::core::thread::SwitchError;
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, ProfileError};
@@ -27,7 +27,7 @@ pub enum Failure {
     /// The branch records refused.
     Branches(BranchError),
     /// The switch of a thread's events.
-    Switch(SwitchError),
+    Switch(EventsError),
     /// A profile object could not be created.
     Create(CreateError),
     /// A profile could not be started or stopped.
@@ -86,5 +86,5 @@ from! {
     TraceError => Trace;
     ControlAreaError => Area;
     MsrFault => Fault;
-    SwitchError => Switch;
+    EventsError => Switch;
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::core::interval::Interval;
 use pmu::core::msr::FixupMsr;
-use pmu::core::{CounterSet, Snapshot, TimerUnavailable};
+use pmu::core::{CounterSet, PlatformError, Snapshot};
 use pmu::{BranchRecords, Delivery, Machine, PreciseRecords};
 
 use crate::embedding::extended_entries;
@@ -92,11 +92,11 @@ unsafe impl pmu::Kernel for Kernel {
         CounterSet::from_bits(COUNTERS.load(Relaxed))
     }
 
-    fn start_timer(interval: Interval) -> Result<(), TimerUnavailable> {
-        let hertz = clock::speeds().apic.ok_or(TimerUnavailable)?;
+    fn start_timer(interval: Interval) -> Result<(), PlatformError> {
+        let hertz = clock::speeds().apic.ok_or(PlatformError::NoTimer)?;
         // The interval is in units of 100 ns.
         let ticks = u32::try_from(hertz * u64::from(interval.get()) / 10_000_000);
-        let ticks = ticks.ok().filter(|ticks| *ticks > 0).ok_or(TimerUnavailable)?;
+        let ticks = ticks.ok().filter(|ticks| *ticks > 0).ok_or(PlatformError::NoTimer)?;
         apic::start_timer(ticks);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pmu_core::TimerUnavailable;
+use pmu_core::PlatformError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{Affinity, ProfileHardware};
@@ -183,7 +183,7 @@ impl<E: PerfEvents> ProfileHardware for Hardware<E> {
         };
         self.refusal = Some(refusal);
         Err(match self.request.event {
-            Event::Clock => InterfaceError::Timer(TimerUnavailable),
+            Event::Clock => InterfaceError::Platform(PlatformError::NoTimer),
             Event::Raw(_) => InterfaceError::UnsupportedSource(source),
         })
     }

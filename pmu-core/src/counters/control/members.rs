@@ -4,7 +4,7 @@ use core::iter;
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{GroupError, no_such};
+use crate::counters::error::{EventsError, no_such};
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::event_id::EventId;
 use crate::counters::names::group_id::GroupId;
@@ -44,7 +44,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns the first event of a group whose events are all on this processor.
     #[inline(never)]
-    pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, GroupError> {
+    pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, EventsError> {
         let first = self.members(group).next().filter(|_| self.is_open());
         let (first, entry) = first.ok_or_else(|| no_such(group))?;
         let is_whole = self.members(group).count() == usize::from(entry.members());

@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::assignment::detach::Detached;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
-use crate::counters::error::{CounterError, GroupError};
+use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::event::Event;
 use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::asked::Asked;
@@ -291,10 +291,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &self,
         group: GroupId,
         now: u64,
-    ) -> Result<Option<EventId>, GroupError> {
+    ) -> Result<Option<EventId>, EventsError> {
         let Some(divided) = self.divided_of(Some(group)) else { return Ok(None) };
         let member = self.group_events(group).position(|event| event == divided).unwrap_or(0);
-        let failed = |reason| GroupError::of_member(member, reason);
+        let failed = |reason| EventsError::of_member(member, reason);
         self.read_event(divided, now).map_err(failed)?;
         self.give_times(divided);
         Ok(Some(divided))

@@ -58,7 +58,7 @@ impl Event {
     /// event is refused with [`NeedsBeside`](crate::precise::NotPrecise::NeedsBeside).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, EventsError, GroupId, Platform};
     /// # use pmu_core::msr::MsrBackend;
     /// use pmu_core::{Event, EventSelect};
     /// use pmu_core::precise::{Precision, SampleParts};
@@ -71,7 +71,7 @@ impl Event {
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     unit: &CounterUnit,
     ///     loads: Event,
-    /// ) -> Result<GroupId, GroupError> {
+    /// ) -> Result<GroupId, EventsError> {
     ///     counters.open_group(unit, &[Event::raw(EventSelect::from_bits(0x8203)), loads])
     /// }
     /// ```

@@ -8,9 +8,10 @@ use crate::counters::names::event_id::EventId;
 /// This example is the context switch of a perf-like subsystem. Each thread has a slice of events.
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, GroupError, Platform};
+/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, EventsError, Platform};
 /// use pmu_core::msr::MsrBackend;
-/// use pmu_core::thread::{SwitchError, ThreadEvent};
+/// use pmu_core::thread::ThreadEvent;
+/// use pmu_core::EventsError;
 ///
 /// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
 /// /// processor in the same way, and switches them out at once. A raw event is counted only on that type of core.
@@ -19,9 +20,9 @@ use crate::counters::names::event_id::EventId;
 ///     this: &CounterUnit, // this processor's, of its own type of core
 ///     alone: Event,
 ///     now: u64,
-/// ) -> Result<[ThreadEvent; 3], GroupError> {
+/// ) -> Result<[ThreadEvent; 3], EventsError> {
 ///     let group = counters.open_group(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
-///     let opened = counters.open_event(this, &alone).map_err(GroupError::from);
+///     let opened = counters.open_event(this, &alone).map_err(EventsError::from);
 ///     let started = opened.and_then(|alone| {
 ///         counters.start_group(group, now)?;
 ///         counters.start_event(alone, now)?;
@@ -48,7 +49,7 @@ use crate::counters::names::event_id::EventId;
 ///     this: &CounterUnit,
 ///     (old, new): (&mut [ThreadEvent], &mut [ThreadEvent]),
 ///     now: u64,
-/// ) -> Result<(), SwitchError> {
+/// ) -> Result<(), EventsError> {
 ///     let taken = counters.switch_out(old, now, |_overflow| { /* a sample of the old thread's */ });
 ///     // An error concerns single events. So the new thread's events are given to the processor in any case.
 ///     let given = counters.switch_in(this, new, now);

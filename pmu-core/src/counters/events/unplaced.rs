@@ -1,6 +1,6 @@
 //! Events without a processor: made, changed, grouped, and inherited.
 
-use crate::counters::error::{CounterError, GroupError};
+use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
@@ -65,16 +65,16 @@ impl SavedEvent {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
     /// - [`NotReloadable`](CounterError::NotReloadable): the counter of an event cannot be
     ///   [reloaded](Event::reloaded_by).
-    pub fn make_group(events: &mut [Self]) -> Result<GroupId, GroupError> {
-        let first = events.first().ok_or(GroupError::of_group(CounterError::NoEvents))?;
+    pub fn make_group(events: &mut [Self]) -> Result<GroupId, EventsError> {
+        let first = events.first().ok_or(EventsError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
         let exclusive = Membership::unpack(first.membership).has(Membership::EXCLUSIVE);
         if members > MAX_COUNTERS {
-            return Err(GroupError::of_member(MAX_COUNTERS, CounterError::NoFreeCounter));
+            return Err(EventsError::of_member(MAX_COUNTERS, CounterError::NoFreeCounter));
         }
         for member in 0..members {
             reloads_others(events, member)
-                .ok_or(GroupError::of_member(member, CounterError::NotReloadable))?;
+                .ok_or(EventsError::of_member(member, CounterError::NotReloadable))?;
         }
         let group = GroupId::new();
         for number in 0..members {

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::error::{CounterError, GroupError, no_such};
+use crate::counters::error::{CounterError, EventsError, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::hooks::division::Division;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -94,9 +94,9 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
     memory: &'a CounterMemory,
     event: EventId,
     now: u64,
-) -> Result<impl Iterator<Item = SampleRead> + use<'a, S, M>, GroupError> {
+) -> Result<impl Iterator<Item = SampleRead> + use<'a, S, M>, EventsError> {
     let table = source.opened();
-    let no_event = GroupError::of_group(CounterError::NoSuchEvent(event));
+    let no_event = EventsError::of_group(CounterError::NoSuchEvent(event));
     let group = table.entry(event).ok_or(no_event)?.group();
     let its = move |of: EventId, entry: &EventEntry| match group {
         Some(_) => entry.group() == group,

@@ -6,7 +6,7 @@ use pmu::core::lending::guest_control;
 use pmu::core::reading::{RemoteCount, remote_count};
 use pmu::core::thread::{SavedEvent, ThreadEvent};
 use pmu::core::{
-    CounterError, CounterSet, EventCount, EventId, EventStatus, EventTable, GroupError,
+    CounterError, CounterSet, EventCount, EventId, EventStatus, EventTable, EventsError,
 };
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
@@ -90,7 +90,7 @@ impl Perf {
         &mut self,
         target: Target,
         texts: &[&str],
-    ) -> Result<Vec<usize>, GroupError> {
+    ) -> Result<Vec<usize>, EventsError> {
         let attrs: Vec<_> = texts.iter().map(|text| Opened::parse(text).attr).collect();
         self.open_attrs(target, &attrs, None)
     }
@@ -100,7 +100,7 @@ impl Perf {
         target: Target,
         attrs: &[PerfEventAttr],
         parents: Option<&[usize]>,
-    ) -> Result<Vec<usize>, GroupError> {
+    ) -> Result<Vec<usize>, EventsError> {
         let mut numbers = vec![];
         for (place, attr) in attrs.iter().enumerate() {
             numbers.push(self.note(Opened::new(*attr, parents.map(|parents| parents[place]))));
@@ -168,7 +168,7 @@ impl Perf {
             *task = Some(new);
             let switched = session.switch_in(unit, &mut self.tasks[new].events, now);
             // A pinned event without a counter is in an error state, which its owner sees.
-            let is_placed = |error: pmu::core::thread::SwitchError| error.reason;
+            let is_placed = |error: pmu::core::EventsError| error.reason;
             let reason = switched.map_err(is_placed);
             assert!(matches!(reason, Ok(()) | Err(CounterError::NoFreeCounter)), "{reason:?}");
         }

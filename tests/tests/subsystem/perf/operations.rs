@@ -1,6 +1,7 @@
 //! The operations of the subsystem, each on one processor.
 
-use pmu_core::thread::{SwitchError, ThreadEvent};
+use pmu_core::EventsError;
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, EventCount, GroupId};
 use pmu_virt::mock::Fault;
 
@@ -195,7 +196,7 @@ impl Subsystem<'_, '_> {
         }
         let reason = CounterError::NoFreeCounter;
         let outcome =
-            if refused == 0 { Ok(()) } else { Err(SwitchError { events: refused, reason }) };
+            if refused == 0 { Ok(()) } else { Err(EventsError { events: refused, reason }) };
         assert_eq!(entered, outcome, "{}", self.context);
     }
 

@@ -2,7 +2,7 @@
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, GroupError, no_such};
+use crate::counters::error::{CounterError, EventsError, bit, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
@@ -21,7 +21,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, GroupError, Platform,
+    /// #     CounterSession, CounterUnit, Event, EventCount, EventSource, GenericEvent, EventsError, Platform,
     /// # };
     /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the instructions per thousand cycles of a function.
@@ -30,7 +30,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     unit: &CounterUnit,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
-    /// ) -> Result<Option<u64>, GroupError> {
+    /// ) -> Result<Option<u64>, EventsError> {
     ///     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
     ///     let group = counters.open_group(unit, &events)?;
     ///     let mut counts = [EventCount::default(); 2];
@@ -57,9 +57,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &mut self,
         processor: &CounterUnit,
         events: &[Event],
-    ) -> Result<GroupId, GroupError> {
+    ) -> Result<GroupId, EventsError> {
         if events.is_empty() {
-            return Err(GroupError::of_group(CounterError::NoEvents));
+            return Err(EventsError::of_group(CounterError::NoEvents));
         }
         let group = GroupId::new();
         let opened = self.open_members(processor, group, events);
@@ -76,11 +76,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         group: GroupId,
         events: &[Event],
-    ) -> Result<(), GroupError> {
+    ) -> Result<(), EventsError> {
         let of_first = |event: &Event| (event.rotates, event.flags & Membership::EXCLUSIVE);
         let (rotates, exclusive) = events.first().map(of_first).unwrap_or_default();
         for (member, event) in events.iter().enumerate() {
-            let failed = |reason| GroupError::of_member(member, reason);
+            let failed = |reason| EventsError::of_member(member, reason);
             if member == MAX_COUNTERS {
                 return Err(failed(CounterError::NoFreeCounter));
             }
@@ -103,17 +103,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Checks that the events of a group can be counted together.
-    fn check_room(&self, group: GroupId) -> Result<(), GroupError> {
+    fn check_room(&self, group: GroupId) -> Result<(), EventsError> {
         let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
         let room = self.planner().try_place(first);
         room.map_err(|no_room| self.error_of(no_room.into()))
     }
 
     /// Returns the error that names the event for which there is no room.
-    fn error_of(&self, PlacementError { event, reason }: PlacementError) -> GroupError {
+    fn error_of(&self, PlacementError { event, reason }: PlacementError) -> EventsError {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
-        GroupError { member: member.filter(|_| reason.is_no_room()), reason }
+        let member = member.filter(|_| reason.is_no_room());
+        EventsError { events: member.map_or(0, bit), reason }
     }
 
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
@@ -129,17 +130,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// orders, and the search tries each order at most once. The call accesses registers only after the search.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, EventsError, GroupId, Platform};
     /// # use pmu_core::msr::MsrBackend;
-    /// /// Starts a group. If an event of the group finds no counter, returns the event's index.
+    /// /// Starts a group. If events of the group find no counter, returns the mask of their indices.
     /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     group: GroupId,
     ///     now: u64,
-    /// ) -> Result<Option<usize>, GroupError> {
+    /// ) -> Result<u64, EventsError> {
     ///     match counters.start_group(group, now) {
-    ///         Err(GroupError { reason: CounterError::NoFreeCounter, member }) => Ok(member),
-    ///         started => started.map(|()| None),
+    ///         Err(EventsError { reason: CounterError::NoFreeCounter, events }) => Ok(events),
+    ///         started => started.map(|()| 0),
     ///     }
     /// }
     /// ```
@@ -154,11 +155,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
     /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. None of
     ///   the group's events runs.
-    pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+    pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
             if self.is_started(event) {
-                return Err(GroupError::of_member(member, CounterError::AlreadyStarted(event)));
+                return Err(EventsError::of_member(member, CounterError::AlreadyStarted(event)));
             }
         }
         self.members(group).for_each(|(_, entry)| entry.begin_time(now));
@@ -169,14 +170,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// counted until the stop.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::{CounterSession, EventSource, EventsError, GroupId, Platform};
     /// # use pmu_core::msr::MsrBackend;
     /// /// Stops all groups, even after a failure, and returns the first failure.
     /// fn stop_groups<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     groups: &[GroupId],
     ///     now: u64,
-    /// ) -> Result<(), GroupError> {
+    /// ) -> Result<(), EventsError> {
     ///     let stops = groups.iter().map(|group| counters.stop_group(*group, now));
     ///     stops.fold(Ok(()), Result::and)
     /// }
@@ -188,20 +189,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. All events
     ///   whose registers can be accessed were stopped.
-    pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+    pub fn stop_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
         let first = self.first_of(group)?;
         if !self.group_events(group).any(|event| self.is_started(event)) {
-            return Err(GroupError::of_group(CounterError::NotStarted(first)));
+            return Err(EventsError::of_group(CounterError::NotStarted(first)));
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
         let on = if self.takes_one_counter(first) { CounterSet::NONE } else { on };
         let mut outcome = Ok(());
-        GroupError::add(&mut outcome, None, self.pause(on));
+        EventsError::add(&mut outcome, 0, self.pause(on));
         for (member, (event, entry)) in self.members(group).enumerate() {
-            GroupError::add(&mut outcome, Some(member), self.detach_and_stop(event, entry, now));
+            EventsError::add(&mut outcome, bit(member), self.detach_and_stop(event, entry, now));
         }
-        GroupError::add(&mut outcome, None, self.unpause(on));
+        EventsError::add(&mut outcome, 0, self.unpause(on));
         outcome
     }
 
@@ -227,7 +228,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor.
     /// - The errors of [`stop_group`](Self::stop_group). The group stays open.
-    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), GroupError> {
+    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
         self.group_events(group).next().ok_or_else(|| no_such(group))?;
         if self.group_events(group).any(|event| self.is_started(event)) {
             self.stop_group(group, now)?;
@@ -248,14 +249,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::reading::sample_read).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventCount, EventSource, GroupError, GroupId, Platform};
+    /// # use pmu_core::{CounterSession, EventCount, EventSource, EventsError, GroupId, Platform};
     /// # use pmu_core::msr::MsrBackend;
     /// /// Returns the percentage of cache references that missed. The group counts misses and references.
     /// fn miss_rate<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &CounterSession<'_, S, M, P>,
     ///     group: GroupId,
     ///     now: u64,
-    /// ) -> Result<Option<u64>, GroupError> {
+    /// ) -> Result<Option<u64>, EventsError> {
     ///     let mut counts = [EventCount::default(); 2];
     ///     counters.read_group(group, now, &mut counts)?;
     ///     let [misses, references] = counts.map(|count| count.value);
@@ -274,12 +275,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         group: GroupId,
         now: u64,
         counts: &mut [EventCount],
-    ) -> Result<usize, GroupError> {
+    ) -> Result<usize, EventsError> {
         self.first_of(group)?;
         let mut read = 0;
         let divided = if S::Facility::DIVIDES { self.read_divided(group, now)? } else { None };
         for (count, event) in counts.iter_mut().zip(self.group_events(group)) {
-            let failed = |reason| GroupError::of_member(read, reason);
+            let failed = |reason| EventsError::of_member(read, reason);
             let was_read = S::Facility::DIVIDES && (divided == Some(event) || self.is_part(event));
             *count = if was_read {
                 // All of them at one moment.

@@ -62,13 +62,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the group of an opened event, or `None` if the event is in no group.
     ///
     /// ```
-    /// use pmu_core::{CounterSession, EventSource, GroupError, Platform};
+    /// use pmu_core::{CounterSession, EventSource, EventsError, Platform};
     /// use pmu_core::msr::MsrBackend;
     /// /// Closes everything that the kernel opened on a processor that goes offline.
     /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     now: u64,
-    /// ) -> Result<(), GroupError> {
+    /// ) -> Result<(), EventsError> {
     ///     while let Some(event) = { counters.events().next() } {
     ///         match counters.event_group(event)? {
     ///             Some(group) => counters.close_group(group, now)?,

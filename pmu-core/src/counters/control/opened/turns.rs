@@ -1,7 +1,7 @@
 //! Rotation: events that take turns where there are too few counters.
 
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, SwitchError, bit};
+use crate::counters::error::{CounterError, EventsError, bit};
 use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::counter_id::CounterId;
@@ -82,7 +82,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn serve(
         &self,
         thread: Option<&[ThreadEvent]>,
-        outcome: &mut Result<(), SwitchError>,
+        outcome: &mut Result<(), EventsError>,
     ) {
         let begun = self.table().next_turn();
         let mut last = None;
@@ -102,7 +102,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     // Others wait on, behind the rest.
                     let state = if its == 0 { EventState::Waiting } else { EventState::Refused };
                     self.change_group(event, state);
-                    SwitchError::add(outcome, its, Err(error));
+                    EventsError::add(outcome, its, Err(error));
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! Events of a thread, which the context switch moves between processors.
 
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, SwitchError, bit};
+use crate::counters::error::{CounterError, EventsError, bit};
 use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::events::thread_event::ThreadEvent;
@@ -44,13 +44,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Platform};
     /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::thread::{SwitchError, ThreadEvent};
+    /// # use pmu_core::thread::ThreadEvent;
+    /// # use pmu_core::EventsError;
     /// /// A thread ends: returns the sum of what its events counted.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     events: &mut [ThreadEvent],
     ///     now: u64,
-    /// ) -> Result<u64, SwitchError> {
+    /// ) -> Result<u64, EventsError> {
     ///     counters.switch_out(events, now, |_sample| { /* a last sample */ })?;
     ///     let counts = events.iter().map(|event| match event {
     ///         ThreadEvent::SwitchedOut(event) => event.count().value,
@@ -75,20 +76,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         events: &mut [ThreadEvent],
         now: u64,
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
-    ) -> Result<(), SwitchError> {
+    ) -> Result<(), EventsError> {
         let together = self.counters_together(events);
         let mut outcome = Ok(());
-        SwitchError::add(&mut outcome, 0, self.pause(together));
+        EventsError::add(&mut outcome, 0, self.pause(together));
         // A unit's sample waits once the unit has stopped. If a unit cannot be stopped, its event's detaching tells.
         for unit in self.units_of(together).iter() {
             let _ = self.set_control(&self.registers(unit), 0);
         }
         if S::Facility::RECORDS && self.opened_of(events).any(EventEntry::is_precise) {
             // Before the events are closed. Records of an event that has no counter any more may wait, too.
-            SwitchError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
+            EventsError::add(&mut outcome, 0, self.report_waiting(&mut overflowed));
         }
         if S::Facility::DIVIDES {
-            SwitchError::add(&mut outcome, 0, self.detach_parts(events, now));
+            EventsError::add(&mut outcome, 0, self.detach_parts(events, now));
         }
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::Opened(event) = *place else { continue };
@@ -96,11 +97,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Ok(entry) => entry,
                 Err(error) => {
                     *place = ThreadEvent::Unused;
-                    SwitchError::add(&mut outcome, bit(number), Err(error));
+                    EventsError::add(&mut outcome, bit(number), Err(error));
                     continue;
                 }
             };
-            SwitchError::add(&mut outcome, bit(number), self.check_counter(event, entry));
+            EventsError::add(&mut outcome, bit(number), self.check_counter(event, entry));
             self.add_time(event, entry, now);
             if let Some((counter, _)) = self.find(event) {
                 match self.detach(counter, event) {
@@ -110,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                         overflowed(Sample::new(&self.source, overflow, &self.source.facility()));
                     }
                     Ok(_) => {}
-                    Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
+                    Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
                 }
             }
             *place = ThreadEvent::SwitchedOut(self.extract(entry));
@@ -124,8 +125,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 self.stop_rest(group, bit(number), now, &mut outcome);
             }
         }
-        SwitchError::add(&mut outcome, 0, self.switch_facilities());
-        SwitchError::add(&mut outcome, 0, self.unpause(together));
+        EventsError::add(&mut outcome, 0, self.switch_facilities());
+        EventsError::add(&mut outcome, 0, self.unpause(together));
         self.settle_core();
         outcome
     }
@@ -137,10 +138,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         group: GroupId,
         taken: u64,
         now: u64,
-        outcome: &mut Result<(), SwitchError>,
+        outcome: &mut Result<(), EventsError>,
     ) {
         for (event, entry) in self.members(group) {
-            SwitchError::add(outcome, taken, self.detach_and_stop(event, entry, now));
+            EventsError::add(outcome, taken, self.detach_and_stop(event, entry, now));
         }
     }
 
@@ -232,16 +233,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         events: &mut [ThreadEvent],
         now: u64,
-    ) -> Result<(), SwitchError> {
+    ) -> Result<(), EventsError> {
         let here = self.check_processor(processor);
         let mut outcome = Ok(());
         // Before the thread's events run: the samples of the processor's events have nothing of the thread before.
-        SwitchError::add(&mut outcome, 0, self.switch_facilities());
+        EventsError::add(&mut outcome, 0, self.switch_facilities());
         for (number, place) in events.iter_mut().enumerate() {
             let ThreadEvent::SwitchedOut(event) = place else { continue };
             match here.and_then(|()| self.insert(processor, event, now)) {
                 Ok(id) => *place = ThreadEvent::Opened(id),
-                Err(error) => SwitchError::add(&mut outcome, bit(number), Err(error)),
+                Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
             }
         }
         if self.is_open() {
