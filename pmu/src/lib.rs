@@ -20,6 +20,7 @@ pub use current_frame::CurrentFrame;
 pub use kernel::branches::BranchRecords;
 pub use kernel::duties::{Duties, KernelApic};
 pub use kernel::error::PmuError;
+pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
 pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::of_processor::{PmuSession, PmuSource};

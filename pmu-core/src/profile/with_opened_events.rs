@@ -2,6 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
+use crate::counters::control::window::lend::CounterWindow;
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::interrupt::claim::Serviced;
@@ -20,6 +21,7 @@ use crate::profile::counter_answer::CounterAnswer;
 use crate::profile::error::InterfaceError;
 use crate::profile::overflow::Overflow;
 use crate::profile::session::Session;
+use crate::profile::session_platform::SessionPlatform;
 use crate::profile::source_index::SourceTable;
 use crate::profile::source_interface::{SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
@@ -261,6 +263,26 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
             overflowed(Report::of(table, added, *sample), sample);
         };
         Ok(self.counters_mut().suspend(now, report)?)
+    }
+
+    /// Lends this processor's counters, as [`lend`](Session::lend) does, and passes the pending overflows of
+    /// [opened](crate::CounterSession::open_event) events to `overflowed`, too.
+    ///
+    /// # Errors
+    /// The errors of [`CounterSession::lend`](crate::CounterSession::lend).
+    pub fn lend_all(
+        &mut self,
+        now: u64,
+        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+    ) -> Result<
+        CounterWindow<'_, 'a, WithOpenedEvents<'a, I, F>, M, SessionPlatform<P>>,
+        InterfaceError,
+    > {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        let report = |sample: Sample<'_, F>| {
+            overflowed(Report::of(table, added, *sample), sample);
+        };
+        Ok(self.counters_mut().lend(now, report)?)
     }
 
     /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all). This method calls

@@ -104,6 +104,7 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// # use core::sync::atomic::AtomicU64;
+    /// # use pmu_core::NoFacility;
     /// # use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
     /// /// Each processor calls this.

@@ -47,8 +47,8 @@ impl PreciseUnit {
     ///
     /// ```
     /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::Snapshot;
-    /// use pmu_intel::precise::{PreciseUnit};
+    /// # use pmu_core::{NoFacility, Snapshot};
+    /// use pmu_intel::precise::PreciseUnit;
     /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoFacility> {
     ///     let unit = PreciseUnit::detect(this_processor, msr)?;
     ///     println!("{:?} records of counters {:?}", unit.format(), unit.counters());

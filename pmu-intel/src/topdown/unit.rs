@@ -23,8 +23,8 @@ pub(crate) const SLOTS: u8 = 3;
 ///
 /// ```
 /// # use pmu_core::msr::MsrBackend;
-/// # use pmu_core::Snapshot;
-/// use pmu_intel::topdown::{TopDownUnit};
+/// # use pmu_core::{NoFacility, Snapshot};
+/// use pmu_intel::topdown::TopDownUnit;
 /// /// The processor that executes the call: on a hybrid machine, the types of core differ.
 /// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoFacility> {
 ///     Ok(if TopDownUnit::of(this_processor, msr)?.has_level_2() { 2 } else { 1 })

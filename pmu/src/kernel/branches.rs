@@ -20,9 +20,9 @@ use crate::per_processor::Busy;
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
 /// use pmu::core::branches::BranchFilter;
-/// use pmu::core::{CounterError, Event, EventId, GenericEvent};
+/// use pmu::core::{Event, GenericEvent};
 /// use pmu::core::frame::PlainFrame;
-/// use pmu::{BranchRecords, Interrupted, Kernel, Pmu, PmuError};
+/// use pmu::{BranchRecords, Interrupted, Kernel, Pmu, PmuError, PmuEvent};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///
@@ -49,9 +49,9 @@ use crate::per_processor::Busy;
 /// }
 ///
 /// /// Samples the branches before every 10,007th mispredicted branch of the kernel.
-/// fn open() -> Result<Result<EventId, CounterError>, PmuError> {
+/// fn open() -> Result<PmuEvent, PmuError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::KERNEL);
-///     PMU.with(|session, unit| session.counters_mut().open_event(unit, &misses))
+///     PMU.open(&misses)
 /// }
 /// # let _ = (non_maskable_interrupt, open as fn() -> _);
 /// ```

@@ -74,7 +74,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
 /// Closes a group, also if its counters do not answer.
 #[inline(never)] // It has three callers.
-fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), EventsError> {
+pub(super) fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), EventsError> {
     let counters = here.session.counters_mut();
     counters.close_group(group, K::now()).inspect_err(|_| {
         // By now the group is stopped, so this accesses no register.

@@ -21,6 +21,8 @@ pub enum PmuError {
     /// The processor is suspended: [`processor_suspended`](crate::Pmu::processor_suspended) was called, and
     /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called yet.
     Suspended,
+    /// The event belongs to the processor of this number, and the operation must be called there.
+    OtherProcessor(usize),
     /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no slot for this processor.
     Session(Busy),
     /// A profile source could not be started or stopped, or `Pmu` could not take or release ownership of the
@@ -68,6 +70,7 @@ impl fmt::Display for PmuError {
             Self::NotUp => f.write_str("this processor's counters were not taken"),
             Self::IsUp => f.write_str("this processor's counters were taken before"),
             Self::Suspended => f.write_str("this processor's counters are suspended"),
+            Self::OtherProcessor(number) => write!(f, "the event is processor {number}'s"),
             Self::Session(error) => error.fmt(f),
             Self::Interface(error) => error.fmt(f),
             Self::Counters(error) => error.fmt(f),
@@ -83,7 +86,7 @@ impl fmt::Display for PmuError {
 impl core::error::Error for PmuError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
-            Self::NotUp | Self::IsUp | Self::Suspended => None,
+            Self::NotUp | Self::IsUp | Self::Suspended | Self::OtherProcessor(_) => None,
             Self::Session(error) => Some(error),
             Self::Interface(error) => Some(error),
             Self::Counters(error) => Some(error),

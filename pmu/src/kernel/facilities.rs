@@ -156,8 +156,8 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{Event, GenericEvent, EventsError, GroupId};
-/// use pmu::{CounterReloads, Kernel, Pmu, PmuError};
+/// use pmu::core::{Event, GenericEvent};
+/// use pmu::{CounterReloads, Kernel, Pmu, PmuError, PmuEvent};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///
@@ -176,10 +176,10 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// }
 ///
 /// /// Samples the code in which 5,000 of 100,000 branches are mispredicted.
-/// fn open() -> Result<Result<GroupId, EventsError>, PmuError> {
+/// fn open() -> Result<[PmuEvent; 2], PmuError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
 ///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10); // by itself, too
-///     PMU.with(|session, unit| session.counters_mut().open_group(unit, &[misses, branches]))
+///     PMU.open_group(&[misses, branches])
 /// }
 /// # let _ = open;
 /// ```

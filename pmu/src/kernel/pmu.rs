@@ -28,6 +28,10 @@ use crate::per_processor::PerProcessor;
 /// | [`processor_suspended`](Self::processor_suspended), [`processor_resumed`](Self::processor_resumed) | on the processor, before and after a suspend |
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
 /// | [`interrupt_with`](Self::interrupt_with), [`interrupt_reporting`](Self::interrupt_reporting) | in the handler of the performance interrupt, for a kernel that opens events |
+/// | [`tick`](Self::tick) | in the timer tick of each processor |
+/// | [`open`](Self::open), [`open_group`](Self::open_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close) | events of a processor |
+/// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`switch`](Self::switch), [`read_thread`](Self::read_thread) | events of threads |
+/// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
 /// | [`count_slots`](Self::count_slots) | issue slots of a function, with [`TopDownParts`](crate::TopDownParts) |
@@ -36,7 +40,7 @@ use crate::per_processor::PerProcessor;
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |
 /// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::PreciseRecords) |
-/// | [`watch`](Self::watch), [`touch`](Self::touch), [`unwatch`](Self::unwatch) | the watchdog of a processor |
+/// | [`watch`](Self::watch), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
 ///
 /// ```

@@ -26,10 +26,10 @@ use crate::per_processor::Busy;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::MyKernel as Bare;
 /// # use stand_in::Registers;
-/// use pmu::core::{CounterError, Event, EventId, GenericEvent};
+/// use pmu::core::{Event, GenericEvent};
 /// use pmu::core::frame::PlainFrame;
 /// use pmu::core::precise::{Precision, SampleParts};
-/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PreciseRecords};
+/// use pmu::{Interrupted, Kernel, Pmu, PmuError, PmuEvent, PreciseRecords};
 ///
 /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
 ///
@@ -57,10 +57,10 @@ use crate::per_processor::Busy;
 /// }
 ///
 /// /// Records every 10,007th branch of the kernel, with the general registers.
-/// fn open() -> Result<Result<EventId, CounterError>, PmuError> {
+/// fn open() -> Result<PmuEvent, PmuError> {
 ///     let branches = Event::generic(GenericEvent::Branches).kernel_only().every(10_007);
 ///     let branches = branches.precise(Precision::ZeroSkidRequested).recording(SampleParts::REGISTERS);
-///     PMU.with(|session, unit| session.counters_mut().open_event(unit, &branches))
+///     PMU.open(&branches)
 /// }
 /// # let _ = (non_maskable_interrupt, open as fn() -> _);
 /// ```

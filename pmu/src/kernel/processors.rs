@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::profile::{Report, SourceInterface};
+use pmu_core::profile::SourceInterface;
 use pmu_core::{CounterSet, Snapshot};
 use pmu_kprofile::ProfileError;
 
@@ -10,7 +10,7 @@ use crate::kernel::duties::Duties;
 use crate::kernel::error::PmuError;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
-use crate::kernel::of_processor::{Here, OfProcessor};
+use crate::kernel::of_processor::Here;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::reach::number;
 use crate::kernel::required::Kernel;
@@ -98,6 +98,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 *place = None;
                 if let Some(of) = self.processors.get(index) {
                     of.watchdog.unwatch();
+                    of.all_closed();
                     of.is_up.store(false, Relaxed);
                 }
                 Ok::<_, PmuError>(number(index))
@@ -138,16 +139,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
     pub fn processor_suspended(
         &'static self,
-        mut sampled: impl FnMut(PmuSample<'_, K>),
+        sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
         K::pinned(|| {
-            let of = self.processors.get(K::this_processor());
-            let tag = of.map(OfProcessor::watchdog_tag);
             self.here(|here| {
-                here.session.suspend_all(K::now(), |report, sample| match report {
-                    Report::Event(overflow) if tag != Some(overflow.tag) => sampled(sample),
-                    _ => {}
-                })?;
+                here.session.suspend_all(K::now(), self.of_kernel(sampled))?;
                 here.is_suspended = true;
                 Ok(())
             })?

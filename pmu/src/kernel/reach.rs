@@ -47,8 +47,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
     /// processor's counters.
     ///
-    /// Use this for operations that `Pmu` itself does not have: to switch the events of threads at a context switch, to
-    /// rotate events, and to give the counters to a guest in a [window](pmu_core::lending::CounterWindow).
+    /// Use this for operations that `Pmu` itself does not have, such as those of
+    /// [profile sources](pmu_core::profile::Session::start).
     ///
     /// For the [watchdog](Self::watch) and for profiles, `Pmu` itself opens events in the session. The method
     /// [`events`](pmu_core::CounterSession::events) of the session does not list these events. A new event can get the

@@ -86,23 +86,16 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     Ok(())
 }
 // step 4: Events of threads
-use pmu::core::thread::{SavedEvent, ThreadEvent};
+use pmu::core::thread::ThreadEvent;
 
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
-    let event = Event::generic(GenericEvent::Instructions);
-    PMU.with(|session, unit| {
-        let stopped = SavedEvent::new(unit, &event)?;
-        this_thread[0] = ThreadEvent::SwitchedOut(stopped.to_be_started(true));
-        Ok(session.counters_mut().switch_in(unit, this_thread, Bare::now())?)
-    })?
+    this_thread[0] = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
+    PMU.switch(&mut [], this_thread, |_sample| ())
 }
 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
-    Ok(PMU.with(|session, unit| {
-        let out = session.counters_mut().switch_out(from, Bare::now(), |_overflow| ());
-        out.and(session.counters_mut().switch_in(unit, to, Bare::now()))
-    })??)
+    PMU.switch(from, to, |_sample| ())
 }
 // end of the steps

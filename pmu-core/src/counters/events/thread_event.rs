@@ -11,7 +11,6 @@ use crate::counters::names::event_id::EventId;
 /// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, EventsError, Platform};
 /// use pmu_core::msr::MsrBackend;
 /// use pmu_core::thread::ThreadEvent;
-/// use pmu_core::EventsError;
 ///
 /// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
 /// /// processor in the same way, and switches them out at once. A raw event is counted only on that type of core.

@@ -1,0 +1,244 @@
+//! Events of processors and of threads by `Pmu` alone: handles, the switch, the tick, and counters that a guest has.
+
+use pmu::core::thread::ThreadEvent;
+use pmu::core::{CounterError, Event, EventCount, GenericEvent};
+use pmu::{PmuError, PmuEvent, PmuSession};
+
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
+
+const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
+const CYCLES: Event = Event::generic(GenericEvent::Cycles);
+const PERIOD: u64 = 5_003;
+
+/// Calls a test with a machine of each kind, whose processors are up.
+fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
+    for configurations in machines() {
+        let (machine, pmu) = Machine::of(configurations);
+        machine.up();
+        test(machine, pmu);
+        machine.down();
+    }
+}
+
+fn value(count: Result<EventCount, PmuError>) -> Result<u64, PmuError> {
+    count.map(|count| count.value)
+}
+
+fn gone(event: PmuEvent) -> PmuError {
+    PmuError::Counters(CounterError::NoSuchEvent(event.id()))
+}
+
+#[test]
+fn an_event_of_a_processor_lives_by_its_handle() {
+    on_each(|machine, pmu| {
+        let event = machine.on(1, || pmu.open(&INSTRUCTIONS)).unwrap();
+        assert_eq!(event.processor(), 1);
+        machine.happen(1, Happens::Instructions, 7);
+        machine.on(1, || {
+            assert_eq!(value(pmu.read(event)), Ok(0), "it is not enabled");
+            pmu.enable(event).unwrap();
+            pmu.enable(event).unwrap();
+        });
+        machine.happen(1, Happens::Instructions, 1_000);
+        machine.happen(0, Happens::Instructions, 500);
+        assert_eq!(machine.on(1, || value(pmu.read(event))), Ok(1_000));
+        assert_eq!(value(pmu.read(event)), Err(PmuError::OtherProcessor(1)), "while it counts");
+        machine.on(1, || pmu.disable(event)).unwrap();
+        machine.happen(1, Happens::Instructions, 30);
+        assert_eq!(value(pmu.read(event)), Ok(1_000), "from another processor");
+        machine.on(1, || {
+            pmu.reset(event).unwrap();
+            pmu.enable(event).unwrap();
+        });
+        machine.happen(1, Happens::Instructions, 40);
+        assert_eq!(machine.on(1, || value(pmu.read(event))), Ok(40));
+        machine.on(1, || pmu.reset(event)).unwrap();
+        machine.happen(1, Happens::Instructions, 2);
+        assert_eq!(machine.on(1, || value(pmu.read(event))), Ok(2), "reset while it counts");
+        machine.on(1, || pmu.close(event)).unwrap();
+    });
+}
+
+/// Each operation on another processor than the event's, by a handle of a closed event, and after the processor went
+/// down: an error, also if another event is at the same place of the table.
+#[test]
+fn a_handle_means_no_other_event_and_no_other_processor() {
+    on_each(|machine, pmu| {
+        let operations: [&dyn Fn(PmuEvent) -> Result<(), PmuError>; 5] = [
+            &|event| pmu.enable(event),
+            &|event| pmu.disable(event),
+            &|event| pmu.reset(event),
+            &|event| pmu.set_period(event, PERIOD, |_| ()),
+            &|event| pmu.close(event),
+        ];
+        let first = pmu.open(&INSTRUCTIONS.every(PERIOD).with_total()).unwrap();
+        for operation in operations {
+            let elsewhere = machine.on(2, || operation(first));
+            assert_eq!(elsewhere, Err(PmuError::OtherProcessor(0)));
+        }
+        pmu.close(first).unwrap();
+        let mut of_thread = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
+        pmu.switch(&mut [], &mut of_thread, |_| ()).unwrap();
+        assert_eq!(of_thread, [ThreadEvent::Opened(first.id())], "it has the closed one's place");
+        for operation in operations {
+            assert_eq!(operation(first), Err(gone(first)));
+        }
+        pmu.switch(&mut of_thread, &mut [], |_| ()).unwrap();
+        let second = pmu.open(&CYCLES.every(PERIOD).with_total()).unwrap();
+        assert_eq!(second.id(), first.id(), "it has the closed one's place");
+        assert_ne!(second, first);
+        pmu.enable(second).unwrap();
+        for operation in operations {
+            assert_eq!(operation(first), Err(gone(first)));
+        }
+        for processor in 0..PROCESSORS {
+            assert_eq!(machine.on(processor, || value(pmu.read(first))), Err(gone(first)));
+        }
+        machine.happen(0, Happens::Cycles, 100);
+        assert_eq!(value(pmu.read(second)), Ok(100));
+        pmu.processor_down().unwrap();
+        assert_eq!(pmu.enable(second), Err(gone(second)));
+        pmu.processor_up(&machine.snapshot()).unwrap();
+        let open = |session: &mut PmuSession<_>, unit: &_| {
+            session.counters_mut().open_event(unit, &INSTRUCTIONS)
+        };
+        let third = pmu.with(open).unwrap().unwrap();
+        assert_eq!((third, pmu.enable(second)), (second.id(), Err(gone(second))));
+    });
+}
+
+#[test]
+fn the_first_event_of_a_group_is_its_leader_and_the_group_closes_as_a_whole() {
+    on_each(|machine, pmu| {
+        let [instructions, cycles] = pmu.open_group(&[INSTRUCTIONS, CYCLES]).unwrap();
+        pmu.enable(instructions).unwrap();
+        machine.happen(0, Happens::Instructions, 10);
+        machine.happen(0, Happens::Cycles, 20);
+        pmu.disable(cycles).unwrap();
+        machine.happen(0, Happens::Instructions, 1);
+        machine.happen(0, Happens::Cycles, 2);
+        let counts = || [instructions, cycles].map(|event| value(pmu.read(event)));
+        assert_eq!(counts(), [Ok(11), Ok(20)]);
+        pmu.enable(cycles).unwrap();
+        pmu.disable(instructions).unwrap();
+        machine.happen(0, Happens::Cycles, 4);
+        assert_eq!(counts(), [Ok(11), Ok(20)]);
+        pmu.close(cycles).unwrap();
+        assert_eq!(counts(), [Err(gone(instructions)), Err(gone(cycles))]);
+        assert_eq!(pmu.open_group(&[]), Err(PmuError::Events(CounterError::NoEvents.into())));
+    });
+}
+
+/// The period that is under way ends at once, and the new one has as many occurrences as it says.
+#[test]
+fn a_period_changes_at_once() {
+    on_each(|machine, pmu| {
+        let event = pmu.open(&INSTRUCTIONS.every(50_000)).unwrap();
+        pmu.enable(event).unwrap();
+        machine.happen(0, Happens::Instructions, 40_000);
+        pmu.set_period(event, PERIOD, |_| panic!("no period ended")).unwrap();
+        machine.happen(0, Happens::Instructions, PERIOD - 1);
+        assert_eq!(machine.overflows.take(), []);
+        machine.happen(0, Happens::Instructions, 1 + 2 * PERIOD);
+        let overflows = machine.overflows.take();
+        let expected = vec![(0, event.id(), PERIOD); 3];
+        let found: Vec<_> = overflows.iter().map(|(at, of)| (*at, of.event, of.period)).collect();
+        assert_eq!(found, expected);
+        pmu.close(event).unwrap();
+    });
+}
+
+/// Two threads on two processors, one of them with a group: each count is its thread's own, also after it moved.
+#[test]
+fn threads_keep_their_events_by_the_switch_alone() {
+    on_each(|machine, pmu| {
+        let mut alone = [pmu.thread_event(&INSTRUCTIONS).unwrap(), ThreadEvent::Unused];
+        let mut grouped = pmu.thread_group(&[CYCLES, INSTRUCTIONS]).unwrap();
+        let values = |events: &[ThreadEvent; 2]| {
+            events.each_ref().map(|event| value(pmu.read_thread(event)).unwrap())
+        };
+        let happen = |processor, instructions, cycles| {
+            machine.happen(processor, Happens::Instructions, instructions);
+            machine.happen(processor, Happens::Cycles, cycles);
+        };
+        pmu.switch(&mut [], &mut alone, |_| ()).unwrap();
+        happen(0, 100, 1);
+        assert_eq!(values(&alone), [100, 0], "the running thread's");
+        pmu.switch(&mut alone, &mut grouped, |_| ()).unwrap();
+        happen(0, 20, 50);
+        pmu.switch(&mut grouped, &mut [], |_| ()).unwrap();
+        happen(0, 1_000, 1_000);
+        machine.on(2, || pmu.switch(&mut [], &mut grouped, |_| ())).unwrap();
+        happen(2, 3, 5);
+        let [cycles, instructions] = machine.on(2, || values(&grouped));
+        assert_eq!((cycles, instructions), (55, 23));
+        machine.on(2, || pmu.switch(&mut grouped, &mut alone, |_| ())).unwrap();
+        happen(2, 7, 7);
+        machine.on(2, || pmu.switch(&mut alone, &mut [], |_| ())).unwrap();
+        assert_eq!((values(&alone), values(&grouped)), ([107, 0], [55, 23]));
+        assert_eq!(value(pmu.read_thread(&ThreadEvent::Unused)), Ok(0));
+    });
+}
+
+/// More events than counters, all in turn: each tick changes which of them count, and each has its share.
+#[test]
+fn the_tick_gives_each_event_its_turn() {
+    on_each(|machine, pmu| {
+        let events: Vec<_> = (0..20).map(|_| pmu.open(&INSTRUCTIONS.rotating()).unwrap()).collect();
+        for event in &events {
+            pmu.enable(*event).unwrap();
+        }
+        for _ in 0..40 {
+            machine.happen(0, Happens::Instructions, 10);
+            pmu.tick().unwrap();
+        }
+        let counts: Vec<_> = events.iter().map(|event| value(pmu.read(*event)).unwrap()).collect();
+        assert!(counts.iter().all(|count| *count > 0 && *count < 400), "{counts:?}");
+        for event in events {
+            pmu.close(event).unwrap();
+        }
+        // In a task's session, on a processor that is suspended, and on one that is not up, a tick waits.
+        assert_eq!(pmu.with(|_, _| pmu.tick()), Ok(Ok(())));
+        pmu.processor_suspended(|_| ()).unwrap();
+        assert_eq!(pmu.tick(), Ok(()));
+        pmu.processor_resumed().unwrap();
+        pmu.processor_down().unwrap();
+        assert_eq!(pmu.tick(), Ok(()));
+        pmu.processor_up(&machine.snapshot()).unwrap();
+    });
+}
+
+/// What happens while a guest has the counters is no event's, and what the guest leaves there is not seen.
+#[test]
+fn a_guest_has_the_counters_and_events_go_on_afterwards() {
+    on_each(|machine, pmu| {
+        let counted = pmu.open(&INSTRUCTIONS).unwrap();
+        let sampled = pmu.open(&CYCLES.every(PERIOD)).unwrap();
+        pmu.enable(counted).unwrap();
+        pmu.enable(sampled).unwrap();
+        machine.happen(0, Happens::Instructions, 100);
+        machine.happen(0, Happens::Cycles, PERIOD - 3);
+        let mut ran = false;
+        pmu.lend(
+            |_| panic!("no sample waits"),
+            |lent| {
+                assert!(!lent.counters().is_empty());
+                machine.happen(0, Happens::Instructions, 1_000);
+                machine.happen(0, Happens::Cycles, 1_000);
+                assert_eq!(pmu.enable(counted), Err(PmuError::Session(pmu::Busy::InUse)));
+                lent.set_programmed(true);
+                ran = true;
+            },
+        )
+        .unwrap();
+        assert!(ran);
+        machine.happen(0, Happens::Instructions, 5);
+        machine.happen(0, Happens::Cycles, 2);
+        assert_eq!((value(pmu.read(counted)), machine.overflows.take()), (Ok(105), vec![]));
+        machine.happen(0, Happens::Cycles, 1);
+        let overflows = machine.overflows.take();
+        assert!(matches!(&overflows[..], [(0, of)] if of.event == sampled.id()), "{overflows:?}");
+        pmu.close(counted).unwrap();
+        pmu.close(sampled).unwrap();
+    });
+}
