@@ -85,19 +85,19 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         assert_eq!(of(&records, PLAIN), vec![interrupted.clone(); 4], "{name}");
         assert_eq!(perf.read(plain).unwrap().value, 4 * PERIOD, "{name}");
 
-        // From the period after the one that runs.
+        // At once, as Linux' PERF_EVENT_IOC_PERIOD.
         perf.set_period(plain, 2 * PERIOD).unwrap();
-        machine.work(4 * PERIOD, 0x9000);
-        let longer = Record { period: 2 * PERIOD, ..interrupted.clone() };
+        machine.work(5 * PERIOD, 0x9000);
+        let longer = Record { period: 2 * PERIOD, ..interrupted };
         let records = perf.drain();
-        assert_eq!(of(&records, PLAIN), [interrupted, longer.clone()], "{name}");
-        assert_cycles(&machine, &records, 4, name);
+        assert_eq!(of(&records, PLAIN), vec![longer.clone(); 2], "{name}");
+        assert_cycles(&machine, &records, 5, name);
 
         // Registers that lose their contents, a guest, and the tick's rotation lose nothing of a period.
         machine.work(PERIOD / 2, 0x9000);
         machine.suspend();
         perf.run_guest(|| machine.work(8 * PERIOD, 0xA000)).unwrap();
-        perf.rotate().unwrap();
+        perf.tick().unwrap();
         let half = perf.drain();
         assert!(
             half.is_empty() || machine.has_units && of(&half, CYCLES).len() == 1,
@@ -110,7 +110,7 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         assert!(!stacks[0].branches.contains(&0xA000), "{name}: the guest's");
         assert_eq!(of(&records, PLAIN), [longer], "{name}");
         assert_eq!(of(&records, CYCLES).len() + half.len(), 1, "{name}");
-        assert_eq!(perf.read(plain).unwrap().value, 9 * PERIOD, "{name}");
+        assert_eq!(perf.read(plain).unwrap().value, 10 * PERIOD, "{name}");
 
         for event in [cycles, branches, plain] {
             perf.close(event).unwrap();

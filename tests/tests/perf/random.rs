@@ -1,8 +1,9 @@
 //! Whatever the subsystem is asked, and whatever fails: afterwards every event samples exactly.
 
 use pmu::PmuError;
+use pmu::PmuEvent;
 use pmu::amd::ibs::IbsSampling;
-use pmu::core::{EventId, GroupId};
+use pmu::core::GroupId;
 use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
@@ -43,10 +44,10 @@ struct Attack {
     /// Task 0 has no events.
     tasks: [Task; TASKS],
     running: usize,
-    events: Vec<EventId>,
+    events: Vec<PmuEvent>,
     slots: Option<GroupId>,
     /// An event on a counter of its own, and the instructions that it has to count.
-    witness: EventId,
+    witness: PmuEvent,
     worked: u64,
     log: Vec<String>,
 }
@@ -89,9 +90,11 @@ impl Attack {
         if to == self.running {
             return Ok(());
         }
-        self.machine.perf.leave(&mut self.tasks[self.running])?;
+        let mut from = core::mem::take(&mut self.tasks[self.running]);
+        let switched = self.machine.perf.switch(&mut from, &mut self.tasks[to]);
+        self.tasks[self.running] = from;
         self.running = to;
-        self.machine.perf.enter(&mut self.tasks[to])
+        switched
     }
 
     /// Does one thing, some of whose accesses may fail, and at one of which an event overflows.
@@ -115,11 +118,8 @@ impl Attack {
             (0 | 1, _) => self.switch(number as usize),
             (2, _) => perf.open(&attr, tag).map(|event| self.events.push(event)),
             (3, Some(event)) => {
-                let closed = perf.close(event).map(drop);
-                if closed.is_ok() {
-                    self.events.retain(|of| *of != event);
-                }
-                closed
+                self.events.retain(|of| *of != event);
+                perf.close(event)
             }
             (4, Some(event)) => perf.set_period(event, (1 + number) * PERIOD),
             (5, _) => perf.run_guest(|| {
@@ -135,7 +135,7 @@ impl Attack {
                 }
                 suspended.and(perf.pmu.processor_resumed().map(drop)).map_err(|_| -1)
             }
-            (7, _) => perf.rotate(),
+            (7, _) => perf.tick(),
             (8, _) => match self.slots {
                 None => perf.open_slots().map(|slots| self.slots = Some(slots)),
                 Some(slots) => perf.close_slots(slots).map(|()| self.slots = None),
@@ -178,7 +178,7 @@ impl Attack {
     }
 
     /// Repairs the processor as the documents say. Then all is as on a new one.
-    fn end(mut self) {
+    fn end(self) {
         let context = format!("{}\n{}", self.name, self.log.join("\n"));
         let perf = self.machine.perf;
         match perf.pmu.processor_resumed() {
@@ -188,17 +188,18 @@ impl Attack {
         }
         // An event whose counter did not answer says so once.
         let failed = |errno| -> () { panic!("{errno}: {context}") };
-        self.switch(0).or_else(|_| self.switch(0)).unwrap_or_else(failed);
-        for event in self.events.drain(..) {
-            let close = || perf.close(event).map(drop);
-            close().or_else(|_| close()).unwrap_or_else(failed);
+        for mut task in self.tasks {
+            let mut leave = || perf.switch(&mut task, &mut vec![]);
+            leave().or_else(|_| leave()).unwrap_or_else(failed);
+        }
+        for event in self.events.into_iter().chain([self.witness]) {
+            let _ = perf.close(event);
+            perf.read(event).expect_err("it is closed");
         }
         if let Some(slots) = self.slots {
             let close = || perf.close_slots(slots);
             close().or_else(|_| close()).unwrap_or_else(failed);
         }
-        let close = || perf.close(self.witness).map(drop);
-        close().or_else(|_| close()).unwrap_or_else(failed);
         perf.drain();
         for again in [false, true] {
             if again {

@@ -4,12 +4,13 @@
 use core::cell::RefCell;
 
 use pmu::core::frame::InterruptFrame;
-use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{CounterError, Event, EventCount, EventId, EventSource, GroupId};
+use pmu::core::profile::InterfaceError;
+use pmu::core::thread::ThreadEvent;
+use pmu::core::{CounterError, Event, EventCount, GroupId};
 use pmu::perf::{PerfEventAttr, errno};
 use pmu::{
-    BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuError, PmuSample, PreciseRecords,
-    TopDownParts,
+    BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuError, PmuEvent, PmuSample,
+    PreciseRecords, TopDownParts,
 };
 
 /// Linux' error numbers.
@@ -54,27 +55,21 @@ impl<K: Kernel> Perf<K> {
     }
 
     /// Opens an event of the processor.
-    pub(crate) fn open(&'static self, attr: &[u8], tag: u64) -> Result<EventId, i32> {
+    pub(crate) fn open(&'static self, attr: &[u8], tag: u64) -> Result<PmuEvent, i32> {
         self.open_event(&self.event(attr, tag)?)
     }
 
     /// Opens an event of the processor that the kernel made itself.
-    pub(crate) fn open_event(&'static self, event: &Event) -> Result<EventId, i32> {
-        number(self.pmu.with(|session, unit| {
-            let counters = session.counters_mut();
-            let id = counters.open_event(unit, event)?;
-            let started = counters.start_event(id, K::now());
-            if started.is_err() {
-                counters.close_event(id, K::now())?;
-            }
-            started.map(|()| id)
-        }))
+    pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
+        let event = self.pmu.open(event).map_err(number)?;
+        let enabled = self.pmu.enable(event).or_else(|error| self.pmu.close(event).and(Err(error)));
+        enabled.map(|()| event).map_err(number)
     }
 
     /// Opens the slots of the processor and the parts in which they go, as a group.
     pub(crate) fn open_slots(&'static self) -> Result<GroupId, i32> {
         let parts = self.pmu.top_down(K::this_processor()).map_err(|_| EOPNOTSUPP)?;
-        number(self.pmu.with(|session, unit| {
+        done(self.pmu.with(|session, unit| {
             let counters = session.counters_mut();
             let events = parts.events(counters.counters().usable).each(Event::rotating);
             let group = counters.open_group(unit, &events).map_err(|error| error.reason)?;
@@ -88,7 +83,7 @@ impl<K: Kernel> Perf<K> {
 
     /// Returns the number of slots, and the number of each part.
     pub(crate) fn read_slots(&'static self, group: GroupId) -> Result<Vec<u64>, i32> {
-        number(self.pmu.with(|session, _| {
+        done(self.pmu.with(|session, _| {
             let mut counts = [EventCount::default(); 9];
             let read = session.counters_mut().read_group(group, K::now(), &mut counts);
             let read = read.map_err(|error| error.reason)?;
@@ -97,7 +92,7 @@ impl<K: Kernel> Perf<K> {
     }
 
     pub(crate) fn close_slots(&'static self, group: GroupId) -> Result<(), i32> {
-        number(self.pmu.with(|session, _| {
+        done(self.pmu.with(|session, _| {
             let closed = session.counters_mut().close_group(group, K::now());
             closed.map_err(|error| error.reason)
         }))
@@ -111,62 +106,34 @@ impl<K: Kernel> Perf<K> {
         tag: u64,
     ) -> Result<(), i32> {
         let event = self.event(attr, tag)?;
-        let saved = number(self.pmu.with(|_, unit| SavedEvent::new(unit, &event)))?;
-        task.push(ThreadEvent::SwitchedOut(saved.to_be_started(true)));
+        task.push(self.pmu.thread_event(&event).map_err(number)?);
         Ok(())
     }
 
-    /// Switches the processor from a task's events to another's.
+    /// Switches the processor from a task's events to another's. If one fails, the others are switched.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<(), i32> {
-        self.leave(from)?;
-        self.enter(to)
+        self.pmu.switch(from, to, |sample| self.push(&sample, 0)).map_err(number)
     }
 
-    /// Switches a task's events out. If one fails, the others are out.
-    pub(crate) fn leave(&'static self, task: &mut Task) -> Result<(), i32> {
-        number(self.pmu.with(|session, _| {
-            let report = |sample: PmuSample<'_, K>| self.push(&sample, 0);
-            let out = session.counters_mut().switch_out(task, K::now(), report);
-            out.map_err(|error| error.reason)
-        }))
+    pub(crate) fn read(&'static self, event: PmuEvent) -> Result<EventCount, i32> {
+        self.pmu.read(event).map_err(number)
     }
 
-    /// Switches a task's events in. If one fails, the others run.
-    pub(crate) fn enter(&'static self, task: &mut Task) -> Result<(), i32> {
-        number(self.pmu.with(|session, unit| {
-            let switched = session.counters_mut().switch_in(unit, task, K::now());
-            switched.map_err(|error| error.reason)
-        }))
+    pub(crate) fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<(), i32> {
+        self.pmu.set_period(event, period, |_| ()).map_err(number)
     }
 
-    pub(crate) fn read(&'static self, event: EventId) -> Result<EventCount, i32> {
-        number(self.pmu.with(|session, _| session.counters_mut().read_event(event, K::now())))
+    pub(crate) fn close(&'static self, event: PmuEvent) -> Result<(), i32> {
+        self.pmu.close(event).map_err(number)
     }
 
-    pub(crate) fn set_period(&'static self, event: EventId, period: u64) -> Result<(), i32> {
-        number(
-            self.pmu.with(|session, _| {
-                EventSource::opened(session.interface()).set_period(event, period)
-            }),
-        )
-    }
-
-    pub(crate) fn close(&'static self, event: EventId) -> Result<EventCount, i32> {
-        number(self.pmu.with(|session, _| session.counters_mut().close_event(event, K::now())))
-    }
-
-    pub(crate) fn rotate(&'static self) -> Result<(), i32> {
-        number(self.pmu.with(|session, _| session.counters_mut().rotate(K::now())))
+    pub(crate) fn tick(&'static self) -> Result<(), i32> {
+        self.pmu.tick().map_err(number)
     }
 
     /// Runs a guest, which finds nothing of the host's.
     pub(crate) fn run_guest(&'static self, guest: impl FnOnce()) -> Result<(), i32> {
-        number(self.pmu.with(|session, _| {
-            let report = |sample: PmuSample<'_, K>| self.push(&sample, 0);
-            let window = session.counters_mut().lend(K::now(), report)?;
-            guest();
-            window.end(K::now()).map_err(CounterError::from)
-        }))
+        self.pmu.lend(|sample| self.push(&sample, 0), |_| guest()).map_err(number)
     }
 
     /// Handles the performance interrupt.
@@ -192,6 +159,16 @@ impl<K: Kernel> Perf<K> {
 }
 
 /// Returns Linux' error number of an operation.
-fn number<T>(done: Result<Result<T, CounterError>, PmuError>) -> Result<T, i32> {
-    done.map_err(|_| EBUSY)?.map_err(errno)
+fn number(error: PmuError) -> i32 {
+    match error {
+        PmuError::Counters(reason) | PmuError::Interface(InterfaceError::Counters(reason)) => {
+            errno(reason)
+        }
+        PmuError::Events(error) => errno(error.reason),
+        _ => EBUSY,
+    }
+}
+
+fn done<T>(done: Result<Result<T, CounterError>, PmuError>) -> Result<T, i32> {
+    done.map_err(number)?.map_err(errno)
 }
