@@ -208,7 +208,7 @@ fn the_tick_gives_each_event_its_turn() {
     });
 }
 
-/// What happens while a guest has the counters is no event's, and what the guest leaves there is not seen.
+/// Occurrences while a guest has the counters are no event's, and nothing that the guest leaves there is seen.
 #[test]
 fn a_guest_has_the_counters_and_events_go_on_afterwards() {
     on_each(|machine, pmu| {
