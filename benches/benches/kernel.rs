@@ -15,7 +15,8 @@ use pmu_core::profile::{KProfileSource, Report, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Snapshot};
-use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_kprofile::hardware::ThisProcessor;
+use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
 static FILE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];

@@ -14,7 +14,8 @@ use pmu_core::Snapshot;
 use pmu_core::dump::CpuidDump;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{Availability, KProfileSource, SourceInformation};
-use pmu_events::{CoreEventError, CoreType, EventError, Metric, PmuEvent, Precise, Processor};
+use pmu_events::metric::Metric;
+use pmu_events::{CoreType, EventError, PmuEvent, Precise, Processor};
 use words::{counters, perf};
 
 /// A recorded processor, or this one.
@@ -51,7 +52,7 @@ pub fn source(name: &str) -> Result<Source, NoEvent> {
     let processor = detect(None).map_err(NoEvent::NoCatalog)?;
     let event = processor.event(name).map_err(|error| match error {
         EventError::Unknown => match processor.core_type().event_or_uncore(name) {
-            Err(error @ CoreEventError::Uncore(_)) => NoEvent::Refused(format!("{name}: {error}")),
+            Err(error @ EventError::Uncore(_)) => NoEvent::Refused(format!("{name}: {error}")),
             _ => NoEvent::Unknown(nearest(processor.core_type(), name)),
         },
         EventError::Character { .. } | EventError::TooLong => NoEvent::Unknown(String::new()),
@@ -153,7 +154,7 @@ pub fn events(
                 format!("{pattern:?}: no event of {core_type} matches; `*` matches all")
             }
             None => match core_type.event_or_uncore(pattern) {
-                Err(error @ CoreEventError::Uncore(_)) => {
+                Err(error @ EventError::Uncore(_)) => {
                     format!("{pattern:?}: {error}; --uncore prints it")
                 }
                 _ => at_fault(EventError::Unknown) + &nearest(core_type, pattern),

@@ -5,7 +5,7 @@ pub mod text;
 
 use core::fmt;
 
-use pmu_kprofile::trace::{Record, RecordError};
+use pmu_kprofile::trace::{Record, TraceError};
 
 /// The records of a file, in its order. At the first thing that is no record the damage is the last item.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub struct Damage {
     /// Its place.
     pub offset: usize,
     /// Its kind.
-    pub error: RecordError,
+    pub error: TraceError,
 }
 
 impl fmt::Display for Damage {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ObjectType, Role};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::kprofile::{KProfile, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{MAX_GROUPS, PointerWidth, Rules, WindowsVersion};
 

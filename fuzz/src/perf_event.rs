@@ -1,6 +1,6 @@
 //! Events of perf's command line, and bytes of `perf_event_attr`: the fields by the header's offsets, one by one.
 
-use pmu::perf::{AttrError, PerfError, PerfEvent, PerfEventAttr};
+use pmu::perf::{PerfError, PerfEvent, PerfEventAttr};
 
 /// Returns the little-endian field of `length` bytes at `at`; 0 beyond `bytes`.
 fn field(bytes: &[u8], at: usize, length: usize) -> u64 {
@@ -59,7 +59,7 @@ fn errno(bytes: &[u8]) -> i32 {
 
 fn attributes(bytes: &[u8]) {
     let read = PerfEventAttr::from_bytes(bytes);
-    assert_eq!(read.map_or_else(AttrError::errno, |_| 0), errno(bytes), "{read:?}");
+    assert_eq!(read.map_or_else(PerfError::errno, |_| 0), errno(bytes), "{read:?}");
     let Ok(attr) = read else { return };
     let size = match field(bytes, 4, 4) {
         0 => 64,

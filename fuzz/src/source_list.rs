@@ -10,9 +10,8 @@ use pmu_core::Snapshot;
 use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_intel::Emon;
-use pmu_kprofile::compat::source_list::{
-    SourceListEntry, SourceListError, read_source_list, write_source_list,
-};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::source_list::{SourceListEntry, read_source_list, write_source_list};
 
 use crate::input::{Input, number};
 
@@ -66,7 +65,7 @@ fn read(buffer: &[u8]) -> (Vec<Entry>, Option<usize>) {
         assert_eq!(broken, None, "an error is the last item");
         match item {
             Ok(entry) => entries.push(plain(entry)),
-            Err(SourceListError::Malformed { offset }) => broken = Some(offset),
+            Err(LayoutError::Malformed { offset }) => broken = Some(offset),
             Err(error) => panic!("{error:?}"),
         }
     }
@@ -126,15 +125,15 @@ pub fn run(bytes: &[u8]) {
         Err(error) => {
             assert_eq!(buffer, before);
             match error {
-                SourceListError::BufferTooSmall { needed: told } => {
+                LayoutError::BufferTooSmall { needed: told } => {
                     assert_eq!(told, needed);
                     assert!(length < needed && (length < 4 || number(&before, 0, 4) == 0x0D));
                 }
-                SourceListError::WrongClass(class) => {
+                LayoutError::WrongClass(class) => {
                     assert_eq!(u64::from(class), number(&before, 0, 4));
                     assert!(class != 0x0D && length >= 4);
                 }
-                SourceListError::Malformed { .. } => panic!("{error:?}"),
+                _ => panic!("{error:?}"),
             }
         }
     }

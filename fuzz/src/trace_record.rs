@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use pmu_kprofile::PointerWidth;
-use pmu_kprofile::trace::{Detail, Event, Extended, Record, RecordError, Sample, TraceRing};
+use pmu_kprofile::trace::{Detail, Event, Extended, Record, Sample, TraceError, TraceRing};
 
 use crate::input::number;
 
@@ -54,7 +54,7 @@ pub fn run(bytes: &[u8]) {
         });
         let (Some((width, at, size)), Ok((record, length))) = (expected, &decoded) else {
             assert_eq!(expected.is_some(), decoded.is_ok(), "{decoded:?}");
-            if let Err(RecordError::Marker(marker)) = decoded {
+            if let Err(TraceError::Marker(marker)) = decoded {
                 assert_eq!(u64::from(marker), number(rest, 0, 4));
                 assert!(!matches!(marker >> 16, 0xC010 | 0xC011));
             }
@@ -72,8 +72,8 @@ pub fn run(bytes: &[u8]) {
         let mut again = vec![0; size];
         assert_eq!(record.encode(&mut again), Ok(size));
         assert_eq!(again, rest[..size]);
-        assert!(matches!(record.encode(&mut again[1..]), Err(RecordError::NoRoom { .. })));
-        assert_eq!(Record::decode(&rest[..size - 1]), Err(RecordError::TooShort));
+        assert!(matches!(record.encode(&mut again[1..]), Err(TraceError::NoRoom { .. })));
+        assert_eq!(Record::decode(&rest[..size - 1]), Err(TraceError::TooShort));
         if let Event::Sample(sample) = record.event {
             samples.push((width, record.timestamp, sample));
         }

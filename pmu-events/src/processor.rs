@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::Snapshot;
 
-use crate::core_type::error::EventError;
+use crate::core_type::error::{EventError, UnknownCoreType};
 use crate::event::PmuEvent;
 use crate::format::core_type::CoreType;
 use crate::format::model::Model;
@@ -38,20 +38,20 @@ impl Processor {
     /// 0x1A tells the kind of core.
     ///
     /// # Errors
-    /// [`UnknownProcessor`]: this crate has no table for the processor's model and stepping. On a hybrid, the error can
-    /// also mean that this crate has no table for this kind of core.
-    pub fn detect(processor: &Snapshot) -> Result<Self, UnknownProcessor> {
+    /// - [`Model`](UnknownCoreType::Model): this crate has no table for the processor's model and stepping.
+    /// - [`Core`](UnknownCoreType::Core): this crate has no table for this kind of core of a hybrid.
+    pub fn detect(processor: &Snapshot) -> Result<Self, UnknownCoreType> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
         // SDM vol. 2A, CPUID, leaf 1AH: core type in bits 31:24, native model in the others.
         let core = processor.leaf(0x1A, 0).eax;
-        let mut unknown = UnknownProcessor::Model { vendor, family, model, stepping };
+        let mut unknown = UnknownCoreType::Model { vendor, family, model, stepping };
         for row in &MODELS {
             if row.is_of(vendor, family, model, stepping) {
                 if row.core.is_none_or(|known| known == core) {
                     return Ok(Self(row));
                 }
-                unknown = UnknownProcessor::Core(core);
+                unknown = UnknownCoreType::Core(core);
             }
         }
         Err(unknown)
@@ -138,44 +138,3 @@ impl defmt::Format for Processor {
         defmt::write!(f, "processor of {}", self.core_type());
     }
 }
-
-/// Reason why the core type of a processor could not be detected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum UnknownProcessor {
-    /// This crate has no table for a processor of this model and stepping.
-    Model {
-        /// The vendor's name in ASCII, from CPUID leaf 0.
-        vendor: [u8; 12],
-        /// The processor's family.
-        family: u16,
-        /// The processor's model.
-        model: u8,
-        /// The processor's stepping.
-        stepping: u8,
-    },
-    /// The processor is a hybrid, and this crate has no table for this kind of core.
-    ///
-    /// The value is EAX of CPUID leaf 0x1A, which contains the core's type and native model ID. If the value is 0,
-    /// CPUID does not identify the core.
-    Core(u32),
-}
-
-impl fmt::Display for UnknownProcessor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Model { vendor, family, model, stepping } => write!(
-                f,
-                "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}",
-                vendor.trim_ascii().escape_ascii()
-            ),
-            Self::Core(0) => f.write_str("CPUID does not say which of a hybrid's cores this is"),
-            Self::Core(core) => {
-                write!(f, "no events are known of a hybrid's core {core:#010X}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for UnknownProcessor {}

@@ -1,7 +1,10 @@
-//! Events of the uncore units, as data: this crate's other floors are about counters of cores.
+//! Events of the uncore units, as data. The rest of this crate is about counters of cores.
 //!
-//! Uses [names](crate::name) and [the form of core types](crate::format).
+//! Uses names (`name`) and the form of core types (`format`).
 
 pub(crate) mod event;
 pub(crate) mod list;
 pub(crate) mod lists;
+
+pub use event::UncoreEvent;
+pub use list::Uncore;

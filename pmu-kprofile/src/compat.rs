@@ -3,7 +3,7 @@
 //! - [`layout`]: the offsets of the members of `KPROFILE`, by Windows version and pointer width
 //! - [`kprofile`]: a `KPROFILE`, read from bytes and written as bytes
 //! - `object_type`: the object type, which is the first member of a `KPROFILE`
-//! - `error`: the errors of this module
+//! - `error`: the error of this module
 //! - [`walk`]: the lists of profile objects in a foreign memory image
 //! - [`source_list`]: the list that Windows returns to a query for its profile sources
 //! - `export`: the conversion of a profile object of this crate to a `KPROFILE`
@@ -18,3 +18,5 @@ pub mod layout;
 mod object_type;
 pub mod source_list;
 pub mod walk;
+
+pub use error::LayoutError;

@@ -1,6 +1,6 @@
 //! Hardware: the profile sources of all processors, started and stopped.
 //!
-//! - `profile_hardware`: the trait by which objects and lists use the hardware
+//! - `profile_hardware`: [`ProfileHardware`](crate::ProfileHardware), by which objects and lists use the hardware
 //! - `this_processor`: a machine with one processor
 //! - `remote`: several processors, by requests through a `mailbox`, which has a `slot` per processor and reaches the
 //!   processors by the trait `processors`
@@ -18,3 +18,11 @@ pub(crate) mod remote;
 pub(crate) mod request;
 mod slot;
 pub(crate) mod this_processor;
+
+pub use as_of_version::AsOfVersion;
+pub use interval::IntervalGuard;
+pub use mailbox::Mailbox;
+pub use processors::RemoteProcessors;
+pub use remote::Remote;
+pub use request::SourceRequest;
+pub use this_processor::ThisProcessor;

@@ -4,7 +4,7 @@
 //! - `request`: the creation of a basic object
 //! - `service`: the checks that Windows makes before it creates an object for a `caller`
 //! - `basic`: the counting of interrupts in a basic object
-//! - [`bucket`]: the arithmetic of a basic object's buckets
+//! - `bucket`: the arithmetic of a basic object's buckets
 //! - `callback`: the callback of a callback object
 //! - `object_ptr`: a pointer to a started object, as an index holds it
 //! - `error`: the error of creating an object
@@ -23,12 +23,5 @@ pub(crate) mod key;
 pub(crate) mod object_ptr;
 pub(crate) mod profile_object;
 pub(crate) mod request;
-pub(crate) mod service;
+pub mod service;
 pub(crate) mod state;
-
-pub use callback::ProfileCallback;
-pub use caller::{Caller, KernelCaller, UserCaller};
-pub use error::CreateError;
-pub use profile_object::ProfileObject;
-pub use request::BasicProfile;
-pub use service::{CreateRequest, GroupAffinity, RequestedAffinity, ValidRequest};

@@ -23,7 +23,7 @@ pub(crate) mod dispatch;
 pub(crate) mod error;
 mod guard;
 pub(crate) mod listing;
-pub(crate) mod owned;
+pub mod owned;
 mod processors;
 pub(crate) mod profiles;
 pub(crate) mod srcu;

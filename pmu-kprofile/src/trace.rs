@@ -8,8 +8,7 @@
 //! - `ring`, `ring_slot`, `drain`, `record_bytes`: a ring into which one processor's interrupts write records, and
 //!   which a task drains
 //! - `record`, `event`, `extended`, `header`, `bytes`: records as bytes, and the events that they describe
-//! - `record_error`: the error of encoding and decoding records
-//! - `trace_error`: the error of starting and stopping traces
+//! - `error`: the error of records and of starting and stopping traces
 //!
 //! This module may use every other module except `index` and `compat`. No other module uses `trace`.
 
@@ -19,6 +18,7 @@ pub(crate) mod cache_errata;
 pub(crate) mod control;
 pub(crate) mod counter_sets;
 pub(crate) mod drain;
+pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod extended;
 pub(crate) mod group_mask;
@@ -27,14 +27,11 @@ pub(crate) mod interval_services;
 mod once_list;
 pub(crate) mod record;
 pub(crate) mod record_bytes;
-pub(crate) mod record_error;
 pub(crate) mod ring;
 mod ring_slot;
 #[cfg(feature = "critical-section")]
 pub(crate) mod switches;
 pub(crate) mod trace_callback;
-#[cfg(feature = "critical-section")]
-pub(crate) mod trace_error;
 #[cfg(feature = "critical-section")]
 pub(crate) mod trace_objects;
 pub(crate) mod traced_pmc;
@@ -45,20 +42,18 @@ pub use cache_errata::CacheErrata;
 pub use control::TraceControl;
 pub use counter_sets::CounterSets;
 pub use drain::Drain;
+pub use error::TraceError;
 pub use event::*;
-pub use extended::{Extended, MAX_PMC_VALUES};
+pub use extended::{Extended, MAX_PMC_SOURCES, MAX_PMC_VALUES};
 pub use group_mask::*;
 pub use header::{PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION};
 pub use interval_services::IntervalServices;
 pub use record::Record;
 pub use record_bytes::RecordBytes;
-pub use record_error::RecordError;
 pub use ring::{StackRing, SwitchRing, TraceRing};
 #[cfg(feature = "critical-section")]
 pub use switches::SwitchTrace;
 pub use trace_callback::TraceCallback;
 #[cfg(feature = "critical-section")]
-pub use trace_error::TraceError;
-#[cfg(feature = "critical-section")]
-pub use trace_objects::{MAX_PMC_SOURCES, TraceObjects};
+pub use trace_objects::TraceObjects;
 pub use traced_pmc::{LoggerFacts, MAX_TRACED_COUNTERS, MAX_TRACED_HOOKS, TracedPmc};

@@ -20,10 +20,9 @@ mod modifiers;
 mod raw_config;
 mod throttle;
 
-pub use attr_bytes::AttrError;
 pub use attr_flags::AttrFlags;
 pub use attributes::{HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes};
-pub use branch_samples::{BranchEntry, BranchSampleError, BranchSamples};
+pub use branch_samples::{BranchEntry, BranchSamples};
 pub use cache_event::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
 pub use errno::errno;
 pub use error::PerfError;

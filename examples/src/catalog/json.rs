@@ -1,6 +1,7 @@
 //! Events of a core type as JSON.
 
-use pmu_events::{CoreType, Encoding, Expression, Metric, MetricEvent, PmuEvent, Precise};
+use pmu_events::metric::{Expression, Metric, MetricEvent};
+use pmu_events::{CoreType, Encoding, PmuEvent, Precise};
 use serde_json::{Value, json};
 
 use super::meaning;

@@ -2,7 +2,8 @@
 
 use core::fmt::Write as _;
 
-use pmu_events::{CoreType, Uncore, UncoreEvent};
+use pmu_events::CoreType;
+use pmu_events::uncore::{Uncore, UncoreEvent};
 use serde_json::json;
 
 use super::Form;

@@ -8,7 +8,8 @@ use pmu_core::interval::IntervalLimits;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
 use pmu_core::{CounterMemory, CounterSlot, Platform, Snapshot, raw_cpuid};
-use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics, ThisProcessor};
+use pmu_kprofile::hardware::ThisProcessor;
+use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics};
 
 use super::call_stacks::CallStacks;
 use super::call_walk;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use pmu_core::frame::ProcessId;
 use pmu_core::profile::KProfileSource;
-use pmu_kprofile::object::bucket::Bucket;
+use pmu_kprofile::bucket::Bucket;
 use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
 
 use super::maps::Mapping;

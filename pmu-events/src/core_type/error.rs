@@ -30,6 +30,9 @@ pub enum EventError {
     /// processor model. On a hybrid processor, the value is the type of its P-cores or of its E-cores. On other
     /// processors, the value is the core type of another stepping.
     OtherCore(&'static CoreType),
+    /// The core type lacks the event, and an uncore unit, such as a memory controller, has an event of this name. No
+    /// counter of a core counts the event. Only [`event_or_uncore`](CoreType::event_or_uncore) returns this error.
+    Uncore(UncoreEvent),
 }
 
 impl fmt::Display for EventError {
@@ -44,28 +47,6 @@ impl fmt::Display for EventError {
             Self::OtherCore(other) => {
                 write!(f, "an event of {other}, which is another core type of the same model")
             }
-        }
-    }
-}
-
-impl core::error::Error for EventError {}
-
-/// Reason why [`CoreType::event_or_uncore`] found no event of the core type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum CoreEventError {
-    /// Neither the core type nor an uncore unit has an event of this name. The value is the error that
-    /// [`CoreType::event`] returned.
-    Core(EventError),
-    /// An uncore unit, such as a memory controller, has an event of this name. No counter of a core counts the event.
-    Uncore(UncoreEvent),
-}
-
-impl fmt::Display for CoreEventError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Core(error) => fmt::Display::fmt(error, f),
             Self::Uncore(event) => {
                 let unit = event.unit();
                 write!(f, "an event of {unit}, an uncore unit: no counter of a core counts it")
@@ -74,16 +55,47 @@ impl fmt::Display for CoreEventError {
     }
 }
 
-impl core::error::Error for CoreEventError {}
+impl core::error::Error for EventError {}
 
-/// Error of [`CoreType::named`]: no core type has this name.
+/// Reason why no core type was found by name or for a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct UnknownCoreType;
+#[non_exhaustive]
+pub enum UnknownCoreType {
+    /// No core type has the name that was passed to [`CoreType::named`].
+    Name,
+    /// This crate has no table for a processor of this model and stepping.
+    Model {
+        /// The vendor's name in ASCII, from CPUID leaf 0.
+        vendor: [u8; 12],
+        /// The processor's family.
+        family: u16,
+        /// The processor's model.
+        model: u8,
+        /// The processor's stepping.
+        stepping: u8,
+    },
+    /// The processor is a hybrid, and this crate has no table for this kind of core.
+    ///
+    /// The value is EAX of CPUID leaf 0x1A, which contains the core's type and native model ID. If the value is 0,
+    /// CPUID does not identify the core.
+    Core(u32),
+}
 
 impl fmt::Display for UnknownCoreType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no core type has this name")
+        match self {
+            Self::Name => f.write_str("no core type has this name"),
+            Self::Model { vendor, family, model, stepping } => write!(
+                f,
+                "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}",
+                vendor.trim_ascii().escape_ascii()
+            ),
+            Self::Core(0) => f.write_str("CPUID does not say which of a hybrid's cores this is"),
+            Self::Core(core) => {
+                write!(f, "no events are known of a hybrid's core {core:#010X}")
+            }
+        }
     }
 }
 

@@ -18,15 +18,15 @@ impl CoreType {
     /// // The name may come from a command line. Tables of all core types are linked.
     /// let core_type = CoreType::named("Zen4")?;
     /// println!("{core_type}: {} events", core_type.events().len());
-    /// assert_eq!(CoreType::named("zen40"), Err(UnknownCoreType));
+    /// assert_eq!(CoreType::named("zen40"), Err(UnknownCoreType::Name));
     /// # Ok::<(), UnknownCoreType>(())
     /// ```
     ///
     /// # Errors
-    /// [`UnknownCoreType`]: no core type has this name.
+    /// [`Name`](UnknownCoreType::Name): no core type has this name.
     pub fn named(name: &str) -> Result<&'static Self, UnknownCoreType> {
         let mut all = CORE_TYPES.into_iter();
-        all.find(|core_type| core_type.name.eq_ignore_ascii_case(name)).ok_or(UnknownCoreType)
+        all.find(|core_type| core_type.name.eq_ignore_ascii_case(name)).ok_or(UnknownCoreType::Name)
     }
 
     /// Returns all core types, in ascending order of their names.

@@ -1,6 +1,6 @@
 //! Events by a pattern, and by a misspelled name.
 
-use crate::core_type::error::{CoreEventError, EventError};
+use crate::core_type::error::EventError;
 use crate::core_type::lookup::Events;
 use crate::event::PmuEvent;
 use crate::format::core_type::CoreType;
@@ -67,22 +67,21 @@ impl CoreType {
     /// A program that calls this function contains the event lists of all uncore units.
     ///
     /// ```
-    /// use pmu_events::{CoreEventError, ZEN4};
+    /// use pmu_events::{EventError, ZEN4};
     /// assert!(ZEN4.event_or_uncore("ex_ret_instr").is_ok());
-    /// let Err(CoreEventError::Uncore(clock)) = ZEN4.event_or_uncore("umc_mem_clk") else { panic!() };
+    /// let Err(EventError::Uncore(clock)) = ZEN4.event_or_uncore("umc_mem_clk") else { panic!() };
     /// assert_eq!(clock.unit(), "amd_umc");
     /// ```
     ///
     /// # Errors
-    /// - [`Uncore`](CoreEventError::Uncore): an uncore unit has an event of this name.
-    /// - [`Core`](CoreEventError::Core): neither the core type nor an uncore unit has an event of this name. The
-    ///   variant contains the error of [`event`](Self::event).
-    pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, CoreEventError> {
+    /// - [`Uncore`](EventError::Uncore): an uncore unit has an event of this name.
+    /// - The errors of [`event`](Self::event): neither the core type nor an uncore unit has an event of this name.
+    pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);
             match Uncore::of(self).and_then(|units| units.events().find(named)) {
-                Some(event) => CoreEventError::Uncore(event),
-                None => CoreEventError::Core(error),
+                Some(event) => EventError::Uncore(event),
+                None => error,
             }
         })
     }

@@ -21,7 +21,8 @@ impl CoreType {
     /// ratio from their counts.
     ///
     /// ```
-    /// use pmu_events::{Metric, MetricError, NEHALEMEP, SKYLAKE};
+    /// use pmu_events::metric::{Metric, MetricError};
+    /// use pmu_events::{NEHALEMEP, SKYLAKE};
     /// let speculation = SKYLAKE.metric(Metric::BadSpeculation)?;
     /// println!("count {} events for {speculation}", speculation.events().count());
     /// let missing = NEHALEMEP.metric(Metric::FrontendBound).err();
@@ -70,12 +71,13 @@ impl Expression {
     /// where the formula names an event.
     ///
     /// ```
-    /// use pmu_events::{Metric, ZEN4};
+    /// use pmu_events::ZEN4;
+    /// use pmu_events::metric::Metric;
     /// let ipc = ZEN4.metric(Metric::InstructionsPerCycle)?;
     /// let counts = [("ex_ret_instr", 5_000), ("ls_not_halted_cyc", 4_000)];
     /// let counted = |name: &str| Some(counts.iter().find(|(of, _)| *of == name)?.1);
     /// assert_eq!(ipc.ratio(counted)?.times(100), Some(125)); // 1.25
-    /// # Ok::<(), pmu_events::MetricError>(())
+    /// # Ok::<(), pmu_events::metric::MetricError>(())
     /// ```
     ///
     /// # Context
@@ -154,7 +156,8 @@ impl Iterator for Names {
 ///
 /// ```
 /// use pmu_core::Event;
-/// use pmu_events::{Metric, ZEN5};
+/// use pmu_events::ZEN5;
+/// use pmu_events::metric::Metric;
 /// // Slots without an operation, and cycles in which all eight slots were without one.
 /// let latency = ZEN5.metric(Metric::FetchLatency)?;
 /// let starved = latency.events().next().unwrap();
@@ -162,7 +165,7 @@ impl Iterator for Names {
 /// assert_eq!(starved.event().select().select_bits() >> 24 & 0xFF, 8);
 /// let to_open: Event = starved.into();
 /// # let _ = to_open;
-/// # Ok::<(), pmu_events::MetricError>(())
+/// # Ok::<(), pmu_events::metric::MetricError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

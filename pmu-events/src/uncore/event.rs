@@ -9,7 +9,8 @@ use core::fmt;
 /// cannot be converted to an [`Event`](pmu_core::Event).
 ///
 /// ```
-/// use pmu_events::{Uncore, ZEN5};
+/// use pmu_events::ZEN5;
+/// use pmu_events::uncore::Uncore;
 /// let units = Uncore::of(&ZEN5).unwrap();
 /// let reads = units.matching("umc_cas_cmd.rd").next().unwrap();
 /// assert_eq!((reads.unit(), reads.field("event"), reads.field("rdwrmask")), ("amd_umc", Some(0xA), Some(1)));
@@ -50,7 +51,8 @@ impl UncoreEvent {
     /// Monitor Counters" and "UMC Performance Monitors".
     ///
     /// ```
-    /// use pmu_events::{HASWELLX, Uncore};
+    /// use pmu_events::HASWELLX;
+    /// use pmu_events::uncore::Uncore;
     /// let units = Uncore::of(&HASWELLX).unwrap();
     /// for (field, value) in units.matching("unc_m_cas_count.rd").flat_map(|event| event.fields()) {
     ///     println!("{field}: {value:#x}");

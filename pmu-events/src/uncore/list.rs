@@ -9,7 +9,8 @@ use crate::uncore::event::UncoreEvent;
 /// The events are linked only into a program that uses this type.
 ///
 /// ```
-/// use pmu_events::{CoreType, Uncore};
+/// use pmu_events::CoreType;
+/// use pmu_events::uncore::Uncore;
 /// let units = Uncore::of(CoreType::named("skylakex")?).unwrap();
 /// println!("{} events, from {}", units.events().count(), units.source());
 /// let reads = units.matching("unc_m_cas_count.rd").next().unwrap();

@@ -1,8 +1,10 @@
-//! The error of layouts and of the bytes that they describe.
+//! The error of Windows' structures as bytes.
 
 use core::fmt;
 
-/// Reason why bytes could not be decoded as a `KPROFILE`, or why a `KPROFILE` could not be encoded.
+use pmu_core::profile::NtStatus;
+
+/// Reason why bytes could not be decoded as a `KPROFILE` or as a source list, or why one of these could not be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -37,6 +39,41 @@ pub enum LayoutError {
     /// The layout lacks a member that the profile needs. A layout without `Source` can only encode the source
     /// `ProfileTime`. A layout without `Affinity` can only encode an empty affinity.
     NoSourceOrAffinity,
+    /// The buffer is too small for the source list; nothing was written.
+    BufferTooSmall {
+        /// Number of bytes that the list needs.
+        needed: usize,
+    },
+    /// The first word of the buffer is this number instead of
+    /// [`SOURCE_LIST_CLASS`](super::source_list::SOURCE_LIST_CLASS).
+    WrongClass(u32),
+    /// An entry of the source list is ill-formed, or is partly outside the buffer. The entry includes its name and its
+    /// link to the next entry.
+    Malformed {
+        /// Offset of the entry in the buffer.
+        offset: usize,
+    },
+}
+
+impl LayoutError {
+    /// Returns the status with which Windows reports an error of a source list; `None` for an error of a `KPROFILE`.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::BufferTooSmall { .. } => Some(NtStatus::BUFFER_TOO_SMALL),
+            Self::WrongClass(_) => Some(NtStatus::NOT_IMPLEMENTED),
+            Self::Malformed { .. } => Some(NtStatus::INVALID_PARAMETER),
+            Self::TooShort { .. }
+            | Self::ObjectType(_)
+            | Self::SizeMember(_)
+            | Self::Source(_)
+            | Self::Segment(_)
+            | Self::BucketShift(_)
+            | Self::Affinity
+            | Self::Address(_)
+            | Self::Offsets
+            | Self::NoSourceOrAffinity => None,
+        }
+    }
 }
 
 impl fmt::Display for LayoutError {
@@ -54,6 +91,9 @@ impl fmt::Display for LayoutError {
             Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
             Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
             Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
+            Self::BufferTooSmall { needed } => write!(f, "the source list needs {needed} bytes"),
+            Self::WrongClass(class) => write!(f, "class {class:#X} is not the source list's"),
+            Self::Malformed { offset } => write!(f, "malformed entry at offset {offset:#X}"),
         }
     }
 }

@@ -3,9 +3,9 @@
 use pmu_core::profile::KProfileSource;
 use pmu_core::windows::PointerWidth;
 
-pub use super::error::LayoutError;
 pub use super::object_type::ObjectType;
 use crate::affinity::Affinity;
+use crate::compat::error::LayoutError;
 use crate::compat::layout::{Layout, Offsets};
 
 /// `LIST_ENTRY`: the addresses of the next and of the previous list entry.
@@ -75,7 +75,8 @@ impl KProfile {
     ///
     /// # Examples
     /// ```
-    /// use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, Role};
+    /// use pmu_kprofile::compat::LayoutError;
+    /// use pmu_kprofile::compat::kprofile::{KProfile, Role};
     /// use pmu_kprofile::compat::layout::Layout;
     ///
     /// /// Prints the object at the beginning of bytes that a debugger read.

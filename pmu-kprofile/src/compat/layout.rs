@@ -180,7 +180,7 @@ impl Layout {
     ///
     /// # Examples
     /// ```
-    /// use pmu_kprofile::compat::kprofile::LayoutError;
+    /// use pmu_kprofile::compat::LayoutError;
     /// use pmu_kprofile::compat::layout::{Layout, Offsets};
     ///
     /// // A build of Windows whose structure has eight bytes more in front of the source.

@@ -3,10 +3,10 @@
 //! `NtQuerySystemInformation` returns the list for the information class 0x1F (`SystemPerformanceTraceInformation`), if
 //! the first word of the buffer is 0x0D (`EventTraceProfileSourceListInformation`).
 
-use core::fmt;
-
 use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{AddedSource, KProfileSource, NtStatus, ProfileInterface, classes};
+use pmu_core::profile::{AddedSource, KProfileSource, ProfileInterface, classes};
+
+use crate::compat::error::LayoutError;
 
 /// Information class of a query for the source list: `EventTraceProfileSourceListInformation`. The query's buffer
 /// begins with this number.
@@ -18,48 +18,6 @@ const HEADER: usize = 8;
 /// Bytes of an entry before its name.
 const ENTRY: usize = 0x18;
 
-/// Reason why a source list could not be written or read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum SourceListError {
-    /// The buffer is too small; nothing was written.
-    BufferTooSmall {
-        /// Number of bytes that the list needs.
-        needed: usize,
-    },
-    /// The first word of the buffer is this number instead of [`SOURCE_LIST_CLASS`].
-    WrongClass(u32),
-    /// An entry is ill-formed, or is partly outside the buffer. The entry includes its name and its link to the next
-    /// entry.
-    Malformed {
-        /// Offset of the entry in the buffer.
-        offset: usize,
-    },
-}
-
-impl SourceListError {
-    /// Returns the status with which Windows reports this error.
-    pub const fn status(&self) -> NtStatus {
-        match self {
-            Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
-            Self::WrongClass(_) => NtStatus::NOT_IMPLEMENTED,
-            Self::Malformed { .. } => NtStatus::INVALID_PARAMETER,
-        }
-    }
-}
-
-impl fmt::Display for SourceListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BufferTooSmall { needed } => write!(f, "the source list needs {needed} bytes"),
-            Self::WrongClass(class) => write!(f, "class {class:#X} is not the source list's"),
-            Self::Malformed { offset } => write!(f, "malformed entry at offset {offset:#X}"),
-        }
-    }
-}
-
-impl core::error::Error for SourceListError {}
-
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
 /// The sources in [`ProfileInterface::sources`] come first. The sources in
@@ -70,38 +28,39 @@ impl core::error::Error for SourceListError {}
 /// Task.
 ///
 /// # Errors
-/// - [`WrongClass`](SourceListError::WrongClass): the first word of `buffer` is not `SOURCE_LIST_CLASS`. The function
+/// - [`WrongClass`](LayoutError::WrongClass): the first word of `buffer` is not `SOURCE_LIST_CLASS`. The function
 ///   checks this word before it checks the buffer's size.
-/// - [`BufferTooSmall`](SourceListError::BufferTooSmall): the list does not fit; the error has the needed size.
+/// - [`BufferTooSmall`](LayoutError::BufferTooSmall): the list does not fit; the error has the needed size.
 ///
 /// # Examples
 /// ```
 /// use pmu_core::profile::DefaultInterface;
-/// use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list};
+/// use pmu_kprofile::compat::LayoutError;
+/// use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 ///
 /// let mut buffer = [0; 256];
 /// buffer[..4].copy_from_slice(&SOURCE_LIST_CLASS.to_le_bytes());
 /// let length = write_source_list(&DefaultInterface::new(), &mut buffer)?; // or the machine's interface
-/// let names: Result<Vec<String>, SourceListError> =
+/// let names: Result<Vec<String>, LayoutError> =
 ///     read_source_list(&buffer[..length]).map(|entry| Ok(entry?.name().collect())).collect();
 /// assert_eq!(names?, ["Timer"]);
-/// # Ok::<(), SourceListError>(())
+/// # Ok::<(), LayoutError>(())
 /// ```
 pub fn write_source_list<I: ProfileInterface>(
     interface: &I,
     buffer: &mut [u8],
-) -> Result<usize, SourceListError> {
+) -> Result<usize, LayoutError> {
     let supported = || {
         let added = interface.added().iter().map(AddedSource::row);
         let rows = interface.sources().iter().chain(added);
         rows.filter(|row| interface.query(row.source()).is_supported())
     };
     if let Some(class) = word(buffer, 0).filter(|class| *class != SOURCE_LIST_CLASS) {
-        return Err(SourceListError::WrongClass(class));
+        return Err(LayoutError::WrongClass(class));
     }
     let needed = HEADER + supported().map(|row| entry_size(row.windows_name())).sum::<usize>();
     if buffer.len() < needed {
-        return Err(SourceListError::BufferTooSmall { needed });
+        return Err(LayoutError::BufferTooSmall { needed });
     }
     let (header, mut rest) = buffer.split_at_mut(HEADER);
     put(header, 4, &[0; 4]);
@@ -168,12 +127,12 @@ impl SourceListEntry<'_> {
 /// If an entry cannot be read, the error is the last item of the iterator.
 pub fn read_source_list(
     buffer: &[u8],
-) -> impl Iterator<Item = Result<SourceListEntry<'_>, SourceListError>> {
+) -> impl Iterator<Item = Result<SourceListEntry<'_>, LayoutError>> {
     // A list without a source is the header alone.
     let mut next = (buffer.len() != HEADER).then_some(HEADER);
     core::iter::from_fn(move || {
         let offset = next.take()?;
-        let malformed = SourceListError::Malformed { offset };
+        let malformed = LayoutError::Malformed { offset };
         Some(read_entry(buffer, offset).ok_or(malformed).map(|(entry, following)| {
             next = following;
             entry

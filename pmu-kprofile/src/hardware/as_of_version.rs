@@ -15,7 +15,9 @@ use crate::hardware::profile_hardware::ProfileHardware;
 /// # Examples
 /// ```
 /// use pmu_core::profile::AddedSources;
-/// use pmu_kprofile::{AsOfVersion, HalInterface, ProfileError, ProfileHardware, ProfileObject, Profiles};
+/// use pmu_core::windows::HalInterface;
+/// use pmu_kprofile::hardware::AsOfVersion;
+/// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
 ///
 /// /// Starts a profile on lists that are like an older Windows: a source that this version did not have is refused.
 /// fn start<H: ProfileHardware>(

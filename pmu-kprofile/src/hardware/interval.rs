@@ -13,7 +13,7 @@ use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
 ///
 /// ```
 /// use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
-/// use pmu_kprofile::IntervalGuard;
+/// use pmu_kprofile::hardware::IntervalGuard;
 ///
 /// let interface = DefaultInterface::new();
 /// let before = interface.query(KProfileSource::TIME).interval;

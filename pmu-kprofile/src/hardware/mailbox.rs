@@ -73,7 +73,7 @@ impl<const P: usize> Mailbox<P> {
     /// # Examples
     /// ```
     /// # use std::sync::atomic::{AtomicBool, Ordering};
-    /// use pmu_kprofile::{Mailbox, RemoteProcessors};
+    /// use pmu_kprofile::hardware::{Mailbox, RemoteProcessors};
     /// # static WORK: AtomicBool = AtomicBool::new(false);
     /// # fn wake_the_task_of_this_processor() { WORK.store(true, Ordering::Relaxed) }
     /// # fn is_woken() -> bool { WORK.swap(false, Ordering::Relaxed) }
@@ -116,7 +116,7 @@ impl<const P: usize> Mailbox<P> {
     ///
     /// ```
     /// # use pmu_core::frame::ProcessorNumber;
-    /// # use pmu_kprofile::Mailbox;
+    /// # use pmu_kprofile::hardware::Mailbox;
     /// # static MAILBOX: Mailbox<4> = Mailbox::new();
     /// // SAFETY: the processor was reset, and does not answer interrupts yet.
     /// unsafe { MAILBOX.reclaim(ProcessorNumber::from_index(3)) };

@@ -6,11 +6,11 @@ use pmu_core::profile::{InterfaceError, KProfileSource};
 use crate::affinity::Affinity;
 use crate::hardware::request::SourceRequest;
 
-/// Functions of the kernel that a [`Mailbox`](crate::Mailbox) calls. The functions interrupt another processor, perform
+/// Functions of the kernel that a [`Mailbox`](super::Mailbox) calls. The functions interrupt another processor, perform
 /// a request with the session of the processor that executes the call, and limit how long a caller waits for an answer.
 ///
 /// # For implementers
-/// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](crate::Mailbox::drain) soon, from
+/// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](super::Mailbox::drain) soon, from
 ///   the handler of an inter-processor interrupt or from a task that the handler wakes. `interrupt` does not wait for
 ///   that call.
 /// - [`serve`](Self::serve) is called in task context, and in the handler of the inter-processor interrupt if the
@@ -23,7 +23,8 @@ use crate::hardware::request::SourceRequest;
 /// ```
 /// use pmu_core::profile::{InterfaceError, KProfileSource};
 /// use pmu_core::frame::ProcessorNumber;
-/// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 /// # fn processor() -> u16 { 0 }
 /// # fn interrupt_depth() -> usize { 0 }
 /// # fn send_interrupt(_: usize, _: u8) {}
@@ -84,12 +85,12 @@ pub trait RemoteProcessors {
     /// # Errors
     /// - The error that the session returned.
     /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, the
-    ///   [`Mailbox`](crate::Mailbox) keeps the request, and performs the stop later.
+    ///   [`Mailbox`](super::Mailbox) keeps the request, and performs the stop later.
     /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so no source runs on it.
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
 
     /// Interrupts another processor. On that processor, the handler of the interrupt calls
-    /// [`Mailbox::drain`](crate::Mailbox::drain), or wakes a task that calls `drain`.
+    /// [`Mailbox::drain`](super::Mailbox::drain), or wakes a task that calls `drain`.
     fn interrupt(&self, processor: ProcessorNumber);
 
     /// Returns whether to keep waiting for another processor's answer. `turns` is the number of iterations of the

@@ -11,8 +11,8 @@ use crate::affinity::Affinity;
 /// and `HalStopProfileInterrupt`. Unlike these functions, the methods take the processor as an argument, and return a
 /// result.
 ///
-/// [`ThisProcessor`](crate::ThisProcessor) implements this trait for a machine with one processor.
-/// [`Remote`](crate::Remote) implements it for several processors, through a [`Mailbox`](crate::Mailbox). A kernel that
+/// [`ThisProcessor`](super::ThisProcessor) implements this trait for a machine with one processor.
+/// [`Remote`](super::Remote) implements it for several processors, through a [`Mailbox`](super::Mailbox). A kernel that
 /// can run a function on another processor may implement this trait itself. That function must use the
 /// [`Session`](pmu_core::profile::Session) of the processor on which the function runs.
 ///
@@ -26,7 +26,8 @@ use crate::affinity::Affinity;
 /// ```
 /// use pmu_core::profile::{InterfaceError, KProfileSource};
 /// use pmu_core::frame::ProcessorNumber;
-/// use pmu_kprofile::{Affinity, ProfileHardware, SourceRequest};
+/// use pmu_kprofile::hardware::SourceRequest;
+/// use pmu_kprofile::{Affinity, ProfileHardware};
 /// # fn processor() -> ProcessorNumber { ProcessorNumber::from_index(0) }
 /// # fn interrupt_depth() -> usize { 0 }
 /// # fn online() -> Affinity { Affinity::first(1) }

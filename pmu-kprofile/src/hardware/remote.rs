@@ -14,7 +14,8 @@ use crate::hardware::request::SourceRequest;
 /// ```
 /// use pmu_core::profile::{InterfaceError, KProfileSource};
 /// use pmu_core::frame::ProcessorNumber;
-/// use pmu_kprofile::{Affinity, Mailbox, Remote, RemoteProcessors, SourceRequest};
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 ///
 /// static MAILBOX: Mailbox<2> = Mailbox::new();
 ///

@@ -139,7 +139,7 @@ impl Slot {
         self.drain.load(Ordering::Acquire) == IDLE
     }
 
-    /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](crate::Mailbox::drain).
+    /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](super::Mailbox::drain).
     #[inline(never)]
     pub(super) fn drain(&self, processors: &impl RemoteProcessors) {
         let has_stops = self.has_stops.load(Ordering::Acquire) != 0;
@@ -165,7 +165,7 @@ impl Slot {
     /// unwinding.
     ///
     /// # Safety
-    /// As for [`Mailbox::reclaim`](crate::Mailbox::reclaim).
+    /// As for [`Mailbox::reclaim`](super::Mailbox::reclaim).
     pub(super) unsafe fn reclaim(&self, processor: ProcessorNumber) {
         let state = self.state.load(Ordering::Acquire);
         let taken = request_of(state, TAKEN).or_else(|| request_of(state, ABANDONED));

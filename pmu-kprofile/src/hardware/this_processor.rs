@@ -17,7 +17,8 @@ use crate::hardware::profile_hardware::ProfileHardware;
 /// use pmu_core::Platform;
 /// use pmu_core::frame::ProcessorNumber;
 /// use pmu_core::profile::{ProfileInterface, Session};
-/// use pmu_kprofile::{ProfileError, ProfileObject, Profiles, ThisProcessor};
+/// use pmu_kprofile::hardware::ThisProcessor;
+/// use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
 ///
 /// fn start<I: ProfileInterface, M: MsrBackend, P: Platform>(
 ///     lists: &Profiles<64, 1>,

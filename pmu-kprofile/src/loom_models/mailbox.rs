@@ -8,7 +8,8 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource};
 
 use super::{Seed, TIME, explore, explore_up_to, finds, interrupt_before, no_interrupt};
-use crate::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};
+use crate::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
+use crate::{Affinity, ProfileHardware};
 
 /// A processor, as the mailbox sees it.
 struct Asker {

@@ -3,9 +3,9 @@
 //! A profile divides its range into buckets of 2ᴮ bytes, 2 ≤ B ≤ 31, with one 4-byte counter per bucket. Windows stores
 //! B−2. The byte offset of a counter in the buffer is `((pc − base) >> (B − 2)) & !3`.
 
-use core::fmt;
-
 use pmu_core::windows::Rules;
+
+use crate::object::error::CreateError;
 
 /// Size of a bucket's counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;
@@ -13,10 +13,10 @@ pub const COUNTER_BYTES: u64 = 4;
 /// Size of the buckets into which a profile divides its range: a power of two, from 4 bytes to 2 GiB.
 ///
 /// ```
-/// use pmu_kprofile::object::bucket::Bucket;
+/// use pmu_kprofile::bucket::Bucket;
 /// let bucket = Bucket::from_log2(4)?;
 /// assert_eq!((bucket.bytes(), bucket.count(0x1000), bucket.counter(0x25)), (16, 256, 2));
-/// # Ok::<(), pmu_kprofile::object::bucket::BucketSizeError>(())
+/// # Ok::<(), pmu_kprofile::CreateError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -34,10 +34,10 @@ impl Bucket {
     /// Creates a bucket size of 2 to the power of `log2` bytes.
     ///
     /// # Errors
-    /// [`BucketSizeError`]: `log2` is not within 2–31.
-    pub const fn from_log2(log2: u32) -> Result<Self, BucketSizeError> {
+    /// [`BucketSize`](CreateError::BucketSize): `log2` is not within 2–31.
+    pub const fn from_log2(log2: u32) -> Result<Self, CreateError> {
         if log2 < 2 || log2 > 31 {
-            Err(BucketSizeError { log2 })
+            Err(CreateError::BucketSize { log2 })
         } else {
             Ok(Self { log2: log2 as u8 })
         }
@@ -87,8 +87,8 @@ impl Bucket {
     ///
     /// # Examples
     /// ```
-    /// use pmu_kprofile::Rules;
-    /// use pmu_kprofile::object::bucket::{Bucket, BucketSizeError, COUNTER_BYTES};
+    /// use pmu_kprofile::bucket::{Bucket, COUNTER_BYTES};
+    /// use pmu_kprofile::{CreateError, Rules};
     ///
     /// // A buffer for each 64 bytes of a kernel's code, of which the last bucket is not whole.
     /// const TEXT: u64 = 0x12_3456;
@@ -96,7 +96,7 @@ impl Bucket {
     /// let bytes = (bucket.count(TEXT) * COUNTER_BYTES) as u32;
     /// assert!(bucket.fits(Rules::LATEST, TEXT, bytes));
     /// assert!(!bucket.fits(Rules::LATEST, TEXT, bytes - 4));
-    /// # Ok::<(), BucketSizeError>(())
+    /// # Ok::<(), CreateError>(())
     /// ```
     pub const fn fits(self, rules: Rules, size: u64, buffer_bytes: u32) -> bool {
         if rules.version.checks_buffer_strictly() {
@@ -140,19 +140,3 @@ impl Bucket {
 const fn ceil_log2(n: u64) -> u32 {
     if n <= 1 { 0 } else { (n - 1).ilog2() + 1 }
 }
-
-/// Error of [`Bucket::from_log2`]: the base-2 logarithm of the bucket's size is not within 2–31.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct BucketSizeError {
-    /// Requested base-2 logarithm of the bucket's size.
-    pub log2: u32,
-}
-
-impl fmt::Display for BucketSizeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a bucket of 2^{} bytes is outside 4 bytes to 2 GiB", self.log2)
-    }
-}
-
-impl core::error::Error for BucketSizeError {}

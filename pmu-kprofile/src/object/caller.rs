@@ -5,7 +5,7 @@ use pmu_core::profile::NtStatus;
 /// The caller of a Windows service such as `NtCreateProfile`: the kernel itself, or user mode.
 ///
 /// ```
-/// use pmu_kprofile::{Caller, UserCaller};
+/// use pmu_kprofile::service::{Caller, UserCaller};
 ///
 /// /// What this kernel knows of a thread that called.
 /// struct Thread {
@@ -43,7 +43,7 @@ impl Caller for KernelCaller {
 /// # Examples
 /// ```
 /// use pmu_core::profile::NtStatus;
-/// use pmu_kprofile::UserCaller;
+/// use pmu_kprofile::service::UserCaller;
 ///
 /// /// What this kernel knows of a thread in user mode.
 /// struct Thread {

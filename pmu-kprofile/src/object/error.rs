@@ -5,7 +5,7 @@ use core::fmt;
 use pmu_core::profile::{KProfileSource, NtStatus};
 use pmu_core::windows::Rules;
 
-/// Reason why a profile object could not be created.
+/// Reason why a profile object, or the [size](crate::object::bucket::Bucket) of its buckets, could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -74,7 +74,9 @@ impl fmt::Display for CreateError {
                 "no bucket size is given, and none can be chosen: that takes the segment mode, and a \
                  buffer for which there is one",
             ),
-            Self::BucketSize { log2 } => super::bucket::BucketSizeError { log2: *log2 }.fmt(f),
+            Self::BucketSize { log2 } => {
+                write!(f, "a bucket of 2^{log2} bytes is outside 4 bytes to 2 GiB")
+            }
             Self::BufferTooSmall { buckets, counters } => {
                 write!(f, "{buckets} buckets do not fit {counters} counters")
             }

@@ -1,5 +1,5 @@
 //! Creation as a service, `NtCreateProfile` and `NtCreateProfileEx`: turns the numbers of a request into a validated
-//! request or a status.
+//! request or a status. A [`Caller`] is the kernel itself or user mode.
 
 use pmu_core::frame::ProcessId;
 use pmu_core::profile::{KProfileSource, NotASource, NtStatus};
@@ -8,14 +8,15 @@ use pmu_core::windows::{PointerWidth, Rules};
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::bucket::Bucket;
-use crate::object::caller::Caller;
+pub use crate::object::caller::{Caller, KernelCaller, UserCaller};
 use crate::object::error::CreateError;
 
 /// A request for a basic profile, with the arguments of `NtCreateProfile` or `NtCreateProfileEx`.
 ///
 /// ```
 /// use pmu_core::profile::{KProfileSource, NtStatus};
-/// use pmu_kprofile::{CreateRequest, GroupAffinity, ProfileHardware, RequestedAffinity, Rules, UserCaller};
+/// use pmu_kprofile::service::{CreateRequest, GroupAffinity, RequestedAffinity, UserCaller};
+/// use pmu_kprofile::{ProfileHardware, Rules};
 ///
 /// /// `NtCreateProfileEx` of a kernel that is like a certain Windows, after it captured the arguments and looked
 /// /// the caller up.

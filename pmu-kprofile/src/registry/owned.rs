@@ -23,7 +23,8 @@ use crate::registry::profiles::Profiles;
 ///
 /// ```
 /// use core::ops::Deref;
-/// use pmu_kprofile::{Handle, ProfileObject};
+/// use pmu_kprofile::ProfileObject;
+/// use pmu_kprofile::owned::Handle;
 ///
 /// /// A reference to an object that this kernel keeps in a table, and never frees while a reference is there.
 /// struct TableRef(&'static ProfileObject<'static>);
@@ -43,7 +44,8 @@ use crate::registry::profiles::Profiles;
 ///
 /// ```
 /// # use core::ops::Deref;
-/// # use pmu_kprofile::{Handle, ProfileObject};
+/// # use pmu_kprofile::ProfileObject;
+/// # use pmu_kprofile::owned::Handle;
 /// struct Owned(ProfileObject<'static>);
 /// impl Deref for Owned {
 ///     type Target = ProfileObject<'static>;
@@ -173,7 +175,8 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// ```
     /// use std::sync::Arc;
     /// use pmu_core::profile::NtStatus;
-    /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles, Started};
+    /// use pmu_kprofile::owned::Started;
+    /// use pmu_kprofile::{ProfileHardware, ProfileObject, Profiles};
     ///
     /// type Object = Arc<ProfileObject<'static>>;
     ///

@@ -4,7 +4,7 @@ use core::fmt;
 
 use pmu_core::windows::PointerWidth;
 
-use crate::trace::record_error::RecordError;
+use crate::trace::error::TraceError;
 
 /// The bytes that are left to read.
 #[derive(Clone, Debug)]
@@ -15,39 +15,39 @@ impl<'b> Reader<'b> {
         Self(bytes)
     }
 
-    pub(super) fn bytes(&mut self, count: usize) -> Result<&'b [u8], RecordError> {
-        let (bytes, rest) = self.0.split_at_checked(count).ok_or(RecordError::TooShort)?;
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&'b [u8], TraceError> {
+        let (bytes, rest) = self.0.split_at_checked(count).ok_or(TraceError::TooShort)?;
         self.0 = rest;
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
-        let (bytes, rest) = self.0.split_first_chunk().ok_or(RecordError::TooShort)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], TraceError> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or(TraceError::TooShort)?;
         self.0 = rest;
         Ok(*bytes)
     }
 
-    pub(super) fn u8(&mut self) -> Result<u8, RecordError> {
+    pub(super) fn u8(&mut self) -> Result<u8, TraceError> {
         self.array().map(u8::from_le_bytes)
     }
 
-    pub(super) fn i8(&mut self) -> Result<i8, RecordError> {
+    pub(super) fn i8(&mut self) -> Result<i8, TraceError> {
         self.array().map(i8::from_le_bytes)
     }
 
-    pub(super) fn u16(&mut self) -> Result<u16, RecordError> {
+    pub(super) fn u16(&mut self) -> Result<u16, TraceError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub(super) fn u32(&mut self) -> Result<u32, RecordError> {
+    pub(super) fn u32(&mut self) -> Result<u32, TraceError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self) -> Result<u64, RecordError> {
+    pub(super) fn u64(&mut self) -> Result<u64, TraceError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(super) fn address(&mut self, width: PointerWidth) -> Result<u64, RecordError> {
+    pub(super) fn address(&mut self, width: PointerWidth) -> Result<u64, TraceError> {
         match width {
             PointerWidth::Bits32 => self.u32().map(u64::from),
             PointerWidth::Bits64 => self.u64(),
@@ -123,7 +123,7 @@ impl<'b> Writer<'b> {
 /// let mut bytes = [0; 64];
 /// assert_eq!(record.encode(&mut bytes)?, 16 + 12 + 2 * 12);
 /// assert_eq!(name.to_string(), "CacheMisses");
-/// # Ok::<(), pmu_kprofile::trace::RecordError>(())
+/// # Ok::<(), pmu_kprofile::trace::TraceError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -136,13 +136,13 @@ impl<'b> Utf16<'b> {
     /// the text ends the string.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
-    pub fn new(text: &str, buffer: &'b mut [u8]) -> Result<Self, RecordError> {
+    /// [`NoRoom`](TraceError::NoRoom): the buffer is too small.
+    pub fn new(text: &str, buffer: &'b mut [u8]) -> Result<Self, TraceError> {
         let mut writer = Writer::new(&mut *buffer);
         writer.utf16(text.encode_utf16().take_while(|unit| *unit != 0));
         let needed = writer.length();
-        let bytes = buffer.get(..needed).ok_or(RecordError::NoRoom { needed })?;
-        Reader::new(bytes).utf16().ok_or(RecordError::TooShort)
+        let bytes = buffer.get(..needed).ok_or(TraceError::NoRoom { needed })?;
+        Reader::new(bytes).utf16().ok_or(TraceError::TooShort)
     }
 
     /// Returns the code units.

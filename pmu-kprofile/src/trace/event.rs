@@ -1,7 +1,7 @@
 //! The events that trace records describe. The type of each event has the members of the event's record.
 //!
 //! Each event has a file of its own in this folder, and a line in `table`. This module may use `bytes`, `header` and
-//! `record_error`.
+//! `error`.
 
 pub(crate) mod context_switch;
 pub(crate) mod counter_names;

@@ -5,6 +5,9 @@ use heapless::Vec;
 /// Maximum number of counter values in a record. The record's header stores the number of values in three bits.
 pub const MAX_PMC_VALUES: usize = 7;
 
+/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
+pub const MAX_PMC_SOURCES: usize = 4;
+
 /// Data that a record of any event may have: the PEBS index, and the values of counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

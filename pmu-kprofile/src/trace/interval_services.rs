@@ -20,7 +20,8 @@ use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
 /// ```
 /// use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus};
 /// use pmu_kprofile::trace::{IntervalServices, Record, TraceRing};
-/// use pmu_kprofile::{PointerWidth, Rules, UserCaller};
+/// use pmu_kprofile::service::UserCaller;
+/// use pmu_kprofile::{PointerWidth, Rules};
 ///
 /// static SERVICES: IntervalServices = IntervalServices::new(Rules::LATEST);
 /// static RING: TraceRing<64> = TraceRing::new(); // of this processor
@@ -78,7 +79,8 @@ impl IntervalServices {
     /// use pmu_core::profile::{DefaultInterface, KProfileSource};
     /// use pmu_core::interval::{IntervalLimits, IntervalUnit};
     /// use pmu_kprofile::trace::{CacheErrata, IntervalServices};
-    /// use pmu_kprofile::{KernelCaller, Rules};
+    /// use pmu_kprofile::Rules;
+    /// use pmu_kprofile::service::KernelCaller;
     ///
     /// static ERRATA: CacheErrata = CacheErrata::new();
     /// static SERVICES: IntervalServices = IntervalServices::new(Rules::LATEST).with_errata(&ERRATA);
@@ -104,7 +106,8 @@ impl IntervalServices {
     /// Task.
     ///
     /// # Errors
-    /// The [probe](crate::UserCaller::probes) of the caller's memory failed. The error is the status of the probe.
+    /// The [probe](crate::service::UserCaller::probes) of the caller's memory failed. The error is the status of the
+    /// probe.
     pub fn query(
         &self,
         interface: &impl ProfileInterface,

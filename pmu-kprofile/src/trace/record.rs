@@ -3,12 +3,12 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
+use crate::trace::error::TraceError;
 use crate::trace::event::table::Event;
 use crate::trace::extended::{Extended, MAX_PMC_VALUES};
 use crate::trace::header::{
     MARKER_32, MARKER_64, PEBS_INDEX_FLAG, PMC_COUNT_MASK, RECORD_VERSION, marker,
 };
-use crate::trace::record_error::RecordError;
 
 /// A trace record of Windows' kernel logger: a header, extended data, and an event.
 ///
@@ -16,7 +16,7 @@ use crate::trace::record_error::RecordError;
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
-/// use pmu_kprofile::trace::{ContextSwitch, Event, Extended, Record, RecordError};
+/// use pmu_kprofile::trace::{ContextSwitch, Event, Extended, Record, TraceError};
 /// let switch = ContextSwitch { old_thread: 4, new_thread: 8, ..ContextSwitch::default() };
 /// let record = Record {
 ///     extended: Extended { pebs_index: Some(0x60), ..Extended::default() },
@@ -27,7 +27,7 @@ use crate::trace::record_error::RecordError;
 /// let (read, behind) = Record::decode(&bytes)?;
 /// assert_eq!((length, behind), (48, 48));
 /// assert_eq!(read.event, Event::ContextSwitch(switch));
-/// # Ok::<(), RecordError>(())
+/// # Ok::<(), TraceError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -61,14 +61,14 @@ impl<'b> Record<'b> {
     /// Any.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom): `bytes` is too small. Nothing is written to `bytes`.
-    pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, RecordError> {
+    /// [`NoRoom`](TraceError::NoRoom): `bytes` is too small. Nothing is written to `bytes`.
+    pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, TraceError> {
         let mut length = Writer::new(&mut []);
         self.write(0, &mut length);
         let needed = length.length();
         match u16::try_from(needed) {
             Ok(size) if needed <= bytes.len() => self.write(size, &mut Writer::new(bytes)),
-            _ => return Err(RecordError::NoRoom { needed }),
+            _ => return Err(TraceError::NoRoom { needed }),
         }
         Ok(needed)
     }
@@ -99,17 +99,17 @@ impl<'b> Record<'b> {
     /// Any.
     ///
     /// # Errors
-    /// - [`Marker`](RecordError::Marker): the header does not have the marker of a performance record.
-    /// - [`TooShort`](RecordError::TooShort): `bytes` ends before the end of the record, or the record ends before the
+    /// - [`Marker`](TraceError::Marker): the header does not have the marker of a performance record.
+    /// - [`TooShort`](TraceError::TooShort): `bytes` ends before the end of the record, or the record ends before the
     ///   last member of its event.
     ///
     /// # Examples
     /// ```
     /// use pmu_kprofile::PointerWidth;
-    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, RecordError};
+    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, TraceError};
     ///
     /// /// Counts the context switches in the buffer of a trace.
-    /// fn switches(mut bytes: &[u8]) -> Result<usize, RecordError> {
+    /// fn switches(mut bytes: &[u8]) -> Result<usize, TraceError> {
     ///     let mut count = 0;
     ///     while !bytes.is_empty() {
     ///         let (record, length) = Record::decode(bytes)?;
@@ -124,18 +124,18 @@ impl<'b> Record<'b> {
     /// record.encode(&mut bytes)?;
     /// record.encode(&mut bytes[40..])?;
     /// assert_eq!(switches(&bytes), Ok(2));
-    /// # Ok::<(), RecordError>(())
+    /// # Ok::<(), TraceError>(())
     /// ```
-    pub fn decode(bytes: &'b [u8]) -> Result<(Self, usize), RecordError> {
+    pub fn decode(bytes: &'b [u8]) -> Result<(Self, usize), TraceError> {
         let mut reader = Reader::new(bytes);
         let (version, marker) = (reader.u16()?, reader.u16()?);
         let width = match marker {
             MARKER_32 => PointerWidth::Bits32,
             MARKER_64 => PointerWidth::Bits64,
-            _ => return Err(RecordError::Marker(u32::from(version) | u32::from(marker) << 16)),
+            _ => return Err(TraceError::Marker(u32::from(version) | u32::from(marker) << 16)),
         };
         let (size, hook) = (usize::from(reader.u16()?), reader.u16()?);
-        let mut reader = Reader::new(bytes.get(8..size).ok_or(RecordError::TooShort)?);
+        let mut reader = Reader::new(bytes.get(8..size).ok_or(TraceError::TooShort)?);
         let timestamp = reader.u64()?;
         let mut extended = Extended::default();
         if version & PEBS_INDEX_FLAG != 0 {
@@ -143,7 +143,7 @@ impl<'b> Record<'b> {
         }
         for _ in 0..(version & PMC_COUNT_MASK) >> PMC_COUNT_MASK.trailing_zeros() {
             let value = reader.u64()?;
-            extended.pmc_values.push(value).map_err(|_| RecordError::TooMany(MAX_PMC_VALUES))?;
+            extended.pmc_values.push(value).map_err(|_| TraceError::TooMany(MAX_PMC_VALUES))?;
         }
         let event = Event::decode(hook, width, &mut reader)?;
         let version = version & !(PEBS_INDEX_FLAG | PMC_COUNT_MASK);

@@ -2,9 +2,9 @@
 
 use core::fmt;
 
+use crate::trace::error::TraceError;
 use crate::trace::event::sample::SAMPLE_WORDS;
 use crate::trace::record::Record;
-use crate::trace::record_error::RecordError;
 
 /// The bytes of a record that was read from a ring.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl<const W: usize> RecordBytes<W> {
     /// # Errors
     /// See [`Record::decode`]. If a method of [`TraceRing`](crate::trace::TraceRing) pushed the record, decoding cannot
     /// fail.
-    pub fn decode(&self) -> Result<Record<'_>, RecordError> {
+    pub fn decode(&self) -> Result<Record<'_>, TraceError> {
         Record::decode(self.as_slice()).map(|(record, _)| record)
     }
 }

@@ -125,7 +125,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// # Examples
     /// ```
     /// use pmu_kprofile::PointerWidth;
-    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, RecordError, SwitchRing};
+    /// use pmu_kprofile::trace::{ContextSwitch, Event, Record, TraceError, SwitchRing};
     ///
     /// static RING: SwitchRing<64> = SwitchRing::new(); // of this processor
     ///
@@ -133,7 +133,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     /// assert!(RING.push(&Record::new(PointerWidth::Bits64, 1_000, switch)));
     /// let bytes = RING.drain().next().unwrap();
     /// assert_eq!(bytes.decode()?.event, Event::ContextSwitch(switch));
-    /// # Ok::<(), RecordError>(())
+    /// # Ok::<(), TraceError>(())
     /// ```
     pub fn push(&self, record: &Record<'_>) -> bool {
         let mut bytes = [[0; 8]; W];

@@ -5,10 +5,8 @@ use pmu_core::windows::Rules;
 
 use crate::object::callback::ProfileCallback;
 use crate::object::profile_object::ProfileObject;
+use crate::trace::extended::MAX_PMC_SOURCES;
 use crate::trace::switches::{Gate, SwitchTrace};
-
-/// `ETW_MAX_PROFILING_SOURCES`: maximum number of sources whose PMC interrupts can be traced at a time.
-pub const MAX_PMC_SOURCES: usize = 4;
 
 /// The profile objects with which a kernel traces interrupts. One object traces sampled profiles, which are the
 /// interrupts of `ProfileTime`. Four objects trace PMC interrupts, which are the interrupts of the configured sources.

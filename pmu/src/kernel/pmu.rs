@@ -5,7 +5,8 @@ use core::sync::atomic::AtomicBool;
 
 use pmu_core::profile::{AddedSlot, AddedSources};
 use pmu_core::{Snapshot, WriteOnce};
-use pmu_kprofile::{Mailbox, Profiles};
+use pmu_kprofile::Profiles;
+use pmu_kprofile::hardware::Mailbox;
 
 use crate::kernel::duties::Duties;
 use crate::kernel::of_processor::{Here, OfProcessor};

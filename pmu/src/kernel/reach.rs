@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu_core::CounterUnit;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
-use pmu_kprofile::{Affinity, ProfileError, Profiles, Remote, RemoteProcessors, SourceRequest};
+use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
+use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::of_processor::{Here, PmuSession};

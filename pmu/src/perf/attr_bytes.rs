@@ -1,9 +1,8 @@
 //! `perf_event_attr` as bytes, of every size: read and checked as in Linux' system call.
 
-use core::fmt;
-
 use crate::perf::attr_flags::AttrFlags;
 use crate::perf::attributes::PerfAttributes;
+use crate::perf::error::PerfError;
 use crate::perf::event_attr::PerfEventAttr;
 
 /// Flags beyond [`AttrFlags`] in the word at offset 40.
@@ -39,21 +38,21 @@ impl PerfEventAttr {
     /// `PERF_ATTR_SIZE_VER0`.
     ///
     /// ```
-    /// use pmu::perf::{AttrError, PerfEventAttr};
+    /// use pmu::perf::{PerfError, PerfEventAttr};
     /// let head = |size: u32| (u64::from(size) << 32).to_le_bytes();
     /// assert_eq!(PerfEventAttr::size_of(head(112)), Ok(112));
     /// assert_eq!(PerfEventAttr::size_of(head(0)), Ok(64));
-    /// assert_eq!(PerfEventAttr::size_of(head(63)), Err(AttrError::Size(63)));
+    /// assert_eq!(PerfEventAttr::size_of(head(63)), Err(PerfError::Size(63)));
     /// ```
     ///
     /// # Errors
-    /// [`Size`](AttrError::Size): the size is below 64 bytes, or above 4096 bytes.
-    pub const fn size_of(head: [u8; 8]) -> Result<usize, AttrError> {
+    /// [`Size`](PerfError::Size): the size is below 64 bytes, or above 4096 bytes.
+    pub const fn size_of(head: [u8; 8]) -> Result<usize, PerfError> {
         let size = (u64::from_le_bytes(head) >> 32) as u32;
         match size as usize {
             0 => Ok(Self::SIZES[0]),
             size if size >= Self::SIZES[0] && size <= Self::MAX_SIZE => Ok(size),
-            _ => Err(AttrError::Size(size)),
+            _ => Err(PerfError::Size(size)),
         }
     }
 
@@ -64,15 +63,18 @@ impl PerfEventAttr {
     /// structure.
     ///
     /// # Errors
-    /// The bytes are not a valid `perf_event_attr`: see [`AttrError`]. [`AttrError::errno`] returns the `errno` value
-    /// of Linux' system call for this error.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, AttrError> {
-        let head = bytes.first_chunk().ok_or(AttrError::Short { needed: 8 })?;
+    /// - [`Size`](PerfError::Size), [`Short`](PerfError::Short), [`LaterField`](PerfError::LaterField): the size is
+    ///   invalid, or does not fit the bytes.
+    /// - [`Flags`](PerfError::Flags), [`Reserved`](PerfError::Reserved), [`SampleType`](PerfError::SampleType),
+    ///   [`ReadFormat`](PerfError::ReadFormat): reserved bits are set.
+    /// - [`Period`](PerfError::Period): the period is too long.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, PerfError> {
+        let head = bytes.first_chunk().ok_or(PerfError::Short { needed: 8 })?;
         let size = Self::size_of(*head)?;
-        let given = bytes.get(..size).ok_or(AttrError::Short { needed: size })?;
+        let given = bytes.get(..size).ok_or(PerfError::Short { needed: size })?;
         let (known, beyond) = given.split_at_checked(Self::SIZE).unwrap_or((given, &[]));
         if let Some(place) = beyond.iter().position(|byte| *byte != 0) {
-            return Err(AttrError::Unknown { at: Self::SIZE + place });
+            return Err(PerfError::LaterField { at: Self::SIZE + place });
         }
         let mut all = [0; Self::SIZE];
         for (place, byte) in all.iter_mut().zip(known) {
@@ -119,21 +121,21 @@ impl PerfEventAttr {
     }
 
     /// Checks what Linux checks of every type of event.
-    fn check(&self, bytes: &[u8; Self::SIZE]) -> Result<(), AttrError> {
+    fn check(&self, bytes: &[u8; Self::SIZE]) -> Result<(), PerfError> {
         let flags = u64_at(bytes, 40) & RESERVED_FLAGS;
         let period = self.select.sample_period;
         if flags != 0 {
-            Err(AttrError::Flags(flags))
+            Err(PerfError::Flags(flags))
         } else if u32_at(bytes, 108) >> 16 != 0 {
-            Err(AttrError::Reserved { at: RESERVED_2 })
+            Err(PerfError::Reserved { at: RESERVED_2 })
         } else if self.aux_action >> 3 != 0 {
-            Err(AttrError::Reserved { at: AUX_ACTION })
+            Err(PerfError::Reserved { at: AUX_ACTION })
         } else if self.sample_type & RESERVED_SAMPLE_TYPE != 0 {
-            Err(AttrError::SampleType(self.sample_type & RESERVED_SAMPLE_TYPE))
+            Err(PerfError::SampleType(self.sample_type & RESERVED_SAMPLE_TYPE))
         } else if self.read_format & RESERVED_READ_FORMAT != 0 {
-            Err(AttrError::ReadFormat(self.read_format & RESERVED_READ_FORMAT))
+            Err(PerfError::ReadFormat(self.read_format & RESERVED_READ_FORMAT))
         } else if period >> 63 != 0 && !self.flags.contains(AttrFlags::FREQ) {
-            Err(AttrError::Period(period))
+            Err(PerfError::Period(period))
         } else {
             Ok(())
         }
@@ -198,67 +200,3 @@ fn u64_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u64 {
 fn u32_at(bytes: &[u8; PerfEventAttr::SIZE], at: usize) -> u32 {
     bytes.iter().skip(at).take(4).rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
-
-/// Reason why bytes are not a `perf_event_attr`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum AttrError {
-    /// The field `size` of the structure is below 64 bytes, the size of `PERF_ATTR_SIZE_VER0`, or above
-    /// [`PerfEventAttr::MAX_SIZE`]. The value is this field. As in Linux, the kernel then tells user mode the size that
-    /// the kernel supports: it writes [`PerfEventAttr::SIZE`] into the field `size` of user mode's structure.
-    Size(u32),
-    /// A byte beyond the latest version of `perf_event_attr` is not 0. As in Linux, the kernel then tells user mode the
-    /// size that the kernel supports: it writes [`PerfEventAttr::SIZE`] into the field `size` of user mode's structure.
-    Unknown {
-        /// Offset of the first nonzero byte beyond the latest version of `perf_event_attr`.
-        at: usize,
-    },
-    /// `bytes` is shorter than the structure's size field says.
-    Short {
-        /// Number of bytes that the structure's size field requires.
-        needed: usize,
-    },
-    /// Reserved flags are set. The value is these flags.
-    Flags(u64),
-    /// A reserved field is not 0.
-    Reserved {
-        /// Offset of the field in bytes.
-        at: usize,
-    },
-    /// `sample_type` has reserved bits. The value is these bits.
-    SampleType(u64),
-    /// `read_format` has reserved bits. The value is these bits.
-    ReadFormat(u64),
-    /// The period has bit 63 set. The value is the period.
-    Period(u64),
-}
-
-impl AttrError {
-    /// Returns the `errno` value of Linux' system call for this error, as a positive number: `E2BIG` (7), `EFAULT`
-    /// (14), `EINVAL` (22).
-    pub const fn errno(self) -> i32 {
-        match self {
-            Self::Size(_) | Self::Unknown { .. } => 7,
-            Self::Short { .. } => 14,
-            _ => 22,
-        }
-    }
-}
-
-impl fmt::Display for AttrError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size(size) => write!(f, "no perf_event_attr has {size} bytes"),
-            Self::Unknown { at } => write!(f, "a field at byte {at} is of a later version"),
-            Self::Short { needed } => write!(f, "{needed} bytes are needed"),
-            Self::Flags(flags) => write!(f, "flags {flags:#X} are reserved"),
-            Self::Reserved { at } => write!(f, "the field at byte {at} is reserved"),
-            Self::SampleType(bits) => write!(f, "bits {bits:#X} of sample_type are reserved"),
-            Self::ReadFormat(bits) => write!(f, "bits {bits:#X} of read_format are reserved"),
-            Self::Period(period) => write!(f, "the period {period} is too long"),
-        }
-    }
-}
-
-impl core::error::Error for AttrError {}

@@ -2,8 +2,6 @@
 //!
 //! Source: `perf_event_open(2)`, `branch_sample_type` and `PERF_SAMPLE_BRANCH_STACK`.
 
-use core::fmt;
-
 use pmu_core::branches::{Branch, BranchFilter, BranchKind, BranchKinds, BranchPath};
 
 use crate::perf::attributes::PerfAttributes;
@@ -34,32 +32,6 @@ pub struct BranchSamples {
     wanted: u64,
     filter: BranchFilter,
 }
-
-/// Reason why a value of `branch_sample_type` is invalid. For such a value, Linux returns `EINVAL`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub enum BranchSampleError {
-    /// `branch_sample_type` has undefined bits. The value is these bits.
-    UnknownBits(u64),
-    /// No kind of branches is selected.
-    NoKind,
-    /// A call stack is selected together with other kinds of branches.
-    CallStackWithKinds,
-}
-
-impl fmt::Display for BranchSampleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnknownBits(bits) => write!(f, "unknown bits {bits:#X} of branch_sample_type"),
-            Self::NoKind => f.write_str("branch_sample_type selects no kind of branches"),
-            Self::CallStackWithKinds => {
-                f.write_str("branch_sample_type selects a call stack and other branches")
-            }
-        }
-    }
-}
-
-impl core::error::Error for BranchSampleError {}
 
 impl BranchSamples {
     /// `PERF_SAMPLE_BRANCH_USER`: branches to user mode.
@@ -158,21 +130,23 @@ impl BranchSamples {
     /// branches of all privilege levels that `attributes` do not exclude.
     ///
     /// # Errors
-    /// `wanted` is a value for which Linux returns `EINVAL`.
-    pub fn of(wanted: u64, attributes: &PerfAttributes) -> Result<Self, BranchSampleError> {
+    /// - [`BranchBits`](PerfError::BranchBits): `wanted` has undefined bits.
+    /// - [`NoBranchKind`](PerfError::NoBranchKind): `wanted` selects no kind of branches.
+    /// - [`CallStackWithKinds`](PerfError::CallStackWithKinds): `wanted` selects a call stack and other branches.
+    pub fn of(wanted: u64, attributes: &PerfAttributes) -> Result<Self, PerfError> {
         let unknown = wanted & !((Self::COUNTERS << 1) - 1);
         if unknown != 0 {
-            return Err(BranchSampleError::UnknownBits(unknown));
+            return Err(PerfError::BranchBits(unknown));
         }
         let selects = |(bit, _): &&(u64, BranchKinds)| wanted & bit != 0;
         let selected = Self::KINDS.iter().filter(selects);
         let count = selected.clone().count();
         if count == 0 {
-            return Err(BranchSampleError::NoKind);
+            return Err(PerfError::NoBranchKind);
         }
         let is_stack = wanted & Self::CALL_STACK != 0;
         if is_stack && count > 1 {
-            return Err(BranchSampleError::CallStackWithKinds);
+            return Err(PerfError::CallStackWithKinds);
         }
         let kinds = selected.fold(BranchKinds::NONE, |kinds, (_, more)| kinds | *more);
         let levels = [Self::USER, Self::KERNEL].map(|bit| wanted & bit != 0);
@@ -255,7 +229,7 @@ const fn type_of(kind: BranchKind) -> u64 {
 /// let samples = BranchSamples::of(BranchSamples::ANY | BranchSamples::USER, &PerfAttributes::default())?;
 /// let branch = Branch { from: 0x1000, to: 0x2000, mispredicted: Some(true), ..Branch::default() };
 /// assert_eq!(samples.entry(&branch), Some(BranchEntry { from: 0x1000, to: 0x2000, flags: 1 }));
-/// # Ok::<(), pmu::perf::BranchSampleError>(())
+/// # Ok::<(), pmu::perf::PerfError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -285,12 +259,11 @@ impl PerfEventAttr {
     /// [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK).
     ///
     /// # Errors
-    /// [`Branches`](PerfError::Branches): `branch_sample_type` is invalid.
+    /// The errors of [`BranchSamples::of`].
     pub fn branches(&self) -> Result<Option<BranchSamples>, PerfError> {
         if self.sample_type & Self::SAMPLE_BRANCH_STACK == 0 {
             return Ok(None);
         }
-        let samples = BranchSamples::of(self.branch_sample_type, &self.select);
-        samples.map(Some).map_err(PerfError::Branches)
+        BranchSamples::of(self.branch_sample_type, &self.select).map(Some)
     }
 }

@@ -30,6 +30,8 @@ pub const fn errno(error: CounterError) -> i32 {
         NotPrecise(Reason::NoPeriod | Reason::NoLatency) => 22,
         NotPrecise(_) | BranchesUnsupported => 95,
         FreezeUnsupported | GuestModeUnsupported | NeedsCounterPair => 95,
+        // `CounterError` is `#[non_exhaustive]` in another crate, so the compiler does not ask for the number of a new
+        // error: add it here, unless it is EINVAL.
         _ => 22,
     }
 }

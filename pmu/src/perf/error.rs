@@ -1,15 +1,44 @@
-//! Reasons why attributes or texts are not events.
+//! Reasons why bytes are not attributes, and why attributes or texts are not events.
 
 use core::fmt;
 
-use crate::perf::branch_samples::BranchSampleError;
 use crate::perf::facility::Facility;
 
-/// Reason why a conversion between an event and perf's attributes failed, or why an event's text could not be parsed.
+/// Reason why bytes are not a `perf_event_attr`, why a conversion between an event and perf's attributes failed, or why
+/// an event's text could not be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
+    /// The field `size` of a `perf_event_attr` is below 64 bytes, the size of `PERF_ATTR_SIZE_VER0`, or above
+    /// [`PerfEventAttr::MAX_SIZE`](crate::perf::PerfEventAttr::MAX_SIZE). The value is this field. As in Linux, the
+    /// kernel then tells user mode the size that the kernel supports: it writes
+    /// [`PerfEventAttr::SIZE`](crate::perf::PerfEventAttr::SIZE) into the field `size` of user mode's structure.
+    Size(u32),
+    /// A byte beyond the latest version of `perf_event_attr` is not 0. As for [`Size`](Self::Size), the kernel then
+    /// writes the size that it supports.
+    LaterField {
+        /// Offset of the first nonzero byte beyond the latest version of `perf_event_attr`.
+        at: usize,
+    },
+    /// The bytes of a `perf_event_attr` are fewer than the structure's size field says.
+    Short {
+        /// Number of bytes that the structure's size field requires.
+        needed: usize,
+    },
+    /// Reserved flags of a `perf_event_attr` are set. The value is these flags.
+    Flags(u64),
+    /// A reserved field of a `perf_event_attr` is not 0.
+    Reserved {
+        /// Offset of the field in bytes.
+        at: usize,
+    },
+    /// `sample_type` has reserved bits. The value is these bits.
+    SampleType(u64),
+    /// `read_format` has reserved bits. The value is these bits.
+    ReadFormat(u64),
+    /// The period has bit 63 set. The value is the period.
+    Period(u64),
     /// The attributes' type is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
     /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The value is the type.
     Type(u32),
@@ -23,8 +52,12 @@ pub enum PerfError {
     NoExtraRegister(u64),
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     ExcludesAll,
-    /// The event's samples are to carry branches, and `branch_sample_type` is invalid. The value is the reason.
-    Branches(BranchSampleError),
+    /// `branch_sample_type` has undefined bits. The value is these bits.
+    BranchBits(u64),
+    /// `branch_sample_type` selects no kind of branches.
+    NoBranchKind,
+    /// `branch_sample_type` selects a call stack together with other kinds of branches.
+    CallStackWithKinds,
     /// The attributes need a facility in addition to a counter. The value is the facility.
     Facility(Facility),
     /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
@@ -64,7 +97,7 @@ pub enum PerfError {
 
 impl PerfError {
     /// Returns the `errno` value with which Linux' `perf_event_open` reports this error, as a positive number: `ENOENT`
-    /// (2), `EINVAL` (22), `EOPNOTSUPP` (95).
+    /// (2), `E2BIG` (7), `EFAULT` (14), `EINVAL` (22), `EOPNOTSUPP` (95).
     ///
     /// ```
     /// use pmu::perf::{Facility, PerfError};
@@ -74,8 +107,16 @@ impl PerfError {
     pub const fn errno(self) -> i32 {
         match self {
             Self::Type(_) | Self::NotOnProcessor { .. } | Self::Hardware(6..=8) => 2,
+            Self::Size(_) | Self::LaterField { .. } => 7,
+            Self::Short { .. } => 14,
+            Self::Flags(_) | Self::Reserved { .. } | Self::SampleType(_) | Self::ReadFormat(_) => {
+                22
+            }
+            Self::Period(_) | Self::Hardware(_) | Self::Bits(_) | Self::NoExtraRegister(_) => 22,
+            Self::BranchBits(_) | Self::NoBranchKind | Self::CallStackWithKinds => 22,
+            Self::ExcludesAll | Self::Extension(_) => 22,
+            Self::Modifier { .. } | Self::Term { .. } | Self::Value { .. } => 22,
             Self::Facility(_) | Self::Needs { .. } => 95,
-            _ => 22,
         }
     }
 }
@@ -83,6 +124,14 @@ impl PerfError {
 impl fmt::Display for PerfError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Size(size) => write!(f, "no perf_event_attr has {size} bytes"),
+            Self::LaterField { at } => write!(f, "a field at byte {at} is of a later version"),
+            Self::Short { needed } => write!(f, "{needed} bytes are needed"),
+            Self::Flags(flags) => write!(f, "flags {flags:#X} are reserved"),
+            Self::Reserved { at } => write!(f, "the field at byte {at} is reserved"),
+            Self::SampleType(bits) => write!(f, "bits {bits:#X} of sample_type are reserved"),
+            Self::ReadFormat(bits) => write!(f, "bits {bits:#X} of read_format are reserved"),
+            Self::Period(period) => write!(f, "the period {period} is too long"),
             Self::Type(type_) => write!(f, "events of type {type_} are not counters' events"),
             Self::Hardware(number) => write!(f, "hardware event {number} is not known"),
             Self::Bits(bits) => write!(f, "a raw configuration cannot have bits {bits:#X}"),
@@ -90,7 +139,11 @@ impl fmt::Display for PerfError {
                 write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
             }
             Self::ExcludesAll => f.write_str("everything is excluded from the event"),
-            Self::Branches(reason) => reason.fmt(f),
+            Self::BranchBits(bits) => write!(f, "unknown bits {bits:#X} of branch_sample_type"),
+            Self::NoBranchKind => f.write_str("branch_sample_type selects no kind of branches"),
+            Self::CallStackWithKinds => {
+                f.write_str("branch_sample_type selects a call stack and other branches")
+            }
             Self::Facility(facility) => write!(f, "there is no support for {facility}"),
             Self::Extension(number) => write!(f, "config{number} has no meaning for a counter"),
             Self::Needs { facility, at } => {

@@ -133,7 +133,7 @@ impl PerfEventAttr {
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].
-    /// - [`Branches`](PerfError::Branches): `branch_sample_type` is invalid.
+    /// - The errors of [`branches`](Self::branches).
     /// - [`Facility`](PerfError::Facility): the attributes ask for a facility that no event of a counter has, or
     ///   `precise_ip` is above 3.
     /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0.

@@ -116,8 +116,9 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
             bucket: None,
         }
     );
-    defmt::error!("{}", pmu_kprofile::KernelCaller);
-    let metric = pmu_events::SKYLAKE.metric(pmu_events::Metric::InstructionsPerCycle).unwrap();
+    defmt::error!("{}", pmu_kprofile::service::KernelCaller);
+    let metric =
+        pmu_events::SKYLAKE.metric(pmu_events::metric::Metric::InstructionsPerCycle).unwrap();
     let ratio = metric.ratio(|_| Some(3)).unwrap();
     defmt::error!("{}", ratio);
     let lines = decoded();

@@ -18,7 +18,8 @@ use pmu_core::{
     EventEntry, EventId, EventSelect, EventSource, EventTable, GenericEvent, GroupId, Platform,
     Snapshot,
 };
-use pmu_kprofile::{Affinity, Mailbox, ProfileHardware, Remote, RemoteProcessors, SourceRequest};
+use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
+use pmu_kprofile::{Affinity, ProfileHardware};
 
 use crate::machine::Apic;
 use crate::{SOURCES, stack};

@@ -14,10 +14,11 @@ use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
 use pmu_core::{CounterMemory, CounterSlot, Snapshot};
+use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
 };
-use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 use pmu_virt::{
     AllowAll, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed, FilterAction,
     FilterEntry, IntelConfiguration, Mode, PerformanceEntry, PmuState, Privilege, Read, VirtualPmu,

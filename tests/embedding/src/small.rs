@@ -14,7 +14,8 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::{CounterMemory, CounterSlot, Snapshot};
 use pmu_intel::Emon;
-use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_kprofile::hardware::ThisProcessor;
+use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
 static PROFILES: Profiles<64, 1> = Profiles::new();

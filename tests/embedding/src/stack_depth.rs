@@ -24,8 +24,9 @@ use pmu_core::{
     EventEntry, EventSelect, EventSource, EventTable, GenericEvent, Platform, Snapshot,
 };
 use pmu_intel::Emon;
+use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
-use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 
 const COUNTERS: usize = 8;
 /// Bytes of stack that an interrupt may take.

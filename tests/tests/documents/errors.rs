@@ -10,14 +10,13 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalLimits};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NotASource};
-use pmu_core::{CounterError, CounterSet, NoInterface, PlatformError, ServiceError};
-use pmu_events::{CoreType, MetricError, SKYLAKE};
+use pmu_core::{CounterError, CounterSet, EventsError, NoInterface, PlatformError, ServiceError};
+use pmu_events::metric::MetricError;
+use pmu_events::{CoreType, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
-use pmu_kprofile::compat::kprofile::LayoutError;
-use pmu_kprofile::compat::source_list::SourceListError;
+use pmu_kprofile::compat::LayoutError;
 use pmu_kprofile::compat::walk::{Reading, WalkError};
-use pmu_kprofile::object::bucket::BucketSizeError;
-use pmu_kprofile::trace::{RecordError, TraceError};
+use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, PointerWidth, ProfileError, Rules, WindowsVersion};
 use pmu_virt::{
     BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError,
@@ -120,6 +119,17 @@ fn errors_of_a_machine_and_of_events_name_number_and_place() {
         (&PerfError::Hardware(10), &["hardware event 10"]),
         (&PerfError::Bits(0x40_0000), &["0x400000"]),
         (&PerfError::ExcludesAll, &["excluded"]),
+        (&PerfError::Size(63), &["63 bytes"]),
+        (&PerfError::LaterField { at: 150 }, &["byte 150", "later"]),
+        (&PerfError::Short { needed: 72 }, &["72 bytes"]),
+        (&PerfError::Flags(1 << 40), &["flags", "0x10000000000"]),
+        (&PerfError::Reserved { at: 110 }, &["byte 110", "reserved"]),
+        (&PerfError::SampleType(1 << 25), &["sample_type", "0x2000000"]),
+        (&PerfError::ReadFormat(0x20), &["read_format", "0x20"]),
+        (&PerfError::Period(1 << 63), &["period", "9223372036854775808"]),
+        (&PerfError::BranchBits(1 << 20), &["branch_sample_type", "0x100000"]),
+        (&PerfError::NoBranchKind, &["branch_sample_type", "no kind"]),
+        (&PerfError::CallStackWithKinds, &["branch_sample_type", "call stack"]),
         (&PerfError::Term { at: 5 }, &["term", "byte 5"]),
         (&PerfError::Value { at: 6 }, &["value", "byte 6"]),
         (&CoreType::named("z80").unwrap_err(), &["core type"]),
@@ -149,6 +159,7 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
     say(&[
         (&CreateError::EmptyBuffer, &["buffer"]),
         (&CreateError::BucketSize { log2: 33 }, &["33"]),
+        (&CreateError::BucketSize { log2: 0 }, &["no bucket size"]),
         (&CreateError::BufferTooSmall { buckets: 7, counters: 5 }, &["7", "5"]),
         (&CreateError::RangeWraps, &["range"]),
         (&CreateError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
@@ -157,7 +168,6 @@ fn errors_of_profiles_name_processor_source_and_numbers() {
         (&CreateError::NotInVersion(rules(WindowsVersion::Vista)), &["Vista", "groups"]),
         (&CreateError::SegmentWithoutProcess, &["segment", "process"]),
         (&CreateError::NoCallbackObjects, &["callback"]),
-        (&BucketSizeError { log2: 34 }, &["34"]),
     ]);
     say(&[
         (&TraceError::NotTraced(0x2000_0400), &["0x20000400"]),
@@ -202,14 +212,14 @@ fn errors_of_foreign_bytes_name_place_and_value() {
         (&WalkError::<LayoutError>::TooLong, &["limit"]),
     ]);
     say(&[
-        (&RecordError::TooShort, &["cut off"]),
-        (&RecordError::TooMany(21), &["21", "more"]),
-        (&RecordError::NoRoom { needed: 48 }, &["room", "48"]),
-        (&RecordError::Marker(0xC014_0002), &["0xC0140002"]),
-        (&RecordError::Hook(0x0F30), &["0x0F30"]),
-        (&SourceListError::BufferTooSmall { needed: 1234 }, &["1234"]),
-        (&SourceListError::WrongClass(0x0E), &["0xE"]),
-        (&SourceListError::Malformed { offset: 0x38 }, &["0x38"]),
+        (&TraceError::TooShort, &["cut off"]),
+        (&TraceError::TooMany(21), &["21", "more"]),
+        (&TraceError::NoRoom { needed: 48 }, &["room", "48"]),
+        (&TraceError::Marker(0xC014_0002), &["0xC0140002"]),
+        (&TraceError::Hook(0x0F30), &["0x0F30"]),
+        (&LayoutError::BufferTooSmall { needed: 1234 }, &["1234"]),
+        (&LayoutError::WrongClass(0x0E), &["0xE"]),
+        (&LayoutError::Malformed { offset: 0x38 }, &["0x38"]),
     ]);
     say(&[
         (&ControlAreaError::AccessDenied, &["kernel mode"]),

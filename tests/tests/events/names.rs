@@ -7,7 +7,8 @@ use pmu_core::dump::CpuidDump;
 use pmu_core::msr::MsrAddress;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
-use pmu_events::{CoreType, EventError, Metric, MetricError, Precise, Processor, UnknownProcessor};
+use pmu_events::metric::{Metric, MetricError};
+use pmu_events::{CoreType, EventError, Precise, Processor, UnknownCoreType};
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../pmu-events/data").join(file)
@@ -177,11 +178,11 @@ fn an_unknown_model_and_a_core_that_cpuid_does_not_tell_are_typed_errors() {
     };
     let unknown = detect("GenuineIntel", 6, 0x0F, 11, 0).unwrap_err();
     let vendor = *b"GenuineIntel";
-    assert_eq!(unknown, UnknownProcessor::Model { vendor, family: 6, model: 0x0F, stepping: 11 });
+    assert_eq!(unknown, UnknownCoreType::Model { vendor, family: 6, model: 0x0F, stepping: 11 });
     assert!(detect("AuthenticAMD", 6, 0x5E, 3, 0).is_err(), "Intel's model of another vendor");
-    assert_eq!(detect("GenuineIntel", 6, 0x97, 2, 0).unwrap_err(), UnknownProcessor::Core(0));
+    assert_eq!(detect("GenuineIntel", 6, 0x97, 2, 0).unwrap_err(), UnknownCoreType::Core(0));
     let other = detect("GenuineIntel", 6, 0x97, 2, 0x2000_0003).unwrap_err();
-    assert_eq!(other, UnknownProcessor::Core(0x2000_0003));
+    assert_eq!(other, UnknownCoreType::Core(0x2000_0003));
     assert_eq!(other.to_string(), "no events are known of a hybrid's core 0x20000003");
     let skylake = detect("GenuineIntel", 6, 0x5E, 3, 0).unwrap();
     assert_eq!(format!("{skylake:?}"), "processor of skylake");

@@ -6,8 +6,7 @@ use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
 use pmu::core::{CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, NoInterface};
 use pmu::perf::{
-    AttrError, AttrFlags, Facility, Frequency, PERF_TYPE_RAW, PerfAttributes, PerfError,
-    PerfEventAttr,
+    AttrFlags, Facility, Frequency, PERF_TYPE_RAW, PerfAttributes, PerfError, PerfEventAttr,
 };
 use proptest::prelude::*;
 
@@ -211,7 +210,7 @@ fn every_published_size_is_read_with_the_fields_it_has() {
         assert_eq!(PerfEventAttr::from_bytes(&bytes[..size]), Ok(read));
         let needed = size;
         let short = PerfEventAttr::from_bytes(&bytes[..size - 1]);
-        assert_eq!(short, Err(AttrError::Short { needed }));
+        assert_eq!(short, Err(PerfError::Short { needed }));
     }
 }
 
@@ -229,33 +228,33 @@ fn sizes_and_reserved_fields_are_judged_as_linux_does() {
     assert_eq!(read(&of_size(65, 65)), Ok(none)); // between two versions
     assert_eq!(read(&of_size(4096, 4096)), Ok(none)); // a later version's, with zeros
     for size in [1, 8, 63, 4097, u32::MAX] {
-        assert_eq!(read(&of_size(size, 4096)), Err(AttrError::Size(size)));
-        assert_eq!(AttrError::Size(size).errno(), 7);
+        assert_eq!(read(&of_size(size, 4096)), Err(PerfError::Size(size)));
+        assert_eq!(PerfError::Size(size).errno(), 7);
     }
     for at in [144, 151, 4095] {
         let mut bytes = of_size(4096, 4096);
         bytes[at] = 1;
-        assert_eq!(read(&bytes), Err(AttrError::Unknown { at }));
-        assert_eq!(AttrError::Unknown { at }.errno(), 7);
+        assert_eq!(read(&bytes), Err(PerfError::LaterField { at }));
+        assert_eq!(PerfError::LaterField { at }.errno(), 7);
         // Beyond the caller's size nothing is looked at.
         bytes[4..8].copy_from_slice(&144_u32.to_le_bytes());
         assert_eq!(read(&bytes), Ok(none));
     }
     for length in 0..8 {
-        assert_eq!(read(&vec![0; length]), Err(AttrError::Short { needed: 8 }));
+        assert_eq!(read(&vec![0; length]), Err(PerfError::Short { needed: 8 }));
     }
-    assert_eq!(AttrError::Short { needed: 8 }.errno(), 14);
+    assert_eq!(PerfError::Short { needed: 8 }.errno(), 14);
 
     for (at, value, expected) in [
-        (45, 0x01, AttrError::Flags(1 << 40)),
-        (47, 0x80, AttrError::Flags(1 << 63)),
-        (27, 0x02, AttrError::SampleType(1 << 25)),
-        (32, 0x20, AttrError::ReadFormat(1 << 5)),
-        (110, 0x01, AttrError::Reserved { at: 110 }),
-        (111, 0x80, AttrError::Reserved { at: 110 }),
-        (116, 0x08, AttrError::Reserved { at: 116 }),
-        (119, 0x80, AttrError::Reserved { at: 116 }),
-        (23, 0x80, AttrError::Period(1 << 63)),
+        (45, 0x01, PerfError::Flags(1 << 40)),
+        (47, 0x80, PerfError::Flags(1 << 63)),
+        (27, 0x02, PerfError::SampleType(1 << 25)),
+        (32, 0x20, PerfError::ReadFormat(1 << 5)),
+        (110, 0x01, PerfError::Reserved { at: 110 }),
+        (111, 0x80, PerfError::Reserved { at: 110 }),
+        (116, 0x08, PerfError::Reserved { at: 116 }),
+        (119, 0x80, PerfError::Reserved { at: 116 }),
+        (23, 0x80, PerfError::Period(1 << 63)),
     ] {
         let mut bytes = of_size(144, 144);
         bytes[at] = value;

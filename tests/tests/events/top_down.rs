@@ -1,6 +1,7 @@
 //! Metrics of top-down levels 1 to 3 against the formulas as Linux has them, evaluated naively in floating point.
 
-use pmu_events::{CoreType, Metric};
+use pmu_events::CoreType;
+use pmu_events::metric::Metric;
 
 /// The formulas of Linux 6.12 (Intel's, TMA 4.8; Zen 4 and 5) and of Linux 7.2 (Zen 6), as they stand there, in
 /// `tools/perf/pmu-events/arch/x86`; but for perf's name of a hybrid's PMU.
@@ -357,7 +358,7 @@ fn an_event_of_a_metric_within_a_metric_is_named_once_and_asked_for() {
     let all_but = |lost: &'static str| move |name: &str| (name != lost).then_some(7);
     for name in names {
         let error = bound.ratio(all_but(name)).err();
-        assert_eq!(error, Some(pmu_events::MetricError::NotCounted(name)));
+        assert_eq!(error, Some(pmu_events::metric::MetricError::NotCounted(name)));
     }
 }
 

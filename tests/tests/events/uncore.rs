@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use pmu_events::{CoreEventError, CoreType, EventError, Uncore, UncoreEvent};
+use pmu_events::uncore::{Uncore, UncoreEvent};
+use pmu_events::{CoreType, EventError};
 
 /// Event numbers and unit masks of libpfm4, for the first of each kind of unit.
 const LIBPFM4: &str = include_str!("../../data/libpfm4_uncore.csv");
@@ -98,7 +99,7 @@ fn every_line_of_every_list_is_an_event_of_a_unit_of_linux() {
             // No counter of a core counts it.
             if core_type.event(event.name()).is_err() {
                 let error = core_type.event_or_uncore(event.name()).err();
-                assert!(matches!(error, Some(CoreEventError::Uncore(_))), "{event:?}: {error:?}");
+                assert!(matches!(error, Some(EventError::Uncore(_))), "{event:?}: {error:?}");
             }
         }
         events += all.len();
@@ -109,21 +110,12 @@ fn every_line_of_every_list_is_an_event_of_a_unit_of_linux() {
 #[test]
 fn a_name_of_no_unit_and_no_core_stays_unknown() {
     let zen = CoreType::named("zen5").unwrap();
-    assert_eq!(
-        zen.event_or_uncore("l3_no_such").err(),
-        Some(CoreEventError::Core(EventError::Unknown))
-    );
-    assert_eq!(
-        zen.event_or_uncore("l3 miss").err(),
-        Some(CoreEventError::Core(EventError::Character { at: 2 }))
-    );
+    assert_eq!(zen.event_or_uncore("l3_no_such").err(), Some(EventError::Unknown));
+    assert_eq!(zen.event_or_uncore("l3 miss").err(), Some(EventError::Character { at: 2 }));
     let error = zen.event_or_uncore("L3_LOOKUP_STATE.L3_MISS").err().unwrap();
     let told = "an event of amd_l3, an uncore unit: no counter of a core counts it";
     assert_eq!(error.to_string(), told);
     let bonnell = CoreType::named("bonnell").unwrap();
     assert!(Uncore::of(bonnell).is_none());
-    assert_eq!(
-        bonnell.event_or_uncore("umc_mem_clk").err(),
-        Some(CoreEventError::Core(EventError::Unknown))
-    );
+    assert_eq!(bonnell.event_or_uncore("umc_mem_clk").err(), Some(EventError::Unknown));
 }

@@ -1,7 +1,8 @@
 //! Bucket arithmetic, against walking a range bucket by bucket.
 
+use pmu_kprofile::CreateError;
 use pmu_kprofile::WindowsVersion::*;
-use pmu_kprofile::object::bucket::{Bucket, BucketSizeError};
+use pmu_kprofile::bucket::Bucket;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Profiles, Rules};
 use pmu_tests::kprofile::{self, Frame, Machine, VERSIONS, buffer, counts, request, x64, x86};
 use proptest::prelude::*;
@@ -39,7 +40,7 @@ fn a_bucket_has_4_bytes_to_2_gib_and_is_stored_as_a_shift_less_2() {
             }
             Err(error) => {
                 assert!(!(2..=31).contains(&log2));
-                assert_eq!(error, BucketSizeError { log2 });
+                assert_eq!(error, CreateError::BucketSize { log2 });
             }
         }
     }

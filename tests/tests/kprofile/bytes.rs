@@ -2,7 +2,8 @@
 
 use super::layouts::{distinctive, groups, kinds, members};
 use pmu_core::profile::KProfileSource;
-use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry, ObjectType, Role};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::kprofile::{KProfile, ListEntry, ObjectType, Role};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::{Affinity, PointerWidth};
 use pmu_tests::kprofile::{self, source};

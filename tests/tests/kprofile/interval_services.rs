@@ -4,10 +4,11 @@ use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus, ProfileInterface};
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::{Nt351, Vista, Windows8};
+use pmu_kprofile::service::{KernelCaller, UserCaller};
 use pmu_kprofile::trace::{
     CacheErrata, Event, IntervalHook, IntervalServices, Record, SourceInterval, TraceRing,
 };
-use pmu_kprofile::{KernelCaller, PointerWidth, Rules, UserCaller};
+use pmu_kprofile::{PointerWidth, Rules};
 use pmu_tests::kprofile::{VERSIONS, WIDTHS, leak, source};
 
 const TIME: KProfileSource = KProfileSource::TIME;

@@ -3,7 +3,8 @@
 use super::layouts::{Member, distinctive, groups, kinds, members};
 use pmu_kprofile::Rules;
 use pmu_kprofile::WindowsVersion::Nt351;
-use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ObjectType, Role};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::kprofile::{KProfile, ObjectType, Role};
 use pmu_kprofile::compat::layout::{Layout, Offsets};
 use pmu_tests::kprofile::{VERSIONS, WIDTHS, source};
 use pmu_tests::{Row, data};

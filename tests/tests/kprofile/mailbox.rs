@@ -9,9 +9,9 @@ use std::thread;
 use super::mailbox_machine::*;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::InterfaceError;
+use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{
-    Affinity, BasicProfile, Mailbox, ProfileError, ProfileHardware, ProfileObject, Profiles,
-    Remote, RemoteProcessors, SourceRequest,
+    Affinity, BasicProfile, ProfileError, ProfileHardware, ProfileObject, Profiles,
 };
 
 #[test]

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource};
-use pmu_kprofile::{Affinity, Mailbox, RemoteProcessors, SourceRequest};
+use pmu_kprofile::Affinity;
+use pmu_kprofile::hardware::{Mailbox, RemoteProcessors, SourceRequest};
 
 pub(crate) const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 

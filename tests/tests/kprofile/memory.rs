@@ -19,9 +19,8 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
 use pmu_core::{CounterMemory, CounterSlot, Platform, PlatformError};
 use pmu_intel::Emon;
-use pmu_kprofile::{
-    Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules, ThisProcessor,
-};
+use pmu_kprofile::hardware::ThisProcessor;
+use pmu_kprofile::{Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules};
 use pmu_tests::kprofile::{REFUSAL, buffer, leak, process, request, source};
 
 /// Bytes that an operation may use.

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu_core::frame::InterruptFrame;
 use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource};
+use pmu_core::windows::HalInterface;
 use pmu_kprofile::CreateError::{
     self, BucketSize, BufferTooSmall, EmptyBuffer, NoCallbackObjects, RangeWraps,
     SegmentWithoutProcess, UnsupportedSource,
@@ -11,9 +12,10 @@ use pmu_kprofile::CreateError::{
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::compat::kprofile::{KProfile, Role};
 use pmu_kprofile::compat::layout::Layout;
+use pmu_kprofile::hardware::AsOfVersion;
 use pmu_kprofile::{
-    Affinity, AsOfVersion, BasicProfile, HalInterface, PointerWidth, ProfileCallback,
-    ProfileHardware, ProfileObject, Profiles, Rules,
+    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
+    Profiles, Rules,
 };
 use pmu_tests::data;
 use pmu_tests::kprofile::{

@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::profile::{InterfaceError, KProfileSource, NtStatus};
-use pmu_kprofile::object::bucket::Bucket;
+use pmu_kprofile::bucket::Bucket;
+use pmu_kprofile::owned::{Handle, StoppingOwned};
 use pmu_kprofile::{
-    Affinity, BasicProfile, Handle, ListedProfile, ProfileError, ProfileHardware, ProfileObject,
-    Profiles, Rules, StoppingOwned,
+    Affinity, BasicProfile, ListedProfile, ProfileError, ProfileHardware, ProfileObject, Profiles,
+    Rules,
 };
 use pmu_tests::kprofile::{
     FAULT, Frame, Machine, Nothing, active, buffer, everywhere, leak, object, on, process,

@@ -3,10 +3,11 @@
 
 use pmu_core::profile::{KProfileSource, NotASource, NtStatus, ProfileInterface};
 use pmu_kprofile::WindowsVersion::*;
-use pmu_kprofile::{
-    Affinity, BasicProfile, CreateRequest, GroupAffinity, IntervalGuard, KernelCaller,
-    ProfileObject, RequestedAffinity, Rules, UserCaller, ValidRequest,
+use pmu_kprofile::hardware::IntervalGuard;
+use pmu_kprofile::service::{
+    CreateRequest, GroupAffinity, KernelCaller, RequestedAffinity, UserCaller, ValidRequest,
 };
+use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
 use pmu_tests::kprofile::{self, Machine, process, x64, x86};
 
 const KERNEL: u64 = 0xFFFF_8000_0000_0000;

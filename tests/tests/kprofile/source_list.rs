@@ -3,9 +3,8 @@
 use pmu_amd::Amd64;
 use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
 use pmu_intel::Emon;
-use pmu_kprofile::compat::source_list::{
-    SOURCE_LIST_CLASS, SourceListError, read_source_list, write_source_list,
-};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::kprofile::facts::{put, value};
 use pmu_tests::{Row, data};
 use proptest::prelude::*;
@@ -70,8 +69,8 @@ fn check_source_list<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
     for length in (0..200.min(needed)).chain(needed - 1..needed) {
         let mut small = query(length);
         let error = write_source_list(interface, &mut small).unwrap_err();
-        assert_eq!(error, SourceListError::BufferTooSmall { needed });
-        assert_eq!(error.status().value(), 0xC000_0023);
+        assert_eq!(error, LayoutError::BufferTooSmall { needed });
+        assert_eq!(error.status().unwrap().value(), 0xC000_0023);
         assert_eq!(small, query(length), "nothing is written");
     }
     for class in [0, 3, 0x0C, 0x0E, u32::MAX] {
@@ -79,14 +78,14 @@ fn check_source_list<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
         other[..4].copy_from_slice(&class.to_le_bytes());
         let before = other.clone();
         let error = write_source_list(interface, &mut other).unwrap_err();
-        assert_eq!(error, SourceListError::WrongClass(class));
-        assert_eq!((error.status().value(), other), (0xC000_0002, before));
+        assert_eq!(error, LayoutError::WrongClass(class));
+        assert_eq!((error.status().unwrap().value(), other), (0xC000_0002, before));
         // The class is all that is needed to see that it is another's.
         for length in [4, 8, needed - 1] {
             let mut short = query(length);
             short[..4].copy_from_slice(&class.to_le_bytes());
             let error = write_source_list(interface, &mut short).unwrap_err();
-            assert_eq!(error, SourceListError::WrongClass(class), "{length} bytes");
+            assert_eq!(error, LayoutError::WrongClass(class), "{length} bytes");
         }
     }
 }
@@ -117,9 +116,9 @@ fn a_malformed_entry_ends_the_list_with_an_error_that_says_where() {
     let link = |at: usize, next: u32| {
         move |bytes: &mut Vec<u8>| bytes[at..at + 4].copy_from_slice(&next.to_le_bytes())
     };
-    let malformed = |offset| Some(SourceListError::Malformed { offset });
+    let malformed = |offset| Some(LayoutError::Malformed { offset });
     assert_eq!(read(&|_| {}), (3, None));
-    assert_eq!(malformed(8).unwrap().status().value(), 0xC000_000D);
+    assert_eq!(malformed(8).unwrap().status().unwrap().value(), 0xC000_000D);
     let rest = (whole.len() - second) as u32;
     for next in [1, 7, 8, 0x17, 0x18, 0x19, rest + 1, rest + 8, 0x8000_0000, u32::MAX] {
         assert_eq!(read(&link(second, next)), (1, malformed(second)), "{next:#X}");
@@ -139,7 +138,7 @@ fn a_malformed_entry_ends_the_list_with_an_error_that_says_where() {
     assert_eq!(read_source_list(&whole[..8]).count(), 0);
     for length in (0..8).chain(9..8 + 0x1A) {
         let error = read_source_list(&whole[..length]).collect::<Vec<_>>();
-        assert_eq!(error, [Err(SourceListError::Malformed { offset: 8 })]);
+        assert_eq!(error, [Err(LayoutError::Malformed { offset: 8 })]);
     }
 }
 

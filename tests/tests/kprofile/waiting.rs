@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::profile::{InterfaceError, KProfileSource};
-use pmu_kprofile::object::bucket::Bucket;
+use pmu_kprofile::bucket::Bucket;
 use pmu_kprofile::{
     Affinity, BasicProfile, CreateError, DispatchOutcome, ProfileError, ProfileHardware,
     ProfileObject, Profiles, Rules,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::layouts::distinctive;
-use pmu_kprofile::compat::kprofile::{KProfile, LayoutError, ListEntry};
+use pmu_kprofile::compat::LayoutError;
+use pmu_kprofile::compat::kprofile::{KProfile, ListEntry};
 use pmu_kprofile::compat::layout::Layout;
 use pmu_kprofile::compat::walk::{MemoryReader, Reading, WalkError, walk};
 use proptest::prelude::*;

@@ -1,6 +1,7 @@
 //! The names of the parts, and their events on E-cores, are those of `pmu-events`.
 
-use pmu_events::{CoreType, Metric};
+use pmu_events::CoreType;
+use pmu_events::metric::Metric;
 use pmu_intel::topdown::TopDownPart;
 
 use crate::support::parts;

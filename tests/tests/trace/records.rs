@@ -7,9 +7,8 @@ use pmu_kprofile::trace::{
     COLLECTION_END_HOOK, COLLECTION_START_HOOK, CONTEXT_SWITCH_HOOK, ContextSwitch, CounterNames,
     Detail, EXECUTING_DPC, EXECUTING_ISR, Event, Extended, IntervalHook, MAX_CACHED_SAMPLES,
     MAX_PMC_VALUES, PEBS_INDEX_FLAG, PMC_CONFIG_HOOK, PMC_COUNT_MASK, PMC_INTERRUPT_HOOK, PRIORITY,
-    Record, RecordError, SAMPLED_PROFILE_CACHE_HOOK, SAMPLED_PROFILE_HOOK,
-    SAMPLED_PROFILE_NMI_HOOK, SET_INTERVAL_HOOK, STACK_WALK_HOOK, Sample, SampleCache,
-    SourceInterval, TraceRing,
+    Record, SAMPLED_PROFILE_CACHE_HOOK, SAMPLED_PROFILE_HOOK, SAMPLED_PROFILE_NMI_HOOK,
+    SET_INTERVAL_HOOK, STACK_WALK_HOOK, Sample, SampleCache, SourceInterval, TraceError, TraceRing,
 };
 use pmu_tests::kprofile::facts::{fact, put, unread, value};
 use proptest::prelude::*;
@@ -88,16 +87,16 @@ fn check(width: PointerWidth, event: Event<'_>, payload: &[u8]) {
         assert_eq!(Record::decode(&bytes), Ok((written.clone(), expected.len())));
         for room in 0..expected.len() {
             let mut small = vec![0xEE; room];
-            let no_room = RecordError::NoRoom { needed: expected.len() };
+            let no_room = TraceError::NoRoom { needed: expected.len() };
             assert_eq!(written.encode(&mut small), Err(no_room));
             assert_eq!(small, vec![0xEE; room], "nothing is written");
-            assert_eq!(Record::decode(&expected[..room]), Err(RecordError::TooShort));
+            assert_eq!(Record::decode(&expected[..room]), Err(TraceError::TooShort));
             // The size in the record counts: fewer bytes are another record, or none.
             let mut says_less = expected.clone();
             says_less[4..6].copy_from_slice(&(room as u16).to_le_bytes());
             assert!(
                 Record::decode(&says_less).is_ok_and(|(_, size)| size == room)
-                    || Record::decode(&says_less) == Err(RecordError::TooShort)
+                    || Record::decode(&says_less) == Err(TraceError::TooShort)
             );
         }
         // Members of a later version and unknown flags are kept.
@@ -182,12 +181,12 @@ fn check_caches() {
         }
         let mut small = [0; 16];
         let needed = 2 * size as usize;
-        let no_room = Err(RecordError::NoRoom { needed });
+        let no_room = Err(TraceError::NoRoom { needed });
         assert_eq!(SampleCache::new(width, &samples[..2], &mut small), no_room);
-        let hook = Err(RecordError::Hook(PMC_INTERRUPT_HOOK));
+        let hook = Err(TraceError::Hook(PMC_INTERRUPT_HOOK));
         assert_eq!(SampleCache::new(width, &[interrupt()], &mut small), hook);
         let many = vec![sampled(); 21];
-        assert_eq!(SampleCache::new(width, &many, &mut small), Err(RecordError::TooMany(21)));
+        assert_eq!(SampleCache::new(width, &many, &mut small), Err(TraceError::TooMany(21)));
     }
 }
 
@@ -240,7 +239,7 @@ fn check_counter_names() {
     assert!(names.names().map(|name| name.to_string()).eq(["Ab", "", "\u{1F600}"]));
     check(Bits64, names.into(), &bytes);
     check(Bits32, CounterNames::new(&[], &mut []).unwrap().into(), &[0; 4]);
-    let no_room = Err(RecordError::NoRoom { needed: 6 });
+    let no_room = Err(TraceError::NoRoom { needed: 6 });
     assert_eq!(CounterNames::new(&["Ab"], &mut [0; 5]), no_room);
     // One name fewer than the record says, and half a surrogate pair.
     let damaged = |at: usize, byte: u8| {
@@ -248,8 +247,8 @@ fn check_counter_names() {
         bytes[at] = byte;
         record(Bits64, PMC_CONFIG_HOOK, &Extended::default(), &bytes)
     };
-    assert_eq!(Record::decode(&damaged(0, 4)), Err(RecordError::TooShort));
-    assert_eq!(Record::decode(&damaged(3, 0xFF)), Err(RecordError::TooShort));
+    assert_eq!(Record::decode(&damaged(0, 4)), Err(TraceError::TooShort));
+    assert_eq!(Record::decode(&damaged(3, 0xFF)), Err(TraceError::TooShort));
     match Record::decode(&damaged(15, 0)).unwrap().0.event {
         Event::CounterNames(names) => {
             assert_eq!(names.names().nth(2).unwrap().to_string(), "\u{FFFD}");
@@ -345,7 +344,7 @@ fn another_marker_is_refused() {
         let mut bytes = whole.clone();
         bytes[at] = byte;
         let marker = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        assert_eq!(Record::decode(&bytes), Err(RecordError::Marker(marker)));
+        assert_eq!(Record::decode(&bytes), Err(TraceError::Marker(marker)));
     }
 }
 
@@ -358,7 +357,7 @@ fn a_record_of_64_kib_cannot_be() {
     let needed = 0x1_0000;
     assert_eq!(
         Record::new(Bits64, 0, event).encode(&mut bytes),
-        Err(RecordError::NoRoom { needed })
+        Err(TraceError::NoRoom { needed })
     );
     let event = Event::Other { hook: 1, payload: &payload[1..] };
     assert_eq!(Record::new(Bits64, 0, event).encode(&mut bytes), Ok(0xFFFF));

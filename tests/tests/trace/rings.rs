@@ -10,11 +10,12 @@ use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::{CounterMemory, CounterSlot};
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::Bits64;
+use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{
     CacheErrata, ContextSwitch, Extended, GroupMask, PERF_PMC_PROFILE, PERF_PROFILE, Record,
     Sample, TraceError, TraceRing,
 };
-use pmu_kprofile::{Affinity, ProfileCallback, ProfileObject, Rules, ThisProcessor};
+use pmu_kprofile::{Affinity, ProfileCallback, ProfileObject, Rules};
 use pmu_tests::kprofile::tracing::{Lists, SAMPLE, Tracing, frame, pmc, record_of, samples};
 use pmu_tests::kprofile::{Frame, Machine, leak, processor, source};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};

@@ -3,7 +3,7 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
-use crate::trace::record_error::RecordError;
+use crate::trace::error::TraceError;
 
 /// Hook id of a record of a context switch: `PERFINFO_LOG_TYPE_CONTEXTSWAP`.
 pub const CONTEXT_SWITCH_HOOK: u16 = 0x0524;
@@ -62,7 +62,7 @@ impl ContextSwitch {
         _: u16,
         _: PointerWidth,
         from: &mut Reader<'_>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         Ok(Self {
             new_thread: from.u32()?,
             old_thread: from.u32()?,

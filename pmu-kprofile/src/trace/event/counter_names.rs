@@ -3,7 +3,7 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Utf16, Writer};
-use crate::trace::record_error::RecordError;
+use crate::trace::error::TraceError;
 
 /// Hook id of a record with counter names: `PERFINFO_LOG_TYPE_PMC_CONFIG`.
 pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
@@ -13,13 +13,13 @@ pub const PMC_CONFIG_HOOK: u16 = 0x0F30;
 ///
 /// ```
 /// use pmu_kprofile::PointerWidth;
-/// use pmu_kprofile::trace::{CounterNames, Record, RecordError};
+/// use pmu_kprofile::trace::{CounterNames, Record, TraceError};
 /// let mut buffer = [0; 64];
 /// let names = CounterNames::new(&["TotalCycles", "CacheMisses"], &mut buffer)?;
 /// let record = Record::new(PointerWidth::Bits64, 0, names);
 /// let mut file = [0; 80];
 /// assert_eq!(record.encode(&mut file)?, 16 + 4 + 2 * 24);
-/// # Ok::<(), RecordError>(())
+/// # Ok::<(), TraceError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -36,14 +36,14 @@ impl<'b> CounterNames<'b> {
     /// name. A zero in a name ends the name.
     ///
     /// # Errors
-    /// [`NoRoom`](RecordError::NoRoom): the buffer is too small.
-    pub fn new(names: &[&str], buffer: &'b mut [u8]) -> Result<Self, RecordError> {
+    /// [`NoRoom`](TraceError::NoRoom): the buffer is too small.
+    pub fn new(names: &[&str], buffer: &'b mut [u8]) -> Result<Self, TraceError> {
         let mut writer = Writer::new(&mut *buffer);
         for name in names {
             writer.utf16(name.encode_utf16().take_while(|unit| *unit != 0));
         }
         let length = writer.length();
-        let names_in_utf16 = buffer.get(..length).ok_or(RecordError::NoRoom { needed: length })?;
+        let names_in_utf16 = buffer.get(..length).ok_or(TraceError::NoRoom { needed: length })?;
         Ok(Self { count: names.len() as u32, names: names_in_utf16 })
     }
 
@@ -66,11 +66,11 @@ impl<'b> CounterNames<'b> {
         _: u16,
         _: PointerWidth,
         from: &mut Reader<'b>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         let count = from.u32()?;
         let mut behind = from.clone();
         for _ in 0..count {
-            behind.utf16().ok_or(RecordError::TooShort)?;
+            behind.utf16().ok_or(TraceError::TooShort)?;
         }
         Ok(Self { count, names: from.bytes(from.len() - behind.len())? })
     }

@@ -3,9 +3,9 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
+use crate::trace::error::TraceError;
 use crate::trace::header::HEADER;
 use crate::trace::header::header_word;
-use crate::trace::record_error::RecordError;
 
 /// Hook id of a record of a sampled profile: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.
 pub const SAMPLED_PROFILE_HOOK: u16 = 0x0F2E;
@@ -143,7 +143,7 @@ impl Sample {
         hook: u16,
         width: PointerWidth,
         from: &mut Reader<'_>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         Ok(Self {
             pc: from.address(width)?,
             thread: from.u32()?,

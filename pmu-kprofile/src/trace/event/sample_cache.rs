@@ -3,8 +3,8 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
+use crate::trace::error::TraceError;
 use crate::trace::event::sample::{Hook, Sample};
-use crate::trace::record_error::RecordError;
 
 /// Hook id of a record with several sampled profiles: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_CACHE`.
 pub const SAMPLED_PROFILE_CACHE_HOOK: u16 = 0x0F37;
@@ -17,7 +17,7 @@ pub const MAX_CACHED_SAMPLES: usize = 20;
 /// # Examples
 /// ```
 /// use pmu_kprofile::PointerWidth;
-/// use pmu_kprofile::trace::{Detail, Record, RecordError, Sample, SampleCache};
+/// use pmu_kprofile::trace::{Detail, Record, TraceError, Sample, SampleCache};
 ///
 /// const WIDTH: PointerWidth = PointerWidth::Bits64;
 /// let detail = Detail::SampledProfile { count: 1, flags: 0, rank: 0 };
@@ -27,7 +27,7 @@ pub const MAX_CACHED_SAMPLES: usize = 20;
 /// assert!(cache.samples().eq(samples));
 /// let mut file = [0; 64];
 /// assert_eq!(Record::new(WIDTH, 0, cache).encode(&mut file)?, 16 + 8 + 2 * 16);
-/// # Ok::<(), RecordError>(())
+/// # Ok::<(), TraceError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -46,25 +46,25 @@ impl<'b> SampleCache<'b> {
     /// profile](Hook::SampledProfile).
     ///
     /// # Errors
-    /// - [`NoRoom`](RecordError::NoRoom): the buffer is too small.
-    /// - [`Hook`](RecordError::Hook): a sample is not a sampled profile.
-    /// - [`TooMany`](RecordError::TooMany): there are more than [`MAX_CACHED_SAMPLES`] samples.
+    /// - [`NoRoom`](TraceError::NoRoom): the buffer is too small.
+    /// - [`Hook`](TraceError::Hook): a sample is not a sampled profile.
+    /// - [`TooMany`](TraceError::TooMany): there are more than [`MAX_CACHED_SAMPLES`] samples.
     pub fn new(
         width: PointerWidth,
         samples: &[Sample],
         buffer: &'b mut [u8],
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         if samples.len() > MAX_CACHED_SAMPLES {
-            return Err(RecordError::TooMany(samples.len()));
+            return Err(TraceError::TooMany(samples.len()));
         }
         let of_sampled = |sample: &&Sample| sample.detail.hook() != Hook::SampledProfile;
         if let Some(other) = samples.iter().find(of_sampled) {
-            return Err(RecordError::Hook(other.hook()));
+            return Err(TraceError::Hook(other.hook()));
         }
         let mut writer = Writer::new(&mut *buffer);
         samples.iter().for_each(|sample| sample.encode(width, &mut writer));
         let length = writer.length();
-        let bytes = buffer.get(..length).ok_or(RecordError::NoRoom { needed: length })?;
+        let bytes = buffer.get(..length).ok_or(TraceError::NoRoom { needed: length })?;
         Ok(Self { width, count: samples.len() as u32, padding: 0, samples: bytes })
     }
 
@@ -95,11 +95,11 @@ impl<'b> SampleCache<'b> {
         _: u16,
         width: PointerWidth,
         from: &mut Reader<'b>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         let count = from.u32()?;
         let padding = if width == PointerWidth::Bits64 { from.u32()? } else { 0 };
         let size = (count as usize).checked_mul(Sample::size(width));
-        let samples = from.bytes(size.ok_or(RecordError::TooShort)?)?;
+        let samples = from.bytes(size.ok_or(TraceError::TooShort)?)?;
         Ok(Self { width, count, padding, samples })
     }
 }

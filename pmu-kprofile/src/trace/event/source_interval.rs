@@ -3,7 +3,7 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Utf16, Writer};
-use crate::trace::record_error::RecordError;
+use crate::trace::error::TraceError;
 
 /// Hook id of the record that Windows writes when a source's interval is set:
 /// `PERFINFO_LOG_TYPE_SAMPLED_PROFILE_SET_INTERVAL`.
@@ -68,7 +68,7 @@ impl<'b> SourceInterval<'b> {
         hook: u16,
         _: PointerWidth,
         from: &mut Reader<'b>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         Ok(Self {
             hook: match hook {
                 COLLECTION_START_HOOK => IntervalHook::CollectionStart,

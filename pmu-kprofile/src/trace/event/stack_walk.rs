@@ -11,8 +11,8 @@ use pmu_core::windows::PointerWidth;
 
 use crate::sync::AtomicU64;
 use crate::trace::bytes::{Reader, Writer};
+use crate::trace::error::TraceError;
 use crate::trace::header::header_word;
-use crate::trace::record_error::RecordError;
 
 /// Maximum number of return addresses that this crate writes in one call chain.
 pub const MAX_RETURN_ADDRESSES: usize = 32;
@@ -76,7 +76,7 @@ impl<'b> StackWalk<'b> {
         _: u16,
         width: PointerWidth,
         from: &mut Reader<'b>,
-    ) -> Result<Self, RecordError> {
+    ) -> Result<Self, TraceError> {
         Ok(Self {
             event_timestamp: from.u64()?,
             process: from.u32()?,

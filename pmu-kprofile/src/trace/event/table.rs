@@ -3,6 +3,7 @@
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::bytes::{Reader, Writer};
+use crate::trace::error::TraceError;
 use crate::trace::event::context_switch::{CONTEXT_SWITCH_HOOK, ContextSwitch};
 use crate::trace::event::counter_names::{CounterNames, PMC_CONFIG_HOOK};
 use crate::trace::event::sample::{PMC_INTERRUPT_HOOK, SAMPLED_PROFILE_HOOK, Sample};
@@ -11,7 +12,6 @@ use crate::trace::event::source_interval::{
     COLLECTION_END_HOOK, COLLECTION_START_HOOK, SET_INTERVAL_HOOK, SourceInterval,
 };
 use crate::trace::event::stack_walk::{STACK_WALK_HOOK, StackWalk};
-use crate::trace::record_error::RecordError;
 
 /// Defines the enum of events; `hook`, `encode` and `decode` of each event's type write and read it.
 macro_rules! events {
@@ -86,7 +86,7 @@ macro_rules! events {
                 hook: u16,
                 width: PointerWidth,
                 from: &mut Reader<'b>,
-            ) -> Result<Self, RecordError> {
+            ) -> Result<Self, TraceError> {
                 match hook {
                     $($($hook)|+ => $name::decode(hook, width, from).map(Self::$name),)*
                     _ => Ok(Self::Other { hook, payload: from.bytes(from.len())? }),

@@ -8,8 +8,9 @@ use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface, Report, WithOpenedEvents};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::{CounterMemory, CounterSlot, EventTable};
+use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
-use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules, ThisProcessor};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 use pmu_nmi_tests::steps::{self, Event, Moment, step_through};
 use pmu_nmi_tests::{Frame, INTERVAL, Kind, Machine, SOURCES, amd, intel};
 

@@ -1,4 +1,4 @@
-//! The error of configuring tracing.
+//! The error of trace records and of tracing.
 
 use core::fmt;
 
@@ -6,9 +6,10 @@ use pmu_core::profile::{KProfileSource, NtStatus};
 
 use crate::registry::error::ProfileError;
 use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
-use crate::trace::trace_objects::MAX_PMC_SOURCES;
+use crate::trace::extended::MAX_PMC_SOURCES;
 
-/// Reason why tracing was not configured, started or stopped.
+/// Reason why bytes are not a trace record, why a record could not be encoded, or why tracing was not configured,
+/// started or stopped.
 ///
 /// If an object cannot be stopped because of a [`Hardware`](ProfileError::Hardware) error, the requested change of
 /// tracing is still made. After any other error, tracing is unchanged.
@@ -16,6 +17,20 @@ use crate::trace::trace_objects::MAX_PMC_SOURCES;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum TraceError {
+    /// There are fewer bytes than the length in the record's header, or the record is too short for the members of its
+    /// event.
+    TooShort,
+    /// The marker in the record's header is this number, not the marker of a performance record.
+    Marker(u32),
+    /// The hook id of the record is this number, not the hook id of the expected event.
+    Hook(u16),
+    /// The record would have this number of elements, which is more than a record can have.
+    TooMany(usize),
+    /// The buffer is too small for the record.
+    NoRoom {
+        /// Number of bytes needed. A record has at most 0xFFFF bytes. If `needed` is higher, no buffer is large enough.
+        needed: usize,
+    },
     /// This version of Windows does not trace the events of this flag. [`PERF_PROFILE`](crate::trace::PERF_PROFILE)
     /// needs Windows XP or later. [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) needs Windows 8 or later.
     NotTraced(u32),
@@ -53,7 +68,13 @@ impl TraceError {
             Self::NotTraced(_) | Self::UnsupportedSource(_) | Self::NoPebsIndex => {
                 Some(NtStatus::NOT_SUPPORTED)
             }
-            Self::Busy | Self::NotConfigured => None,
+            Self::TooShort
+            | Self::Marker(_)
+            | Self::Hook(_)
+            | Self::TooMany(_)
+            | Self::NoRoom { .. }
+            | Self::Busy
+            | Self::NotConfigured => None,
             Self::Profile(error) => error.status(),
         }
     }
@@ -62,6 +83,11 @@ impl TraceError {
 impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooShort => f.write_str("the record is cut off"),
+            Self::Marker(marker) => write!(f, "marker {marker:#010X} is no performance record's"),
+            Self::Hook(hook) => write!(f, "hook {hook:#06X} is another event's"),
+            Self::TooMany(count) => write!(f, "{count} are more than a record can have"),
+            Self::NoRoom { needed } => write!(f, "there is no room for {needed} bytes"),
             Self::NotTraced(flag) => write!(f, "this version does not trace {flag:#010X}"),
             Self::NoSource => f.write_str("no source is given"),
             Self::TooManySources(n) => write!(f, "{n} sources; at most {MAX_PMC_SOURCES} can be"),
