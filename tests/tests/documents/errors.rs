@@ -4,7 +4,6 @@ use core::error::Error;
 
 use pmu::perf::PerfError;
 use pmu::{Busy, InvalidVector};
-use pmu_core::EventsError;
 use pmu_core::dump::DumpError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalLimits};
