@@ -8,6 +8,7 @@ use pmu_core::{CounterError, EventsError, NoFacility};
 use pmu_kprofile::{CreateError, ProfileError};
 
 use crate::per_processor::Busy;
+use crate::perf::errno;
 
 /// Reason why an operation of [`Pmu`](crate::Pmu) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,34 @@ pub enum PmuError {
     Branches(BranchError),
     /// The processor has no precise records that it can use, or does not divide issue slots.
     Facility(NoFacility),
+}
+
+impl PmuError {
+    /// Returns the `errno` value with which Linux' `perf_event_open` and `ioctl` refuse the operation, as a positive
+    /// number: that of [`perf::errno`](crate::perf::errno()) for an error of the counters; `ENODEV` (19) for a
+    /// processor that is not up; `EBUSY` (16) for a session that is in use or suspended; `EOPNOTSUPP` (95) for hardware
+    /// that the processor lacks; otherwise `EINVAL` (22).
+    ///
+    /// Source: `perf_event_open(2)`, "Errors".
+    ///
+    /// ```
+    /// # use pmu::PmuError;
+    /// # use pmu::core::CounterError;
+    /// assert_eq!(PmuError::NotUp.errno(), 19);
+    /// assert_eq!(PmuError::from(CounterError::NoCounterForEvent).errno(), 22);
+    /// ```
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Counters(reason) | Self::Interface(InterfaceError::Counters(reason)) => {
+                errno(*reason)
+            }
+            Self::Events(error) => errno(error.reason),
+            Self::NotUp => 19,
+            Self::Suspended | Self::IsUp | Self::Session(_) => 16,
+            Self::Branches(_) | Self::Facility(_) => 95,
+            Self::OtherProcessor(_) | Self::Interface(_) | Self::Create(_) | Self::Profile(_) => 22,
+        }
+    }
 }
 
 macro_rules! from {

@@ -4,18 +4,16 @@
 use core::cell::RefCell;
 
 use pmu::core::frame::InterruptFrame;
-use pmu::core::profile::InterfaceError;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{CounterError, Event, EventCount, GroupId};
-use pmu::perf::{PerfEventAttr, errno};
+use pmu::core::{CounterUnit, Event, EventCount, EventsError, GroupId};
+use pmu::perf::PerfEventAttr;
 use pmu::{
     BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuError, PmuEvent, PmuSample,
-    PreciseRecords, TopDownParts,
+    PmuSession, PreciseRecords, TopDownParts,
 };
 
 /// Linux' error numbers.
 pub(crate) const EOPNOTSUPP: i32 = 95;
-const EBUSY: i32 = 16;
 
 /// The hardware beside the counters of one processor, of any vendor.
 pub(crate) type Everything =
@@ -61,41 +59,45 @@ impl<K: Kernel> Perf<K> {
 
     /// Opens an event of the processor that the kernel made itself.
     pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
-        let event = self.pmu.open(event).map_err(number)?;
+        let event = self.pmu.open(event).map_err(|error| error.errno())?;
         let enabled = self.pmu.enable(event).or_else(|error| self.pmu.close(event).and(Err(error)));
-        enabled.map(|()| event).map_err(number)
+        enabled.map(|()| event).map_err(|error| error.errno())
     }
 
     /// Opens the slots of the processor and the parts in which they go, as a group.
     pub(crate) fn open_slots(&'static self) -> Result<GroupId, i32> {
-        let parts = self.pmu.top_down(K::this_processor()).map_err(|_| EOPNOTSUPP)?;
-        done(self.pmu.with(|session, unit| {
+        let parts = self.pmu.top_down(K::this_processor()).map_err(|error| error.errno())?;
+        self.with(|session, unit| {
             let counters = session.counters_mut();
             let events = parts.events(counters.counters().usable).each(Event::rotating);
-            let group = counters.open_group(unit, &events).map_err(|error| error.reason)?;
+            let group = counters.open_group(unit, &events)?;
             let started = counters.start_group(group, K::now());
             if started.is_err() {
-                counters.close_group(group, K::now()).map_err(|error| error.reason)?;
+                counters.close_group(group, K::now())?;
             }
-            started.map(|()| group).map_err(|error| error.reason)
-        }))
+            started.map(|()| group)
+        })
     }
 
     /// Returns the number of slots, and the number of each part.
     pub(crate) fn read_slots(&'static self, group: GroupId) -> Result<Vec<u64>, i32> {
-        done(self.pmu.with(|session, _| {
+        self.with(|session, _| {
             let mut counts = [EventCount::default(); 9];
-            let read = session.counters_mut().read_group(group, K::now(), &mut counts);
-            let read = read.map_err(|error| error.reason)?;
+            let read = session.counters_mut().read_group(group, K::now(), &mut counts)?;
             Ok(counts[..read].iter().map(|count| count.value).collect())
-        }))
+        })
     }
 
     pub(crate) fn close_slots(&'static self, group: GroupId) -> Result<(), i32> {
-        done(self.pmu.with(|session, _| {
-            let closed = session.counters_mut().close_group(group, K::now());
-            closed.map_err(|error| error.reason)
-        }))
+        self.with(|session, _| session.counters_mut().close_group(group, K::now()))
+    }
+
+    fn with<R>(
+        &'static self,
+        act: impl FnOnce(&mut PmuSession<K>, &CounterUnit) -> Result<R, EventsError>,
+    ) -> Result<R, i32> {
+        let done = self.pmu.with(act).and_then(|done| done.map_err(PmuError::from));
+        done.map_err(|error| error.errno())
     }
 
     /// Opens an event of a task.
@@ -106,34 +108,34 @@ impl<K: Kernel> Perf<K> {
         tag: u64,
     ) -> Result<(), i32> {
         let event = self.event(attr, tag)?;
-        task.push(self.pmu.thread_event(&event).map_err(number)?);
+        task.push(self.pmu.thread_event(&event).map_err(|error| error.errno())?);
         Ok(())
     }
 
     /// Switches the processor from a task's events to another's. If one fails, the others are switched.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<(), i32> {
-        self.pmu.switch(from, to, |sample| self.push(&sample, 0)).map_err(number)
+        self.pmu.switch(from, to, |sample| self.push(&sample, 0)).map_err(|error| error.errno())
     }
 
     pub(crate) fn read(&'static self, event: PmuEvent) -> Result<EventCount, i32> {
-        self.pmu.read(event).map_err(number)
+        self.pmu.read(event).map_err(|error| error.errno())
     }
 
     pub(crate) fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<(), i32> {
-        self.pmu.set_period(event, period, |_| ()).map_err(number)
+        self.pmu.set_period(event, period, |_| ()).map_err(|error| error.errno())
     }
 
     pub(crate) fn close(&'static self, event: PmuEvent) -> Result<(), i32> {
-        self.pmu.close(event).map_err(number)
+        self.pmu.close(event).map_err(|error| error.errno())
     }
 
     pub(crate) fn tick(&'static self) -> Result<(), i32> {
-        self.pmu.tick().map_err(number)
+        self.pmu.tick().map_err(|error| error.errno())
     }
 
     /// Runs a guest, which finds nothing of the host's.
     pub(crate) fn run_guest(&'static self, guest: impl FnOnce()) -> Result<(), i32> {
-        self.pmu.lend(|sample| self.push(&sample, 0), |_| guest()).map_err(number)
+        self.pmu.lend(|sample| self.push(&sample, 0), |_| guest()).map_err(|error| error.errno())
     }
 
     /// Handles the performance interrupt.
@@ -156,19 +158,4 @@ impl<K: Kernel> Perf<K> {
     pub(crate) fn drain(&self) -> Vec<Record> {
         self.ring.take()
     }
-}
-
-/// Returns Linux' error number of an operation.
-fn number(error: PmuError) -> i32 {
-    match error {
-        PmuError::Counters(reason) | PmuError::Interface(InterfaceError::Counters(reason)) => {
-            errno(reason)
-        }
-        PmuError::Events(error) => errno(error.reason),
-        _ => EBUSY,
-    }
-}
-
-fn done<T>(done: Result<Result<T, CounterError>, PmuError>) -> Result<T, i32> {
-    done.map_err(number)?.map_err(errno)
 }
