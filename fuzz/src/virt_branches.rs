@@ -12,7 +12,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());
     let (configuration, branches, _) = naive::program::processor(words);
-    let mut records = pmu_virt::VirtualBranches::new(&configuration, branches).unwrap();
+    let mut records = pmu_virt::branches::VirtualBranches::new(&configuration, branches).unwrap();
     let mut saved = records.to_bytes();
     let mut rest = input;
     for byte in &mut saved[16..] {

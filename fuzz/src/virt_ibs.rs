@@ -12,7 +12,7 @@ mod naive;
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let configuration = naive::processor([(); 4].map(|()| input.u8()));
-    let mut ibs = pmu_virt::VirtualIbs::new(configuration);
+    let mut ibs = pmu_virt::ibs::VirtualIbs::new(configuration);
     let mut saved = ibs.to_bytes();
     let mut rest = input;
     for byte in &mut saved[13..] {

@@ -16,7 +16,7 @@ pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let words = [(); 4].map(|()| input.u8());
     let (configuration, precise, ..) = naive::registers::processor(words);
-    let mut records = pmu_virt::VirtualPrecise::new(&configuration, precise).unwrap();
+    let mut records = pmu_virt::precise::VirtualPrecise::new(&configuration, precise).unwrap();
     let mut saved = records.to_bytes();
     let mut rest = input;
     for byte in &mut saved[HEADER..] {

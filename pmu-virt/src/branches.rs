@@ -1,14 +1,17 @@
 //! Branch records of one virtual processor: Intel's architectural and legacy last-branch records, and AMD's LBR
-//! version 2. The embedder feeds the branches.
-//!
-//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses.
+//! version 2. The embedder feeds the branches to [`VirtualBranches`].
+
+// This module uses the module `pmu` and the modules that `pmu` uses.
 
 pub(crate) mod configuration;
 pub(crate) mod cpuid;
-pub(crate) mod error;
 pub(crate) mod fed;
 pub(crate) mod format;
 pub(crate) mod msr;
 pub(crate) mod record;
 pub(crate) mod registers;
 pub(crate) mod virtual_branches;
+
+pub use configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
+pub use fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+pub use virtual_branches::VirtualBranches;

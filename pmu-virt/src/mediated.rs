@@ -1,9 +1,8 @@
 //! Mediated PMU: loads a guest's state onto the host's counters before the guest runs, and saves the state afterward.
 //! Read first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
-//!
-//! Uses [`pmu`](crate::pmu) and the modules that `pmu` uses. Does not use [`mock`](crate::mock) and
-//! [`bytes`](crate::bytes).
+
+// This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mock` and `bytes`.
 
 pub(crate) mod access;
 pub(crate) mod disarm;
@@ -15,3 +14,8 @@ pub(crate) mod loaded;
 pub(crate) mod put;
 pub(crate) mod registers;
 pub(crate) mod selects;
+
+pub use error::MediationError;
+pub use host_counters::HostCounters;
+pub use interrupts::GuestInterrupts;
+pub use loaded::{Loaded, Put};

@@ -5,11 +5,13 @@
 pub(crate) mod access;
 pub(crate) mod advance;
 pub(crate) mod facility;
+pub(crate) mod judge;
 pub(crate) mod load_number;
 pub(crate) mod msr;
 pub(crate) mod next_overflow;
 pub(crate) mod pmi;
 pub(crate) mod rdpmc;
+pub(crate) mod rows;
 pub(crate) mod running;
 pub(crate) mod state;
 pub(crate) mod state_error;

@@ -1,16 +1,16 @@
 //! Intel's precise records of one virtual processor: PEBS in the Debug Store, architectural PEBS, and the branch trace
-//! store. The embedder feeds the instructions and the branches, and provides access to the guest's memory.
-//!
-//! Uses [`branches`](crate::branches), [`pmu`](crate::pmu) and the modules that these use.
+//! store. The embedder feeds the instructions and the branches to [`VirtualPrecise`], and provides access to the
+//! guest's memory.
 //!
 //! Read first: SDM vol. 3B, "Processor Event Based Sampling (PEBS)" and "Branch Trace Store (BTS)".
+
+// This module uses the modules `branches` and `pmu`, and the modules that these use.
 
 pub(crate) mod adaptive;
 pub(crate) mod architectural;
 pub(crate) mod area;
 pub(crate) mod configuration;
 pub(crate) mod cpuid;
-pub(crate) mod error;
 pub(crate) mod fed;
 pub(crate) mod fixed;
 pub(crate) mod memory;
@@ -20,3 +20,11 @@ pub(crate) mod registers;
 pub(crate) mod store;
 pub(crate) mod trace;
 pub(crate) mod virtual_precise;
+
+pub use configuration::{
+    ArchitecturalRecords, DebugStoreRecords, PreciseConfiguration, PreciseRecords,
+};
+pub use fed::{FedRecord, FedRegisters, FedVectors};
+pub use memory::{GuestFault, GuestMemory};
+pub use record::Recorded;
+pub use virtual_precise::VirtualPrecise;

@@ -199,10 +199,8 @@ impl Machine {
     /// use pmu::core::profile::KProfileSource;
     /// use pmu::core::registers::MAX_COUNTERS;
     /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{
-    /// #     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, Privilege,
-    /// #     VirtualBranches, VirtualPmu,
-    /// # };
+    /// # use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;

@@ -1,8 +1,8 @@
 //! Configuration of a guest's branch records.
 
-use crate::branches::error::BranchConfigurationError;
 use crate::configuration::amd::AmdCounters;
 use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
 
 /// Most records of a processor.
 pub(crate) const MAX_RECORDS: usize = 32;
@@ -10,7 +10,8 @@ pub(crate) const MAX_RECORDS: usize = 32;
 /// Configuration of the branch records that a guest sees. The [`Configuration`] of the guest's PMU is separate.
 ///
 /// ```
-/// use pmu_virt::{BranchConfiguration, Configuration, IntelConfiguration, VirtualBranches};
+/// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+/// use pmu_virt::{Configuration, IntelConfiguration};
 /// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// assert!(VirtualBranches::new(&fifth, BranchConfiguration::ARCHITECTURAL).is_ok());
 /// // Before leaf 0x1C the format is in IA32_PERF_CAPABILITIES: Skylake's.
@@ -96,7 +97,7 @@ impl BranchConfiguration {
     /// unchanged.
     ///
     /// ```
-    /// use pmu_virt::BranchConfiguration;
+    /// use pmu_virt::branches::BranchConfiguration;
     /// let untimed = BranchConfiguration::ARCHITECTURAL.with_architectural(|branches| branches.cycles = false);
     /// assert_ne!(untimed, BranchConfiguration::ARCHITECTURAL);
     /// ```
@@ -126,35 +127,32 @@ impl BranchConfiguration {
         }
     }
 
-    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), BranchConfigurationError> {
-        use BranchConfigurationError as E;
-        match (self, pmu) {
-            (Self::Architectural(branches), Configuration::Intel(intel)) => {
-                if intel.version < 4 {
-                    return Err(E::Version(intel.version));
+    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), ConfigurationError> {
+        use ConfigurationError as E;
+        Err(match (*self, pmu) {
+            (Self::Architectural(branches), Configuration::Intel(intel)) => match branches {
+                _ if intel.version < 4 => E::BranchVersion(intel.version),
+                ArchitecturalBranches { depths: depths @ (0 | 0x10..), .. } => {
+                    E::BranchDepth(depths)
                 }
-                if branches.depths == 0 || branches.depths > 0b1111 {
-                    return Err(E::Depth(branches.depths));
+                ArchitecturalBranches {
+                    call_stack: true, privilege_filter, kind_filter, ..
+                } if !(privilege_filter && kind_filter) => E::CallStackWithoutFilters,
+                ArchitecturalBranches { counters, .. }
+                    if counters & !(intel.general & 0b1111) != 0 =>
+                {
+                    E::LoggedCounters(counters)
                 }
-                if branches.call_stack && !(branches.privilege_filter && branches.kind_filter) {
-                    return Err(E::CallStackWithoutFilters);
-                }
-                if branches.counters & !(intel.general & 0b1111) != 0 {
-                    return Err(E::Counters(branches.counters));
-                }
-            }
-            (Self::Legacy { format: 3..=7 }, Configuration::Intel(_)) => {}
-            (Self::Legacy { format }, Configuration::Intel(_)) => return Err(E::Format(*format)),
-            (Self::Amd(branches), Configuration::Amd(amd)) => {
-                if !matches!(amd.counters, AmdCounters::PerfMonV2 { .. }) {
-                    return Err(E::NoPerfMonV2);
-                }
-                if branches.depth == 0 || branches.depth > 16 {
-                    return Err(E::Depth(branches.depth));
-                }
-            }
-            _ => return Err(E::OtherVendor),
-        }
-        Ok(())
+                _ => return Ok(()),
+            },
+            (Self::Legacy { format: 3..=7 }, Configuration::Intel(_)) => return Ok(()),
+            (Self::Legacy { format }, Configuration::Intel(_)) => E::BranchFormat(format),
+            (Self::Amd(AmdBranches { depth, .. }), Configuration::Amd(amd)) => match amd.counters {
+                AmdCounters::PerfMonV2 { .. } if matches!(depth, 1..=16) => return Ok(()),
+                AmdCounters::PerfMonV2 { .. } => E::BranchDepth(depth),
+                _ => E::NoPerfMonV2,
+            },
+            _ => E::OtherVendor,
+        })
     }
 }

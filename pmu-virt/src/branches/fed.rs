@@ -48,10 +48,11 @@ pub enum FedTransaction {
 }
 
 /// Taken branch of the guest. The embedder passes the branch to
-/// [`VirtualBranches::record`](crate::VirtualBranches::record).
+/// [`VirtualBranches::record`](crate::branches::VirtualBranches::record).
 ///
 /// ```
-/// use pmu_virt::{FedBranch, FedBranchKind, Privilege};
+/// use pmu_virt::branches::{FedBranch, FedBranchKind};
+/// use pmu_virt::Privilege;
 /// let branch = FedBranch { mispredicted: true, cycles: Some(12), ..FedBranch::new(
 ///     0x40_1010, 0x40_1000, FedBranchKind::Conditional, Privilege::User,
 /// ) };

@@ -2,6 +2,7 @@
 
 use crate::branches::configuration::{ArchitecturalBranches, BranchConfiguration};
 use crate::branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+use crate::registers::row::when;
 
 /// Words of a record: FROM, TO and INFO. A format without INFO has 0 there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +91,28 @@ const VALID: u64 = 1 << 63;
 const SPECULATIVE: u64 = 1 << 62;
 pub(crate) const RESERVED: u64 = 1 << 61;
 
+/// Numbers of a kind of branches: the bits of `LBR_SELECT` and `IA32_LBR_CTL`, and BR_TYPE of `IA32_LBR_x_INFO`.
+pub(crate) struct KindNumbers {
+    pub(crate) select: u32,
+    pub(crate) control: u32,
+    info: u64,
+}
+
+impl FedBranchKind {
+    pub(crate) const fn numbers(self) -> KindNumbers {
+        let (select, control, info) = match self {
+            Self::Conditional => (2, 16, 0),
+            Self::IndirectJump => (6, 18, 1),
+            Self::RelativeJump => (7, 17, 2),
+            Self::IndirectCall => (4, 20, 3),
+            Self::RelativeCall => (3, 19, 4),
+            Self::Return => (5, 21, 5),
+            Self::Far => (8, 22, 8),
+        };
+        KindNumbers { select, control, info }
+    }
+}
+
 /// Returns `IA32_LBR_x_INFO` but for the transaction: 15:0 cycles, 33:32 to 39:38 events of counters 0–3, 59:56 kind,
 /// 60 cycles valid, 63 mispredicted. SDM vol. 3B, "IA32_LBR_x_INFO".
 fn architectural(branches: &ArchitecturalBranches, branch: &FedBranch, logged: u8) -> u64 {
@@ -103,16 +126,7 @@ fn architectural(branches: &ArchitecturalBranches, branch: &FedBranch, logged: u
         info |= u64::from(cycles) | 1 << 60;
     }
     if branches.kinds {
-        let kind = match branch.kind {
-            FedBranchKind::Conditional => 0,
-            FedBranchKind::IndirectJump => 1,
-            FedBranchKind::RelativeJump => 2,
-            FedBranchKind::IndirectCall => 3,
-            FedBranchKind::RelativeCall => 4,
-            FedBranchKind::Return => 5,
-            FedBranchKind::Far => 8,
-        };
-        info |= kind << 56;
+        info |= branch.kind.numbers().info << 56;
     }
     for (counter, count) in branch.counts.into_iter().enumerate() {
         if logged >> counter & 1 != 0 {
@@ -123,23 +137,14 @@ fn architectural(branches: &ArchitecturalBranches, branch: &FedBranch, logged: u
 }
 
 /// Returns the bits of an architectural INFO that a processor with these records has.
-pub(crate) const fn info_bits(branches: &ArchitecturalBranches) -> u64 {
-    let mut legal = IN_TX | ABORT;
-    if branches.mispredictions {
-        legal |= MISPREDICTED;
-    }
-    if branches.cycles {
-        legal |= 1 << 60 | 0xFFFF;
-    }
-    if branches.kinds {
-        legal |= 0xF << 56;
-    }
-    let mut counter = 0;
-    while counter < 4 {
-        if branches.counters >> counter & 1 != 0 {
-            legal |= 0b11 << (32 + 2 * counter);
-        }
-        counter += 1;
-    }
-    legal
+pub(crate) fn info_bits(branches: &ArchitecturalBranches) -> u64 {
+    let logged = u64::from(branches.counters & 0xF);
+    IN_TX
+        | ABORT
+        | when(branches.mispredictions, MISPREDICTED)
+        | when(branches.cycles, 1 << 60 | 0xFFFF)
+        | when(branches.kinds, 0xF << 56)
+        | (0..4).fold(0, |bits, counter| {
+            bits | when(logged >> counter & 1 != 0, 0b11 << (32 + 2 * counter))
+        })
 }

@@ -3,7 +3,9 @@
 use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
 use crate::branches::fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
 use crate::branches::format::Record;
-use crate::branches::virtual_branches::VirtualBranches;
+use crate::branches::virtual_branches::{
+    CONTROL, DEBUG, EXTENSION, LOGGED, STATUS, TOP, VirtualBranches,
+};
 use crate::events::key::Privilege;
 
 impl VirtualBranches {
@@ -16,10 +18,8 @@ impl VirtualBranches {
     /// events could freeze the records before the branch is recorded.
     ///
     /// ```
-    /// use pmu_virt::{
-    ///     BranchConfiguration, Configuration, FedBranch, FedBranchKind, GuestFacility, IntelConfiguration, Privilege,
-    ///     Read, VirtualBranches, Writer,
-    /// };
+    /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, Privilege, Read, Writer};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// // IA32_LBR_CTL: enabled, user mode, conditional jumps.
@@ -29,7 +29,7 @@ impl VirtualBranches {
     /// assert!(!branches.record(&FedBranch { kind: FedBranchKind::Return, ..branch }));
     /// assert_eq!(branches.read(0x1500), Read::Value(0x40_1010)); // IA32_LBR_0_FROM_IP, the newest
     /// assert_eq!(branches.read(0x1501), Read::Value(0));
-    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn record(&mut self, branch: &FedBranch) -> bool {
         if !self.is_recording() || !self.takes(branch) {
@@ -74,7 +74,7 @@ impl VirtualBranches {
         let depth = usize::from(self.depth);
         let number = match self.configuration {
             BranchConfiguration::Legacy { .. } => {
-                (self.top as usize).wrapping_sub(age) & (depth - 1)
+                (self.words[TOP] as usize).wrapping_sub(age) & (depth - 1)
             }
             _ => age,
         };
@@ -90,89 +90,63 @@ impl VirtualBranches {
     /// Returns `true` if the guest has enabled the branch records, and the records are not frozen.
     ///
     /// ```
-    /// use pmu_virt::{BranchConfiguration, Configuration, GuestFacility, IntelConfiguration, VirtualBranches, Writer};
+    /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, Writer};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// assert!(!branches.is_recording());
     /// let _ = branches.write(Writer::Guest, 0x14CE, 1);
     /// assert!(branches.is_recording());
-    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn is_recording(&self) -> bool {
         let enabled = match self.configuration {
-            BranchConfiguration::Architectural(_) => self.control & 1 != 0,
-            BranchConfiguration::Legacy { .. } => self.debug & 1 != 0,
-            BranchConfiguration::Amd(_) => self.extension != 0,
+            BranchConfiguration::Architectural(_) => self.words[CONTROL] & 1 != 0,
+            BranchConfiguration::Legacy { .. } => self.words[DEBUG] & 1 != 0,
+            BranchConfiguration::Amd(_) => self.words[EXTENSION] != 0,
         };
-        enabled && self.status == 0
+        enabled && self.words[STATUS] == 0
     }
 
     /// Returns whether calls push a record and returns pop one.
     pub(crate) fn is_call_stack(&self) -> bool {
         match self.configuration {
-            BranchConfiguration::Architectural(_) => self.control >> 3 & 1 != 0,
-            BranchConfiguration::Legacy { .. } => self.control >> 9 & 1 != 0,
+            BranchConfiguration::Architectural(_) => self.words[CONTROL] >> 3 & 1 != 0,
+            BranchConfiguration::Legacy { .. } => self.words[CONTROL] >> 9 & 1 != 0,
             BranchConfiguration::Amd(_) => false,
         }
     }
 
     fn encode(&self, branch: &FedBranch) -> Record {
-        Record::encode(&self.configuration, branch, self.transactional, self.logged)
+        Record::encode(&self.configuration, branch, self.transactional, self.words[LOGGED] as u8)
     }
 
-    /// Returns whether the guest's filter takes a branch.
+    /// Returns whether the guest's filter lets the branch through.
     fn takes(&self, branch: &FedBranch) -> bool {
         let retired = branch.path != FedPath::Wrong;
+        let user = branch.privilege == Privilege::User;
+        let kind = branch.kind.numbers();
+        let has = |bit: u32| self.words[CONTROL] >> bit & 1 != 0;
+        // `LBR_SELECT`, of both vendors: bits suppress.
+        let suppressed = has(u32::from(user)) || has(kind.select);
         match self.configuration {
             // `IA32_LBR_CTL`: bits enable.
             BranchConfiguration::Architectural(branches) => {
-                let privilege = match branch.privilege {
-                    Privilege::Kernel => 1,
-                    Privilege::User => 2,
-                };
-                let kind = match branch.kind {
-                    FedBranchKind::Conditional => 16,
-                    FedBranchKind::RelativeJump => 17,
-                    FedBranchKind::IndirectJump => 18,
-                    FedBranchKind::RelativeCall => 19,
-                    FedBranchKind::IndirectCall => 20,
-                    FedBranchKind::Return => 21,
-                    FedBranchKind::Far => 22,
-                };
-                let has = |bit: u32| self.control >> bit & 1 != 0;
                 retired
-                    && (has(privilege) || !branches.privilege_filter)
-                    && (has(kind) || !branches.kind_filter)
+                    && (has(1 + u32::from(user)) || !branches.privilege_filter)
+                    && (has(kind.control) || !branches.kind_filter)
             }
-            // `LBR_SELECT`, of both vendors: bits suppress.
-            BranchConfiguration::Legacy { .. } => retired && !self.suppresses(branch),
-            BranchConfiguration::Amd(_) => !self.suppresses(branch),
+            BranchConfiguration::Legacy { .. } => retired && !suppressed,
+            BranchConfiguration::Amd(_) => !suppressed,
         }
-    }
-
-    fn suppresses(&self, branch: &FedBranch) -> bool {
-        let privilege = match branch.privilege {
-            Privilege::Kernel => 0,
-            Privilege::User => 1,
-        };
-        let kind = match branch.kind {
-            FedBranchKind::Conditional => 2,
-            FedBranchKind::RelativeCall => 3,
-            FedBranchKind::IndirectCall => 4,
-            FedBranchKind::Return => 5,
-            FedBranchKind::IndirectJump => 6,
-            FedBranchKind::RelativeJump => 7,
-            FedBranchKind::Far => 8,
-        };
-        self.control & (1 << privilege | 1 << kind) != 0
     }
 
     /// Adds a record: at the top of a legacy stack, otherwise as record 0.
     fn push(&mut self, record: Record) {
         let depth = usize::from(self.depth);
         if let BranchConfiguration::Legacy { .. } = self.configuration {
-            self.top = (self.top + 1) % u64::from(self.depth);
-            self.records[self.top as usize % MAX_RECORDS] = record;
+            self.words[TOP] = (self.words[TOP] + 1) % u64::from(self.depth);
+            self.records[self.words[TOP] as usize % MAX_RECORDS] = record;
         } else if let Some(records) = self.records.get_mut(..depth) {
             records.rotate_right(1);
             self.records[0] = record;
@@ -183,8 +157,8 @@ impl VirtualBranches {
     fn pop(&mut self) {
         let depth = usize::from(self.depth);
         if let BranchConfiguration::Legacy { .. } = self.configuration {
-            self.records[self.top as usize % MAX_RECORDS] = Record::EMPTY;
-            self.top = self.top.checked_sub(1).unwrap_or(u64::from(self.depth) - 1);
+            self.records[self.words[TOP] as usize % MAX_RECORDS] = Record::EMPTY;
+            self.words[TOP] = self.words[TOP].checked_sub(1).unwrap_or(u64::from(self.depth) - 1);
         } else if let Some(records) = self.records.get_mut(..depth) {
             records.rotate_left(1);
             if let Some(oldest) = records.last_mut() {

@@ -1,9 +1,9 @@
 //! The branch records of one virtual processor: creation, reset and freeze.
 
 use crate::branches::configuration::{BranchConfiguration, MAX_RECORDS};
-use crate::branches::error::BranchConfigurationError;
 use crate::branches::format::Record;
 use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
 
 /// State of the branch records of one virtual processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). As
 /// a [`GuestFacility`](crate::GuestFacility), this type answers RDMSR and WRMSR of the registers of the branch records.
@@ -14,10 +14,8 @@ use crate::configuration::any_vendor::Configuration;
 /// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
-/// use pmu_virt::{
-///     BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, GuestFacility, IntelConfiguration,
-///     Privilege, Read, VirtualBranches, VirtualPmu,
-/// };
+/// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+/// use pmu_virt::{Configuration, FedEvents, GuestFacility, IntelConfiguration, Privilege, Read, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
@@ -43,24 +41,29 @@ pub struct VirtualBranches {
     pub(crate) transactional: bool,
     /// Number of records: fixed, or chosen by the guest.
     pub(crate) depth: u8,
-    /// Counters whose selects ask for event logging.
-    pub(crate) logged: u8,
-    /// `IA32_LBR_CTL`, or `LBR_SELECT`.
-    pub(crate) control: u64,
-    /// AMD's `DBG_EXTN_CFG`.
-    pub(crate) extension: u64,
-    /// Place of the newest record of a legacy stack.
-    pub(crate) top: u64,
-    /// Bits of `IA32_DEBUGCTL` or `DebugCtl`.
-    pub(crate) debug: u64,
-    /// [`FROZEN`], or 0.
-    pub(crate) status: u64,
+    /// Values that the registers share or show, from [`DEBUG`] to [`TOP`].
+    pub(crate) words: [u64; WORDS],
     /// The records: the newest first, but by their numbers in a legacy stack.
     pub(crate) records: [Record; MAX_RECORDS],
 }
 
 // The records take 768 bytes.
 const _: () = assert!(size_of::<VirtualBranches>() <= 832);
+
+/// Number of words.
+pub(crate) const WORDS: usize = 6;
+/// Bits of `IA32_DEBUGCTL` or `DebugCtl`.
+pub(crate) const DEBUG: usize = 0;
+/// [`FROZEN`], or 0.
+pub(crate) const STATUS: usize = 1;
+/// Counters whose selects ask for event logging.
+pub(crate) const LOGGED: usize = 2;
+/// `IA32_LBR_CTL`, or `LBR_SELECT`.
+pub(crate) const CONTROL: usize = 3;
+/// AMD's `DBG_EXTN_CFG`.
+pub(crate) const EXTENSION: usize = 4;
+/// Place of the newest record of a legacy stack.
+pub(crate) const TOP: usize = 5;
 
 /// `IA32_DEBUGCTL`: LBR, which enables a legacy stack, and FREEZE_LBRS_ON_PMI, of both vendors.
 pub(crate) const DEBUG_LBR: u64 = 1 << 0;
@@ -76,7 +79,7 @@ impl VirtualBranches {
     pub fn new(
         pmu: &Configuration,
         configuration: BranchConfiguration,
-    ) -> Result<Self, BranchConfigurationError> {
+    ) -> Result<Self, ConfigurationError> {
         configuration.check(pmu)?;
         let (version, transactional) = match pmu {
             Configuration::Intel(intel) => (intel.version, intel.transactional),
@@ -87,12 +90,7 @@ impl VirtualBranches {
             version,
             transactional,
             depth: configuration.max_depth(),
-            logged: 0,
-            control: 0,
-            extension: 0,
-            top: 0,
-            debug: 0,
-            status: 0,
+            words: [0; WORDS],
             records: [Record::EMPTY; MAX_RECORDS],
         })
     }
@@ -110,13 +108,13 @@ impl VirtualBranches {
     /// Freezes the records if the guest has asked for it. SDM vol. 3B, "Freezing LBR and Performance Counters on PMI":
     /// versions 2 and 3 clear the enable bit, version 4 on sets a bit of the status. AMD's records set the bit.
     pub(crate) fn freeze(&mut self) {
-        if self.debug & DEBUG_FREEZE == 0 {
+        if self.words[DEBUG] & DEBUG_FREEZE == 0 {
             return;
         }
         if self.has_frozen_bit() {
-            self.status = FROZEN;
+            self.words[STATUS] = FROZEN;
         } else {
-            self.debug &= !DEBUG_LBR;
+            self.words[DEBUG] &= !DEBUG_LBR;
         }
     }
 
@@ -128,18 +126,8 @@ impl VirtualBranches {
         }
     }
 
-    /// Returns to the state after reset.
-    pub(crate) fn clear(&mut self) {
-        *self = Self {
-            depth: self.configuration.max_depth(),
-            logged: 0,
-            control: 0,
-            extension: 0,
-            top: 0,
-            debug: 0,
-            status: 0,
-            records: [Record::EMPTY; MAX_RECORDS],
-            ..*self
-        };
+    pub(crate) const fn after_reset(&self) -> Self {
+        let depth = self.configuration.max_depth();
+        Self { depth, words: [0; WORDS], records: [Record::EMPTY; MAX_RECORDS], ..*self }
     }
 }

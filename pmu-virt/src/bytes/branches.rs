@@ -1,24 +1,25 @@
 //! Branch records as bytes.
 
 use crate::branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
-use crate::branches::virtual_branches::VirtualBranches;
-use crate::bytes::envelope::{checked, joined, words};
+use crate::branches::virtual_branches::{VirtualBranches, WORDS};
+use crate::bytes::envelope::{body, flags, header, joined, words};
 use crate::bytes::error::BytesError;
+use crate::pmu::rows::Rows;
 
 const MAGIC: [u8; 4] = *b"vLBR";
 const HEADER: usize = 16;
-const CONTROLS: usize = 6;
 
 impl VirtualBranches {
     /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
-    pub const BYTES: usize = HEADER + 8 * (CONTROLS + 3 * 32);
+    pub const BYTES: usize = HEADER + 8 * (WORDS + 3 * 32);
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
     /// Encodes the state of the guest's branch records as bytes. Every later release can decode these bytes.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, BranchConfiguration, Configuration, VirtualBranches};
+    /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+    /// use pmu_virt::{AmdConfiguration, Configuration};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let here = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let mut there = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
@@ -27,7 +28,7 @@ impl VirtualBranches {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let words = self.controls().into_iter().chain(
+        let words = self.words.into_iter().chain(
             self.records.into_iter().flat_map(|record| [record.from, record.to, record.info]),
         );
         joined(self.header(), words.flat_map(u64::to_le_bytes))
@@ -45,35 +46,32 @@ impl VirtualBranches {
     ///   can have.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, BranchConfiguration, BytesError, Configuration, VirtualBranches};
+    /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+    /// use pmu_virt::{AmdConfiguration, BytesError, Configuration};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let mut forged = branches.to_bytes();
     /// forged[9] = 0; // records that cannot freeze
     /// assert_eq!(branches.restore(&forged), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::BranchConfigurationError>(())
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
-        let (header, body) = bytes.split_at(HEADER);
-        let [_, _, _, _, _, _, _, depth, ..] = *bytes;
-        let mut new = *self;
-        new.depth = depth;
-        if header != new.header() || !self.could_have_depth(depth) {
+        let depth = bytes.get(7).copied().unwrap_or(0);
+        let mut new = Self { depth, ..*self };
+        let body = body(bytes, new.header(), Self::BYTES)?;
+        let could_have = match self.configuration {
+            BranchConfiguration::Architectural(_) => self.has_depth(depth.into()),
+            _ => depth == self.configuration.max_depth(),
+        };
+        if !could_have {
             return Err(BytesError::Malformed { at: 6 });
         }
         let mut next = words(body);
-        new.debug = next();
-        new.status = next();
-        let logged = next();
-        new.logged = logged as u8;
-        new.control = next();
-        new.extension = next();
-        new.top = next();
+        new.words = new.words.map(|_| next());
         for record in &mut new.records {
             (record.from, record.to, record.info) = (next(), next(), next());
         }
-        if logged > 0xF || !new.is_possible() {
+        if new.restored_from(new.after_reset()) != new {
             return Err(BytesError::Malformed { at: HEADER });
         }
         *self = new;
@@ -81,8 +79,6 @@ impl VirtualBranches {
     }
 
     fn header(&self) -> [u8; HEADER] {
-        let [a, b, c, d] = MAGIC;
-        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let (kind, [e, f, g]) = match self.configuration {
             BranchConfiguration::Architectural(branches) => {
                 // Every field by name, so that a new one is not forgotten.
@@ -97,7 +93,7 @@ impl VirtualBranches {
                     kinds,
                     counters,
                 } = branches;
-                let flags = [
+                let flags = flags([
                     resets_in_deep_sleep,
                     privilege_filter,
                     kind_filter,
@@ -105,9 +101,7 @@ impl VirtualBranches {
                     mispredictions,
                     cycles,
                     kinds,
-                ];
-                let flags =
-                    flags.into_iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(flag));
+                ]);
                 (1, [depths, counters, flags])
             }
             BranchConfiguration::Legacy { format } => (2, [format, 0, 0]),
@@ -115,10 +109,6 @@ impl VirtualBranches {
                 (3, [depth, freeze.into(), 0])
             }
         };
-        [a, b, c, d, low, high, kind, self.depth, e, f, g, 0, 0, 0, 0, 0]
-    }
-
-    fn controls(&self) -> [u64; CONTROLS] {
-        [self.debug, self.status, self.logged.into(), self.control, self.extension, self.top]
+        header(MAGIC, Self::BYTES_VERSION, [kind, self.depth, e, f, g])
     }
 }

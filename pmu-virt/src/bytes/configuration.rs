@@ -1,5 +1,6 @@
 //! Configurations as bytes.
 
+use crate::bytes::envelope::flags;
 use crate::bytes::error::BytesError;
 use crate::configuration::amd::{AmdConfiguration, AmdCounters};
 use crate::configuration::any_vendor::Configuration;
@@ -10,19 +11,6 @@ use crate::configuration::vendor::Vendor;
 const INTEL: u8 = 1;
 const AMD: u8 = 2;
 const HIDDEN: u8 = 3;
-
-/// Returns the boolean fields, in the order of their flags.
-fn intel_flags(intel: &mut IntelConfiguration) -> [&mut bool; 7] {
-    [
-        &mut intel.full_width_writes,
-        &mut intel.any_thread,
-        &mut intel.extended_leaf,
-        &mut intel.transactional,
-        &mut intel.unit_mask_2,
-        &mut intel.equal,
-        &mut intel.rdpmc_user_disable,
-    ]
-}
 
 impl Configuration {
     /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
@@ -41,27 +29,8 @@ impl Configuration {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let (described, flags) = match *self {
             Self::Intel(mut intel) => {
-                let flags = intel_flags(&mut intel)
-                    .into_iter()
-                    .enumerate()
-                    .fold(0, |flags, (bit, flag)| flags | u8::from(*flag) << bit);
-                // Every field by name, so that a new one is not forgotten.
-                let IntelConfiguration {
-                    version,
-                    general,
-                    general_width,
-                    fixed,
-                    fixed_width,
-                    events,
-                    full_width_writes: _,
-                    any_thread: _,
-                    extended_leaf: _,
-                    transactional: _,
-                    unit_mask_2: _,
-                    equal: _,
-                    rdpmc_user_disable: _,
-                } = intel;
-                ([INTEL, version, general, general_width, fixed, fixed_width, events], flags)
+                let ([a, b, c, d, e, f], features) = intel.parts();
+                ([INTEL, *a, *b, *c, *d, *e, *f], flags(features.map(|feature| *feature)))
             }
             Self::Amd(amd) => {
                 let (generation, counters) = match amd.counters {
@@ -117,15 +86,12 @@ impl Configuration {
             return Err(BytesError::Malformed { at: 9 });
         };
         let (configuration, known) = match (kind, [a, b, c, d, e, f]) {
-            (INTEL, [version, general, general_width, fixed, fixed_width, events]) => {
-                let mut intel = IntelConfiguration::new(version, 0, 0);
-                intel.general = general;
-                intel.general_width = general_width;
-                intel.fixed = fixed;
-                intel.fixed_width = fixed_width;
-                intel.events = events;
-                for (bit, flag) in intel_flags(&mut intel).into_iter().enumerate() {
-                    *flag = flags >> bit & 1 != 0;
+            (INTEL, found) => {
+                let mut intel = IntelConfiguration::new(0, 0, 0);
+                let (numbers, features) = intel.parts();
+                numbers.into_iter().zip(found).for_each(|(number, found)| *number = found);
+                for (bit, feature) in features.into_iter().enumerate() {
+                    *feature = flags >> bit & 1 != 0;
                 }
                 (Self::Intel(intel), 0x7F)
             }

@@ -3,23 +3,36 @@
 
 use crate::bytes::error::BytesError;
 
-/// Returns the bytes as an array if length, magic number and version are those of a facility.
-pub(super) fn checked<const LENGTH: usize>(
-    bytes: &[u8],
+/// Returns the header of a facility's bytes. Bytes behind the fields are 0.
+pub(super) fn header<const FIELDS: usize, const HEADER: usize>(
     magic: [u8; 4],
-    known: u16,
-) -> Result<&[u8; LENGTH], BytesError> {
-    let array = bytes.try_into().map_err(|_| BytesError::Length(bytes.len()))?;
-    let [a, b, c, d, low, high, ..] = *bytes else {
+    version: u16,
+    fields: [u8; FIELDS],
+) -> [u8; HEADER] {
+    joined(magic, version.to_le_bytes().into_iter().chain(fields))
+}
+
+/// Returns the bytes after the header, if the number of bytes is `length`, and they begin with this header.
+pub(super) fn body<const HEADER: usize>(
+    bytes: &[u8],
+    header: [u8; HEADER],
+    length: usize,
+) -> Result<&[u8], BytesError> {
+    let [_, _, _, _, low, high, ..] = *bytes else { return Err(BytesError::Length(bytes.len())) };
+    if bytes.len() != length {
         return Err(BytesError::Length(bytes.len()));
-    };
-    if [a, b, c, d] != magic {
-        return Err(BytesError::Malformed { at: 0 });
     }
-    match u16::from_le_bytes([low, high]) {
-        version if version == known => Ok(array),
-        other => Err(BytesError::Version(other)),
+    match bytes.iter().zip(&header).position(|(found, expected)| found != expected) {
+        None => Ok(bytes.get(HEADER..).unwrap_or_default()),
+        Some(0..4) => Err(BytesError::Malformed { at: 0 }),
+        Some(4..6) => Err(BytesError::Version(u16::from_le_bytes([low, high]))),
+        Some(_) => Err(BytesError::Malformed { at: 6 }),
     }
+}
+
+/// Returns flags as a byte: the first one is bit 0.
+pub(super) fn flags<const N: usize>(flags: [bool; N]) -> u8 {
+    flags.into_iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(flag))
 }
 
 /// Returns a header and what follows it as an array. Bytes behind the body are 0.

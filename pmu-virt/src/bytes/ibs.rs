@@ -1,10 +1,11 @@
 //! Instruction-based sampling as bytes.
 
-use crate::bytes::envelope::{checked, joined, words};
+use crate::bytes::envelope::{body, flags, header, joined, words};
 use crate::bytes::error::BytesError;
 use crate::ibs::configuration::IbsConfiguration;
-use crate::ibs::registers::{CTL, FIRST, REGISTERS};
+use crate::ibs::registers::REGISTERS;
 use crate::ibs::virtual_ibs::VirtualIbs;
+use crate::pmu::rows::Rows;
 
 const MAGIC: [u8; 4] = *b"vIBS";
 const HEADER: usize = 24;
@@ -22,7 +23,8 @@ impl VirtualIbs {
     /// bytes.
     ///
     /// ```
-    /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, VirtualIbs, Writer};
+    /// use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::{GuestFacility, Writer};
     /// let mut here = VirtualIbs::new(IbsConfiguration::ZEN_4);
     /// let _ = here.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 160 >> 4);
     /// here.execute(&FedOp::new(0x40_1000));
@@ -48,28 +50,31 @@ impl VirtualIbs {
     ///   configuration can have.
     ///
     /// ```
-    /// use pmu_virt::{BytesError, IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::BytesError;
     /// let zen_4 = VirtualIbs::new(IbsConfiguration::ZEN_4);
     /// let mut zen_3 = VirtualIbs::new(IbsConfiguration::ZEN_3);
     /// assert_eq!(zen_3.restore(&zen_4.to_bytes()), Err(BytesError::Malformed { at: 6 }));
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
-        let (header, body) = bytes.split_at(HEADER);
-        let [.., pending, fetch_low, _, r0, r1, r2, r3, _, _, _, _] = *header else {
-            return Err(BytesError::Length(bytes.len()));
-        };
+        let found = bytes.first_chunk::<HEADER>().ok_or(BytesError::Length(bytes.len()))?;
+        let [.., pending, fetch_low, _, r0, r1, r2, r3, _, _, _, _] = *found;
         let mut new = *self;
         new.pending = pending & 1 != 0;
         new.fetch_low = fetch_low.into();
         new.random = u32::from_le_bytes([r0, r1, r2, r3]);
-        if header != new.header() || !new.could_be_random() {
-            let same = header.get(..FIXED) == self.header().get(..FIXED);
-            return Err(BytesError::Malformed { at: if same { FIXED } else { 6 } });
-        }
+        let same = found.get(..FIXED) == self.header().get(..FIXED);
+        let body = match body(bytes, new.header(), Self::BYTES) {
+            Ok(body) if new.could_be_random() => body,
+            Ok(_) | Err(BytesError::Malformed { .. }) if same => {
+                return Err(BytesError::Malformed { at: FIXED });
+            }
+            refused => return refused.and(Err(BytesError::Malformed { at: 6 })),
+        };
         let mut next = words(body);
         new.registers = new.registers.map(|_| next());
-        if let Some(place) = (0..REGISTERS).find(|place| !new.could_hold(*place)) {
+        let reached = new.restored_from(Self::new(new.configuration)).registers;
+        if let Some(place) = reached.iter().zip(&new.registers).position(|(can, has)| can != has) {
             return Err(BytesError::Malformed { at: HEADER + 8 * place });
         }
         *self = new;
@@ -77,34 +82,20 @@ impl VirtualIbs {
     }
 
     fn header(&self) -> [u8; HEADER] {
-        let [a, b, c, d] = MAGIC;
-        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         // Every field by name, so that a new one is not forgotten.
         let IbsConfiguration { capabilities, lvt_entry, fetch_count_kept, period_before_stop } =
             self.configuration;
         let [c0, c1, c2, c3] = capabilities.to_le_bytes();
         let entry = lvt_entry.map_or(0xFF, |entry| entry & 0xF);
-        let deviations = u8::from(fetch_count_kept) | u8::from(period_before_stop) << 1;
+        let deviations = flags([fetch_count_kept, period_before_stop]);
         let [r0, r1, r2, r3] = self.random.to_le_bytes();
         let (pending, fetch_low) = (self.pending.into(), self.fetch_low as u8);
-        [
-            a, b, c, d, low, high, 0, entry, c0, c1, c2, c3, deviations, pending, fetch_low, 0, r0,
-            r1, r2, r3, 0, 0, 0, 0,
-        ]
+        let fields = [0, entry, c0, c1, c2, c3, deviations, pending, fetch_low, 0, r0, r1, r2, r3];
+        header(MAGIC, Self::BYTES_VERSION, fields)
     }
 
     /// Returns whether a guest can have reached this state of the random bits and of the count of fetches.
     fn could_be_random(&self) -> bool {
         self.random != 0 && self.fetch_low <= 0xF
-    }
-
-    /// Returns whether a guest can have reached this value of a register.
-    fn could_hold(&self, place: usize) -> bool {
-        let Some(value) = self.registers.get(place) else { return false };
-        match self.configuration.locate(FIRST + place as u32) {
-            None => *value == 0,
-            Some(CTL) => *value == self.configuration.entry(),
-            Some(place) => value & !self.configuration.legal(place) == 0,
-        }
     }
 }

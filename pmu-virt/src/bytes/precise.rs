@@ -1,17 +1,17 @@
 //! Precise records as bytes.
 
-use crate::bytes::envelope::{checked, joined, words};
+use crate::bytes::envelope::{body, flags, header, joined, words};
 use crate::bytes::error::BytesError;
+use crate::pmu::rows::Rows;
 use crate::precise::configuration::{ArchitecturalRecords, DebugStoreRecords, PreciseRecords};
-use crate::precise::virtual_precise::VirtualPrecise;
+use crate::precise::virtual_precise::{DUE, VirtualPrecise, WORDS};
 
 const MAGIC: [u8; 4] = *b"vPBS";
 const HEADER: usize = 24;
-const WORDS: usize = 11 + 16;
 
 impl VirtualPrecise {
     /// Number of bytes that [`to_bytes`](Self::to_bytes) returns.
-    pub const BYTES: usize = HEADER + 8 * WORDS;
+    pub const BYTES: usize = HEADER + 8 * (WORDS + 16);
     /// Version of the layout that [`to_bytes`](Self::to_bytes) writes.
     pub const BYTES_VERSION: u16 = 1;
 
@@ -19,7 +19,8 @@ impl VirtualPrecise {
     /// release can decode these bytes. The bytes do not include the written records, which are in the guest's memory.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let here = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
     /// let mut there = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
@@ -28,7 +29,7 @@ impl VirtualPrecise {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let words = self.singles().into_iter().chain(self.controls);
+        let words = self.words.into_iter().chain(self.controls);
         joined(self.header(), words.flat_map(u64::to_le_bytes))
     }
 
@@ -46,35 +47,22 @@ impl VirtualPrecise {
     ///   can have.
     ///
     /// ```
-    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
     /// let mut forged = precise.to_bytes();
     /// forged[8] = 3; // records of another format
     /// assert_eq!(precise.restore(&forged), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::PreciseConfigurationError>(())
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
-        let (header, body) = bytes.split_at(HEADER);
-        if header != self.header() {
-            return Err(BytesError::Malformed { at: 6 });
-        }
-        let mut next = words(body);
+        let mut next = words(body(bytes, self.header(), Self::BYTES)?);
         let mut new = *self;
-        new.due = next();
-        new.status = next();
-        new.debug = next();
-        new.area = next();
-        new.enable = next();
-        new.data = next();
-        new.latency = next();
-        new.frontend = next();
-        new.adaptive = next();
-        new.base = next();
-        new.index = next();
-        new.controls = [(); 16].map(|()| next());
-        if !new.is_possible() {
+        (new.words, new.controls) = (new.words.map(|_| next()), new.controls.map(|_| next()));
+        let mut reached = new.restored_from(new.after_reset());
+        reached.words[DUE] = new.words[DUE] & reached.enabled();
+        if reached != new {
             return Err(BytesError::Malformed { at: HEADER });
         }
         *self = new;
@@ -83,9 +71,6 @@ impl VirtualPrecise {
 
     fn header(&self) -> [u8; HEADER] {
         // Every field by name, so that a new one is not forgotten.
-        let flags = |flags: [bool; 5]| {
-            flags.into_iter().rev().fold(0, |flags, flag| flags << 1 | u8::from(flag))
-        };
         let (kind, [e, f, g, h], [i, j, k, l], [m, n]) = match self.configuration.records {
             PreciseRecords::None => (0, [0; 4], [0; 4], [0; 2]),
             PreciseRecords::DebugStore(records) => {
@@ -113,34 +98,14 @@ impl VirtualPrecise {
                     load_latency,
                     frontend,
                 } = records;
-                let flags = flags([fragments, load_latency, frontend, false, false]);
+                let flags = flags([fragments, load_latency, frontend]);
                 let described = [0, general, fixed, flags];
                 (2, described, groups.to_le_bytes(), [general_exact, fixed_exact])
             }
         };
-        let [a, b, c, d] = MAGIC;
-        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
-        let trace = self.configuration.branch_trace.into();
         let [version, general, fixed] = [self.version, self.general, self.fixed];
-        [
-            a, b, c, d, low, high, kind, trace, e, f, g, h, i, j, k, l, m, n, version, general,
-            fixed, 0, 0, 0,
-        ]
-    }
-
-    fn singles(&self) -> [u64; 11] {
-        [
-            self.due,
-            self.status,
-            self.debug,
-            self.area,
-            self.enable,
-            self.data,
-            self.latency,
-            self.frontend,
-            self.adaptive,
-            self.base,
-            self.index,
-        ]
+        let trace = self.configuration.branch_trace.into();
+        let fields = [kind, trace, e, f, g, h, i, j, k, l, m, n, version, general, fixed];
+        header(MAGIC, Self::BYTES_VERSION, fields)
     }
 }

@@ -1,8 +1,9 @@
 //! Counter reload as bytes.
 
-use crate::bytes::envelope::{checked, joined, words};
+use crate::bytes::envelope::{body, header, joined, words};
 use crate::bytes::error::BytesError;
-use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
+use crate::pmu::rows::Rows;
+use crate::registers::counters::MAX_COUNTERS;
 use crate::reload::virtual_reload::VirtualReload;
 
 const MAGIC: [u8; 4] = *b"vACR";
@@ -48,11 +49,7 @@ impl VirtualReload {
     /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that counter reload with this configuration
     ///   can have.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
-        let (header, body) = bytes.split_at(HEADER);
-        if header != self.header() {
-            return Err(BytesError::Malformed { at: 6 });
-        }
+        let body = body(bytes, self.header(), Self::BYTES)?;
         let mut new = *self;
         let (causes, values) = body.split_at(8 * MAX_COUNTERS);
         let mut next = words(causes);
@@ -60,31 +57,20 @@ impl VirtualReload {
         for (of, word) in new.values.iter_mut().zip(values.chunks_exact(4)) {
             *of = word.try_into().map_or(0, u32::from_le_bytes);
         }
-        if let Some(counter) = (0..MAX_COUNTERS).find(|counter| !new.could_hold(*counter)) {
+        let reset = Self { causes: [0; MAX_COUNTERS], values: [0; MAX_COUNTERS], ..new };
+        let reached = new.restored_from(reset);
+        let of = |own: Self| own.causes.into_iter().zip(own.values);
+        if let Some(counter) = of(reached).zip(of(new)).position(|(can, has)| can != has) {
             return Err(BytesError::Malformed { at: HEADER + 8 * counter });
         }
         *self = new;
         Ok(())
     }
 
-    /// Returns whether a guest could have written what a counter's registers hold.
-    fn could_hold(&self, counter: usize) -> bool {
-        let present = u16::from_le_bytes([self.configuration.general, self.configuration.fixed]);
-        let held = self.causes.get(counter).copied().zip(self.values.get(counter).copied());
-        let exists = counter < 2 * MAX_PER_KIND && present >> counter & 1 != 0;
-        held.is_some_and(|(causes, value)| match exists {
-            true => causes & !self.configuration.causes() == 0,
-            false => causes == 0 && value == 0,
-        })
-    }
-
     fn header(&self) -> [u8; HEADER] {
-        let [a, b, c, d] = MAGIC;
-        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let of = self.configuration;
-        let counters = [of.general, of.fixed, of.causing_general, of.causing_fixed];
-        let [general, fixed, causing_general, causing_fixed] = counters;
         let [e, f] = self.shared.to_le_bytes();
-        [a, b, c, d, low, high, general, fixed, causing_general, causing_fixed, e, f, 0, 0, 0, 0]
+        let fields = [of.general, of.fixed, of.causing_general, of.causing_fixed, e, f];
+        header(MAGIC, Self::BYTES_VERSION, fields)
     }
 }

@@ -1,6 +1,6 @@
 //! Top-down metrics as bytes.
 
-use crate::bytes::envelope::{checked, joined, words};
+use crate::bytes::envelope::{body, header, joined, words};
 use crate::bytes::error::BytesError;
 use crate::topdown::virtual_top_down::{PARTS, VirtualTopDown};
 
@@ -49,16 +49,12 @@ impl VirtualTopDown {
     /// let level_2 = VirtualTopDown::new(&configuration, true)?;
     /// let mut level_1 = VirtualTopDown::new(&configuration, false)?;
     /// assert_eq!(level_1.restore(&level_2.to_bytes()), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::SlotsError>(())
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
-        let bytes: &[u8; Self::BYTES] = checked(bytes, MAGIC, Self::BYTES_VERSION)?;
-        let [_, _, _, _, _, _, _, _, control, status, ..] = *bytes;
-        let (header, body) = bytes.split_at(HEADER);
-        let mut new = Self { control: control != 0, status: status != 0, ..*self };
-        if header != new.header() {
-            return Err(BytesError::Malformed { at: 6 });
-        }
+        let is_set = |at: usize| bytes.get(at).is_some_and(|byte| *byte != 0);
+        let mut new = Self { control: is_set(8), status: is_set(9), ..*self };
+        let body = body(bytes, new.header(), Self::BYTES)?;
         let (singles, parts) = body.split_at(16);
         let mut next = words(singles);
         (new.slots, new.written) = (next(), next());
@@ -79,10 +75,7 @@ impl VirtualTopDown {
     }
 
     fn header(&self) -> [u8; HEADER] {
-        let [a, b, c, d] = MAGIC;
-        let [low, high] = Self::BYTES_VERSION.to_le_bytes();
-        let (control, status) = (self.control.into(), self.status.into());
-        let level_2 = self.level_2.into();
-        [a, b, c, d, low, high, level_2, self.width, control, status, 0, 0, 0, 0, 0, 0]
+        let [level_2, control, status] = [self.level_2, self.control, self.status].map(u8::from);
+        header(MAGIC, Self::BYTES_VERSION, [level_2, self.width, control, status])
     }
 }

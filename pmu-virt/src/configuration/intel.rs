@@ -97,41 +97,51 @@ impl IntelConfiguration {
         self
     }
 
+    /// Returns the version, the bitmaps and the widths in the order of their bytes, and the features in the order of
+    /// their flags.
+    pub(crate) const fn parts(&mut self) -> ([&mut u8; 6], [&mut bool; 7]) {
+        // Every field by name, so that a new one is not forgotten.
+        let Self {
+            version,
+            general,
+            general_width,
+            fixed,
+            fixed_width,
+            full_width_writes,
+            events,
+            any_thread,
+            extended_leaf,
+            transactional,
+            unit_mask_2,
+            equal,
+            rdpmc_user_disable,
+        } = self;
+        let numbers = [version, general, general_width, fixed, fixed_width, events];
+        let of_version_6 = [unit_mask_2, equal, rdpmc_user_disable];
+        let [a, b, c] = of_version_6;
+        (numbers, [full_width_writes, any_thread, extended_leaf, transactional, a, b, c])
+    }
+
     pub(crate) const fn check(&self) -> Result<(), ConfigurationError> {
         use ConfigurationError as E;
-        if self.version == 0 || self.version > 6 {
-            return Err(E::Version(self.version));
-        }
-        if self.general == 0 {
-            return Err(E::NoGeneralCounter);
-        }
-        if self.extended_leaf && self.version < 5 {
-            return Err(E::ExtendedLeaf { version: self.version });
-        }
-        if !self.extended_leaf && self.version >= 6 {
-            return Err(E::NoExtendedLeaf { version: self.version });
-        }
-        if (self.unit_mask_2 || self.equal || self.rdpmc_user_disable) && self.version < 6 {
-            return Err(E::SelectFeature { version: self.version });
-        }
-        if has_gaps(self.general) && !self.extended_leaf {
-            return Err(E::GeneralGaps { general: self.general });
-        }
-        if self.fixed != 0 && self.version == 1 {
-            return Err(E::FixedInVersion1);
-        }
-        if has_gaps(self.fixed) && self.version < 5 {
-            return Err(E::FixedGaps { fixed: self.fixed });
-        }
-        if self.general_width < 32 || self.general_width > 64 {
-            return Err(E::Width(self.general_width));
-        }
-        if self.fixed != 0 && (self.fixed_width < 32 || self.fixed_width > 64) {
-            return Err(E::Width(self.fixed_width));
-        }
-        if self.any_thread && self.version < 3 {
-            return Err(E::AnyThread { version: self.version });
-        }
-        Ok(())
+        let selects = self.unit_mask_2 || self.equal || self.rdpmc_user_disable;
+        Err(match *self {
+            Self { version: version @ (0 | 7..), .. } => E::Version(version),
+            Self { general: 0, .. } => E::NoGeneralCounter,
+            Self { version: version @ ..5, extended_leaf: true, .. } => E::ExtendedLeaf { version },
+            Self { version: version @ 6.., extended_leaf: false, .. } => {
+                E::NoExtendedLeaf { version }
+            }
+            Self { version: version @ ..6, .. } if selects => E::SelectFeature { version },
+            Self { general, extended_leaf: false, .. } if has_gaps(general) => {
+                E::GeneralGaps { general }
+            }
+            Self { version: 1, fixed: 1.., .. } => E::FixedInVersion1,
+            Self { version: ..5, fixed, .. } if has_gaps(fixed) => E::FixedGaps { fixed },
+            Self { general_width: width @ (..32 | 65..), .. } => E::Width(width),
+            Self { fixed: 1.., fixed_width: width @ (..32 | 65..), .. } => E::Width(width),
+            Self { version: version @ ..3, any_thread: true, .. } => E::AnyThread { version },
+            _ => return Ok(()),
+        })
     }
 }

@@ -41,42 +41,25 @@ impl Configuration {
     }
 }
 
-fn intersect_intel(one: IntelConfiguration, other: IntelConfiguration) -> IntelConfiguration {
-    // Every field by name, so that a new one is not forgotten.
-    let IntelConfiguration {
-        version,
-        general,
-        general_width,
-        fixed,
-        fixed_width,
-        full_width_writes,
-        events,
-        any_thread,
-        extended_leaf,
-        transactional,
-        unit_mask_2,
-        equal,
-        rdpmc_user_disable,
-    } = other;
-    let version = one.version.min(version);
-    let sixth = version >= 6;
-    IntelConfiguration {
-        version,
-        general: one.general & general,
-        general_width: one.general_width.min(general_width),
-        fixed: if version >= 2 { one.fixed & fixed } else { 0 },
-        fixed_width: one.fixed_width.min(fixed_width),
-        full_width_writes: one.full_width_writes && full_width_writes,
-        events: one.events & events,
-        any_thread: one.any_thread && any_thread,
-        extended_leaf: one.extended_leaf && extended_leaf,
-        transactional: one.transactional && transactional,
-        unit_mask_2: sixth && one.unit_mask_2 && unit_mask_2,
-        equal: sixth && one.equal && equal,
-        rdpmc_user_disable: sixth && one.rdpmc_user_disable && rdpmc_user_disable,
+fn intersect_intel(
+    mut one: IntelConfiguration,
+    mut other: IntelConfiguration,
+) -> IntelConfiguration {
+    let ((numbers, features), (of_other, also)) = (one.parts(), other.parts());
+    // The version, and the widths of general and fixed counters, are the least; the others are bitmaps.
+    let is_least = [true, false, true, false, true, false];
+    for ((number, other), is_least) in numbers.into_iter().zip(of_other).zip(is_least) {
+        *number = if is_least { (*number).min(*other) } else { *number & *other };
     }
+    features.into_iter().zip(also).for_each(|(feature, also)| *feature &= *also);
+    if one.version < 2 {
+        one.fixed = 0;
+    }
+    if one.version < 6 {
+        (one.unit_mask_2, one.equal, one.rdpmc_user_disable) = (false, false, false);
+    }
+    one
 }
-
 fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfiguration {
     use AmdCounters::{CoreExtension, Legacy, PerfMonV2};
     let counters = match (one.counters, other.counters) {

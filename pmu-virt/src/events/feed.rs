@@ -1,6 +1,6 @@
 //! Counts of the events that happened in a span of time.
 
-use crate::events::error::OtherEvents;
+use crate::events::error::FedEventsError;
 use crate::events::fed::FedEvents;
 use crate::events::key::Privilege;
 use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
@@ -9,7 +9,7 @@ use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER}
 /// of [`VirtualPmu::advance`](crate::VirtualPmu::advance) consumes the counts.
 ///
 /// ```
-/// use pmu_virt::{EventKey, FedEvents, Feed, OtherEvents, Privilege};
+/// use pmu_virt::{EventKey, FedEvents, FedEventsError, Feed, Privilege};
 /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
 /// let events = FedEvents::new(&[CYCLES])?;
 /// let cycles = events.find(CYCLES).unwrap();
@@ -18,7 +18,7 @@ use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER}
 /// assert_eq!(feed.count(cycles, Privilege::Kernel), 1_000);
 /// // An event of another set is refused.
 /// let others = FedEvents::new(&[CYCLES.edge()])?;
-/// assert_eq!(Feed::new(&others).add(cycles, Privilege::Kernel, 1), Err(OtherEvents));
+/// assert_eq!(Feed::new(&others).add(cycles, Privilege::Kernel, 1), Err(FedEventsError::OtherEvents));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,9 +49,9 @@ impl Feed {
         event: FedEvent,
         privilege: Privilege,
         count: u64,
-    ) -> Result<(), OtherEvents> {
+    ) -> Result<(), FedEventsError> {
         if event.of != self.of {
-            return Err(OtherEvents);
+            return Err(FedEventsError::OtherEvents);
         }
         let cell = match privilege {
             Privilege::User => USER,

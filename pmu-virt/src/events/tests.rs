@@ -1,6 +1,6 @@
 //! Tests of feeds and of the events that they hold.
 
-use crate::events::error::{FedEventsError, OtherEvents};
+use crate::events::error::FedEventsError;
 use crate::events::fed::FedEvents;
 use crate::events::feed::Feed;
 use crate::events::key::{EventKey, Privilege};
@@ -76,7 +76,7 @@ fn there_is_room_for_sixteen_events_each_named_once() {
 #[test]
 fn an_event_of_others_is_not_added() {
     let mut feed = Feed::new(&FedEvents::new(&KEYS[1..]).unwrap());
-    assert_eq!(feed.add(event(3), Privilege::User, 1), Err(OtherEvents));
+    assert_eq!(feed.add(event(3), Privilege::User, 1), Err(FedEventsError::OtherEvents));
     assert!(feed.is_empty());
     assert_eq!(feed.count(event(3), Privilege::User), 0);
 }

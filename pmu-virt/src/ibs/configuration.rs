@@ -6,7 +6,7 @@ use crate::configuration::cpuid::{CpuidLeaf, EAX, ECX};
 /// behavior of particular processor families.
 ///
 /// ```
-/// use pmu_virt::{IbsConfiguration, VirtualIbs};
+/// use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 /// // Zen 4, whose firmware assigned the second extended entry.
 /// let ibs = VirtualIbs::new(IbsConfiguration { lvt_entry: Some(1), ..IbsConfiguration::ZEN_4 });
 /// assert_eq!(ibs.configuration().capabilities, 0xBFF);
@@ -50,6 +50,11 @@ impl IbsConfiguration {
 
     pub(crate) const fn has(&self, bit: u32) -> bool {
         self.capabilities >> bit & 1 != 0
+    }
+
+    /// Returns the value of `IBS_CTL`.
+    pub(crate) fn entry(&self) -> u64 {
+        self.lvt_entry.map_or(0, |entry| 1 << 8 | u64::from(entry & 0xF))
     }
 
     /// Returns the PMU's leaf with the bits that declare the sampling. The extended entries of the local vector table

@@ -4,7 +4,7 @@
 /// IBS registers. A field is ignored if the processor lacks the field's register.
 ///
 /// ```
-/// use pmu_virt::FedOp;
+/// use pmu_virt::ibs::FedOp;
 /// // A load that missed the data cache: bits 0, 7 and 17 of IBS_OP_DATA3, and 200 cycles.
 /// let op = FedOp { data3: 200 << 32 | 1 << 17 | 1 << 7 | 1, linear_address: 0x7000, ..FedOp::new(0x40_1000) };
 /// assert_eq!(op.cycles, 1);
@@ -63,7 +63,7 @@ impl FedOp {
 /// registers.
 ///
 /// ```
-/// use pmu_virt::FedFetch;
+/// use pmu_virt::ibs::FedFetch;
 /// // Complete (bit 50), after 12 cycles.
 /// let fetch = FedFetch { control: 1 << 50 | 12 << 32, ..FedFetch::new(0x40_1000) };
 /// assert_eq!(fetch.linear_address, 0x40_1000);

@@ -29,11 +29,11 @@ impl VirtualIbs {
         self.registers[OP_RIP] = op.rip;
         self.registers[OP_DATA] = op.data;
         self.registers[OP_DATA2] = op.data2;
-        let reserved = if self.configuration.has(19) { OP_DATA3_RESERVED } else { 0 };
+        let reserved = if self.has(19) { OP_DATA3_RESERVED } else { 0 };
         self.registers[OP_DATA3] = op.data3 & !reserved;
         self.registers[DC_LINADDR] = op.linear_address;
         self.registers[DC_PHYSADDR] = op.physical_address;
-        if self.configuration.has(5) {
+        if self.has(5) {
             self.registers[TARGET] = op.target;
         }
         self.pending = true;
@@ -58,12 +58,12 @@ impl VirtualIbs {
         // The count stays at the period until the next write.
         self.fetch_low = 0;
         let own = FETCH_PERIOD | FETCH_ENABLE | FETCH_RANDOM | FETCH_L3_MISS_ONLY;
-        let of_sample = self.configuration.legal(FETCH_CTL) & !(own | FETCH_VALID | FETCH_COUNT);
+        let of_sample = self.legal_fetch() & !(own | FETCH_VALID | FETCH_COUNT);
         self.registers[FETCH_CTL] =
             control & own | (count >> 4) << 16 | fetch.control & of_sample | FETCH_VALID;
         self.registers[FETCH_LINADDR] = fetch.linear_address;
         self.registers[FETCH_PHYSADDR] = fetch.physical_address;
-        if self.configuration.has(9) {
+        if self.has(9) {
             self.registers[FETCH_EXTENDED] = fetch.tlb_latency.into();
         }
         self.pending = true;
@@ -74,7 +74,8 @@ impl VirtualIbs {
     /// guest's sampling period, the call counts only up to one op, cycle or fetch before the end.
     ///
     /// ```
-    /// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
+    /// use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::{GuestFacility, Read, Writer};
     /// let mut ibs = VirtualIbs::new(IbsConfiguration::ZEN_4);
     /// // One op in 160. The guest ran at full speed for a while.
     /// let _ = ibs.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 160 >> 4);

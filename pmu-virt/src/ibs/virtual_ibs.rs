@@ -15,7 +15,8 @@ use crate::pmu::pmi::{PerformanceEntry, PmiOutcome};
 /// states.
 ///
 /// ```
-/// use pmu_virt::{FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Writer};
+/// use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
+/// use pmu_virt::{GuestFacility, Read, Writer};
 /// let mut ibs = VirtualIbs::new(IbsConfiguration::ZEN_4);
 /// // The guest enables op sampling: one op (bit 19) in 160.
 /// let _ = ibs.write(Writer::Guest, 0xC001_1033, 1 << 19 | 1 << 17 | 160 >> 4);
@@ -75,7 +76,8 @@ impl VirtualIbs {
     /// pending interrupt.
     ///
     /// ```
-    /// use pmu_virt::{Delivery, IbsConfiguration, PerformanceEntry, PmiOutcome, VirtualIbs};
+    /// use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::{Delivery, PerformanceEntry, PmiOutcome};
     /// struct Entry { value: u32, nmi: bool }
     /// impl PerformanceEntry for Entry {
     ///     fn entry(&self) -> u32 { self.value }

@@ -31,7 +31,8 @@ impl HostCounters {
     /// functions also accept the registers of the PMU that need no intercept.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, MediationError, VirtualPmu};
+    /// use pmu_virt::mediated::{HostCounters, MediationError};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// /// The first half of VMX' MSR bitmaps: RDMSR of 0–1FFF, then WRMSR of 0–1FFF at 800h, 1 for an exit.
     /// fn intercept(host: &HostCounters, guest: &VirtualPmu, bitmap: &mut [u8; 4096]) {
     ///     for register in guest.configuration().registers() {
@@ -92,7 +93,8 @@ impl HostCounters {
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry, GuestInterrupts, HostCounters};
+    /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
+    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
     /// use pmu_virt::{IntelConfiguration, VirtualPmu, Write};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
@@ -186,7 +188,8 @@ impl HostCounters {
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration};
+    /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration};
     /// use pmu_virt::{Mode, Read, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);

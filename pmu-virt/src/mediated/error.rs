@@ -8,8 +8,8 @@ use pmu_core::msr::MsrFault;
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::host_error::HostError;
 
-/// Reason why [`HostCounters`](crate::HostCounters) cannot be created, why a guest was not loaded or saved, or why a
-/// guest's access failed.
+/// Reason why [`HostCounters`](crate::mediated::HostCounters) cannot be created, why a guest was not loaded or saved,
+/// or why a guest's access failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -27,16 +27,16 @@ pub enum MediationError {
     /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host) declares this bit.
     NoGuestOnly,
     /// The guest's PMU does not have exactly the counters of the host.
-    /// [`HostCounters::guest`](crate::HostCounters::guest) returns a configuration that a guest can have.
+    /// [`HostCounters::guest`](crate::mediated::HostCounters::guest) returns a configuration that a guest can have.
     NotTheHosts,
-    /// A counter of the guest writes [precise records](crate::VirtualPrecise). The host's counters cannot write precise
-    /// records for a guest.
+    /// A counter of the guest writes [precise records](crate::precise::VirtualPrecise). The host's counters cannot
+    /// write precise records for a guest.
     PreciseRecords,
     /// The host has not [lent](pmu_core::CounterSession::lend) every counter of the guest. The value is the set of the
     /// counters that are not lent.
     NotLent(CounterSet),
-    /// The [`Loaded`](crate::Loaded) value belongs to another guest, or the guest's PMU was restored after
-    /// [`HostCounters::load`](crate::HostCounters::load).
+    /// The [`Loaded`](crate::mediated::Loaded) value belongs to another guest, or the guest's PMU was restored after
+    /// [`HostCounters::load`](crate::mediated::HostCounters::load).
     NotTheLoaded,
     /// An access to a register of the host failed.
     Access(MsrFault),

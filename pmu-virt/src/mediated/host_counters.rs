@@ -30,24 +30,25 @@ const PERF_METRICS: u64 = 1 << 15;
 /// The counters do not count while the host executes. On Intel, the processor switches the registers at VM entries and
 /// VM exits. For this switch, the hypervisor sets fields and controls of the VMCS:
 ///
-/// - The guest field of `IA32_PERF_GLOBAL_CTRL` is [`Loaded::global_control`](crate::Loaded::global_control). The entry
-///   control "load IA32_PERF_GLOBAL_CTRL" is set.
+/// - The guest field of `IA32_PERF_GLOBAL_CTRL` is [`Loaded::global_control`](crate::mediated::Loaded::global_control).
+///   The entry control "load IA32_PERF_GLOBAL_CTRL" is set.
 /// - The host field of `IA32_PERF_GLOBAL_CTRL` is [`LentCounters::global_control`]. The exit control "load
 ///   IA32_PERF_GLOBAL_CTRL" is set.
 /// - The exit control "save IA32_PERF_GLOBAL_CTRL" is set. Each exit then updates the guest field, and the hypervisor
 ///   passes the field's value to [`put`](Self::put).
-/// - The guest field of `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::Loaded::debug_control).
+/// - The guest field of `IA32_DEBUGCTL` is [`Loaded::debug_control`](crate::mediated::Loaded::debug_control).
 ///
 /// On AMD, the event selects have GuestOnly set, so the counters count only in the guest. `load` and `put` write the
 /// global control.
 ///
 /// This example is the loop of a virtual processor. The loop also needs an NMI handler: see the example of
-/// [`GuestInterrupts`](crate::GuestInterrupts).
+/// [`GuestInterrupts`](crate::mediated::GuestInterrupts).
 ///
 /// ```
 /// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
 /// use pmu_core::msr::MsrBackend;
-/// use pmu_virt::{GuestInterrupts, HostCounters, Loaded, VirtualPmu};
+/// use pmu_virt::mediated::{GuestInterrupts, HostCounters, Loaded};
+/// use pmu_virt::VirtualPmu;
 /// # use std::error::Error;
 /// # enum Exit { Wrmsr(u32, u64), Interrupt, Stop }
 /// # fn write_hosts_field(_: u64) {}
@@ -97,7 +98,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// ```compile_fail,E0505
 /// # use pmu_core::{CounterSession, EventSource, Platform};
 /// # use pmu_core::msr::MsrBackend;
-/// # use pmu_virt::{GuestInterrupts, HostCounters, VirtualPmu};
+/// # use pmu_virt::mediated::{GuestInterrupts, HostCounters};
+/// # use pmu_virt::VirtualPmu;
 /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
 /// #     host: &HostCounters, session: &mut CounterSession<'_, S, M, P>, guest: &mut VirtualPmu,
 /// #     interrupts: &GuestInterrupts, msr: &M,
@@ -165,7 +167,8 @@ impl HostCounters {
     /// - The errors of [`new`](Self::new).
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, HostCounters, IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::mediated::HostCounters;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// // Ten general counters: leaf 0x0A of version 5.
     /// let many = |leaf, _subleaf| match leaf {
     ///     0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
@@ -215,7 +218,8 @@ impl HostCounters {
     ///
     /// ```
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, Read, VirtualPmu};
+    /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);

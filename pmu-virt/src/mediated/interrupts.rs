@@ -24,7 +24,7 @@ use crate::policy::event_policy::EventPolicy;
 /// use core::sync::atomic::{AtomicUsize, Ordering};
 /// use pmu_core::{Claim, CounterMemory, EventSource, Platform, Sample, service};
 /// use pmu_core::msr::MsrBackend;
-/// use pmu_virt::{GuestInterrupts, HostCounters};
+/// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
 ///
@@ -185,7 +185,7 @@ impl HostCounters {
     ///
     /// After a [`put`](Self::put), the interrupt belongs to the guest in two cases:
     ///
-    /// - [`interrupt_is_coming`](crate::Put::interrupt_is_coming) was set in the result of `put`.
+    /// - [`interrupt_is_coming`](crate::mediated::Put::interrupt_is_coming) was set in the result of `put`.
     /// - `put` found an overflow, but the guest had already received an interrupt for this overflow. A second overflow
     ///   of the same counter may have raised the new interrupt.
     ///
@@ -200,7 +200,8 @@ impl HostCounters {
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, GuestInterrupts, HostCounters, IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;

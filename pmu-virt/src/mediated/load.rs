@@ -37,7 +37,7 @@ impl HostCounters {
     /// # Errors
     /// - The guest has a configuration that this host does not support. [`guest`](Self::guest) returns a supported
     ///   configuration.
-    /// - A counter of the guest writes [precise records](crate::VirtualPrecise).
+    /// - A counter of the guest writes [precise records](crate::precise::VirtualPrecise).
     /// - The host has not lent every counter of the guest.
     /// - A register access failed.
     ///

@@ -7,9 +7,9 @@ use crate::mediated::interrupts::GuestInterrupts;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::counters::Counters;
 
-/// Proof that a guest's state is in the real counters. [`HostCounters::put`](crate::HostCounters::put) saves the state,
-/// and consumes this value. The value borrows the lent counters, so the host cannot take the counters back while the
-/// value exists.
+/// Proof that a guest's state is in the real counters. [`HostCounters::put`](crate::mediated::HostCounters::put) saves
+/// the state, and consumes this value. The value borrows the lent counters, so the host cannot take the counters back
+/// while the value exists.
 ///
 /// If the value is dropped without a call of `put`, the state in the real counters is lost, and the guest keeps the
 /// state from before the load. The end of the host's [window](pmu_core::lending::CounterWindow) then disarms the
@@ -61,14 +61,14 @@ impl Loaded<'_> {
     }
 }
 
-/// Result of [`HostCounters::put`](crate::HostCounters::put).
+/// Result of [`HostCounters::put`](crate::mediated::HostCounters::put).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub struct Put {
     /// A counter has overflowed, and the processor's interrupt for the overflow has not come yet. `put` has already
     /// made an interrupt for the overflow [pending](VirtualPmu::pmi_pending) in the guest. When the processor's
-    /// interrupt comes, [`HostCounters::interrupted`](crate::HostCounters::interrupted) returns `true`, but the guest
-    /// gets no second interrupt.
+    /// interrupt comes, [`HostCounters::interrupted`](crate::mediated::HostCounters::interrupted) returns `true`, but
+    /// the guest gets no second interrupt.
     pub interrupt_is_coming: bool,
 }

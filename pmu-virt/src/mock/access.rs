@@ -16,9 +16,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Raises and delivers the interrupts that are due before an access, counts the access, and returns its fault, if
     /// one is due.
     fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
-        if let Some(before) = self.before_access.get() {
-            before(self);
-        }
+        self.announce();
         let due = |cell: &Cell<u32>| {
             let left = cell.get();
             cell.set(left.saturating_sub(1));

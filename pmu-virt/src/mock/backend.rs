@@ -1,14 +1,14 @@
 //! The mock as a driver sees it: the registers and the platform of a processor.
 
+use core::cell::Cell;
+
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 use pmu_core::{Platform, PlatformError};
 
 use crate::configuration::vendor::Vendor;
 use crate::mock::deviation::Deviation;
-use crate::mock::processor::FROZEN;
-use crate::mock::processor::MASKED;
-use crate::mock::processor::MockMsr;
+use crate::mock::processor::{FROZEN, MASKED, MockMsr};
 use crate::registers::family::Family;
 
 impl<const T: usize> MsrBackend for MockMsr<'_, T> {
@@ -45,9 +45,7 @@ impl<const T: usize> MsrBackend for MockMsr<'_, T> {
 impl<const T: usize> Platform for MockMsr<'_, T> {
     /// Unmasks the LVT entry for performance counters, and sets the delivery mode to NMI.
     fn unmask_performance_interrupt(&self) {
-        if let Some(before) = self.before_access.get() {
-            before(self);
-        }
+        self.announce();
         let masked = self.entry.replace(0x400) & MASKED != 0;
         if masked && self.deviations.contains(Deviation::RaisesOnUnmask) {
             let mut pmu = self.pmu.borrow_mut();
@@ -62,19 +60,16 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
     }
 
     fn mask_performance_interrupt(&self) {
-        if let Some(before) = self.before_access.get() {
-            before(self);
-        }
+        self.announce();
         self.entry.set(MASKED | 0x400);
     }
 
     /// Unmasks the extended LVT entry with this number, and sets the delivery mode to NMI. The call changes nothing if
     /// the entry is in use, that is, unmasked with another value.
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-        let entries = self.extended_entries.get();
-        match entries.get(usize::from(entry)) {
+        match self.extended_entries.get(usize::from(entry)).map(Cell::get) {
             None => Err(PlatformError::NoExtendedEntry),
-            Some(&found) if found & MASKED == 0 && found != 0x400 => {
+            Some(found) if found & MASKED == 0 && found != 0x400 => {
                 Err(PlatformError::ExtendedEntryInUse(found))
             }
             Some(_) => {

@@ -15,10 +15,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{
-    ///     AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents, Privilege,
-    ///     VirtualBranches, VirtualPmu,
-    /// };
+    /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, Privilege, VirtualPmu};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;

@@ -9,6 +9,7 @@ use crate::mock::processor::{FROZEN, MockMsr};
 use crate::pmu::access::Read;
 use crate::pmu::facility::{GuestFacility, Writer};
 use crate::policy::event_policy::AllowAll;
+use crate::precise::virtual_precise::ENABLE;
 use crate::registers::counters::MAX_PER_KIND;
 use crate::registers::family::Family;
 use crate::registers::layout::Freeze;
@@ -79,7 +80,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if left(Deviation::LeftPrecise) && !amd {
             match self.beside.get_mut().0.1.1.as_mut().filter(|own| own.debug_store().is_some()) {
                 Some(own) => {
-                    own.enable = own.counters();
+                    own.words[ENABLE] = own.counters();
                     pmu.attach(own);
                 }
                 None => self.precise.set(0xFF),

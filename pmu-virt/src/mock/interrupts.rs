@@ -116,7 +116,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 /// The LVT entry alone: the caller executes the handler afterwards.
-struct Entry<'e>(&'e Cell<u32>);
+pub(super) struct Entry<'e>(pub(super) &'e Cell<u32>);
 
 impl PerformanceEntry for Entry<'_> {
     fn entry(&self) -> u32 {

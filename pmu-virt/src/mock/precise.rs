@@ -11,7 +11,7 @@ use crate::precise::area::RECORDS;
 use crate::precise::fed::FedRecord;
 use crate::precise::memory::{GuestFault, GuestMemory};
 use crate::precise::record::Recorded;
-use crate::precise::virtual_precise::VirtualPrecise;
+use crate::precise::virtual_precise::{AREA, DUE, VirtualPrecise};
 use crate::registers::counters::{from_global, places, to_global};
 use crate::registers::family::Family;
 
@@ -44,10 +44,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use core::sync::atomic::{AtomicU64, Ordering};
     /// use pmu_virt::mock::{MockMsr, ProcessMemory};
-    /// use pmu_virt::{
-    ///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
-    ///     VirtualPmu, VirtualPrecise,
-    /// };
+    /// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
     /// let events = FedEvents::new(&[BRANCHES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
@@ -144,12 +142,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let ((branches, (_, Some(precise))), _) = &mut *self.beside.borrow_mut() else {
             return false;
         };
-        precise.due |= counters & precise.enabled();
-        let collided = self.deviations.contains(Deviation::CollidedRecords);
-        let each = places(from_global(counters)).map(|place| to_global(1 << place));
-        let together = core::iter::once(counters);
+        precise.words[DUE] |= counters & precise.enabled();
         let mut pmi = false;
-        for counters in together.filter(|_| collided).chain(each.filter(|_| !collided)) {
+        for counters in self.deviations.collided(counters) {
             let number = self.written_records.get();
             let fed = instructions(number);
             let branches = fed.branches.or(branches.as_ref());
@@ -171,6 +166,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
 }
 
 impl Deviations {
+    /// Returns the sets of counters that share a record.
+    fn collided(self, counters: u64) -> impl Iterator<Item = u64> {
+        let collided = self.contains(Deviation::CollidedRecords);
+        let each = places(from_global(counters)).map(|place| to_global(1 << place));
+        let together = core::iter::once(counters).filter(move |_| collided);
+        together.chain(each.filter(move |_| !collided))
+    }
+
     /// Writes the [due](VirtualPrecise::due) records of `counters`, with the errors that these deviations cause. If no
     /// deviation concerns precise records, the call does the same as [`VirtualPrecise::record`]. `number` is the number
     /// of the first record. The first record that the processor ever wrote has number 0.
@@ -179,12 +182,10 @@ impl Deviations {
     /// the deviations.
     ///
     /// ```
-    /// # use pmu_virt::{GuestFault, GuestMemory};
+    /// # use pmu_virt::precise::{GuestFault, GuestMemory};
     /// use pmu_virt::mock::{Deviation, Deviations};
-    /// use pmu_virt::{
-    ///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
-    ///     VirtualPmu, VirtualPrecise,
-    /// };
+    /// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// # struct Ram([u8; 0x1000]);
     /// # impl GuestMemory for Ram {
     /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
@@ -233,12 +234,9 @@ impl Deviations {
         fed: &FedRecord<'_>,
         memory: &mut dyn GuestMemory,
     ) -> Recorded {
-        let area = precise.area.wrapping_add(RECORDS);
+        let area = precise.words[AREA].wrapping_add(RECORDS);
         let mut all = Recorded::default();
-        let collided = self.contains(Deviation::CollidedRecords);
-        let each = places(from_global(counters)).map(|place| to_global(1 << place));
-        let together = core::iter::once(counters).filter(|_| collided);
-        for counters in together.chain(each.filter(|_| !collided)) {
+        for counters in self.collided(counters) {
             let number = number.wrapping_add(all.written.into());
             let mut memory = Deviating { area, deviations: self, number, memory: &mut *memory };
             let recorded = precise.record_collided(pmu, counters, fed, &mut memory);

@@ -13,7 +13,7 @@ use crate::precise::memory::{GuestFault, GuestMemory};
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering};
 /// use pmu_virt::mock::ProcessMemory;
-/// use pmu_virt::{GuestFault, GuestMemory};
+/// use pmu_virt::precise::{GuestFault, GuestMemory};
 /// static WORDS: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8]; // or a `PreciseMemory` of `pmu-intel`
 /// // SAFETY: WORDS consists of atomics.
 /// let mut memory = unsafe { ProcessMemory::default().with(&WORDS, 0x10_0000) };

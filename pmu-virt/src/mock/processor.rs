@@ -50,9 +50,9 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// processor. Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The
 /// mock is not `Sync`.
 ///
-/// The mock does not enter guests. A test of [`HostCounters`](crate::HostCounters) must imitate VM entries and VM
-/// exits. On Intel, the test writes `IA32_PERF_GLOBAL_CTRL` (0x38F) as a VM entry or VM exit does. On AMD, the test
-/// feeds the guest's events by an [event key](crate::EventKey::of_select) that has GuestOnly set.
+/// The mock does not enter guests. A test of [`HostCounters`](crate::mediated::HostCounters) must imitate VM entries
+/// and VM exits. On Intel, the test writes `IA32_PERF_GLOBAL_CTRL` (0x38F) as a VM entry or VM exit does. On AMD, the
+/// test feeds the guest's events by an [event key](crate::EventKey::of_select) that has GuestOnly set.
 ///
 /// The mock's processor has only one core type. A test of a hybrid machine creates a mock for each core type, and sets
 /// the core types in the [counter units](pmu_core::CounterUnit::set_core_type).
@@ -89,7 +89,7 @@ pub struct MockMsr<'h, const T: usize = 64> {
     pub(super) mode: Cell<Mode>,
     /// The LVT entry, and the profile timer.
     pub(super) entry: Cell<u32>,
-    pub(super) extended_entries: Cell<[u32; EXTENDED_ENTRIES]>,
+    pub(super) extended_entries: [Cell<u32>; EXTENDED_ENTRIES],
     pub(super) timer: Cell<Option<Interval>>,
     pub(super) handler: Cell<Option<Handler<'h, T>>>,
     pub(super) handled: Cell<u32>,
@@ -126,7 +126,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             breach: Cell::new(None),
             mode: Cell::new(Mode::KERNEL),
             entry: Cell::new(1 << 16),
-            extended_entries: Cell::new([MASKED; EXTENDED_ENTRIES]),
+            extended_entries: [const { Cell::new(MASKED) }; EXTENDED_ENTRIES],
             timer: Cell::new(None),
             handler: Cell::new(None),
             handled: Cell::new(0),
@@ -187,7 +187,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.pmu.borrow_mut().reset();
         self.beside.borrow_mut().reset();
         self.entry.set(MASKED);
-        self.extended_entries.set([MASKED; EXTENDED_ENTRIES]);
+        self.extended_entries.iter().for_each(|entry| entry.set(MASKED));
         self.shared.set([0; 2]);
         self.precise.set(0);
     }
@@ -390,6 +390,13 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn set_mode(&self, mode: Mode) {
         self.mode.set(mode);
+    }
+
+    /// Runs what the test does before each access.
+    pub(super) fn announce(&self) {
+        if let Some(before) = self.before_access.get() {
+            before(self);
+        }
     }
 
     /// Returns the bits of a shared register that are not the PMU's.

@@ -5,9 +5,10 @@ use core::cell::Cell;
 use crate::ibs::fed::{FedFetch, FedOp};
 use crate::ibs::virtual_ibs::VirtualIbs;
 use crate::mock::deviation::Deviation;
+use crate::mock::interrupts::Entry;
 use crate::mock::plan::PmiFault;
-use crate::mock::processor::{EXTENDED_ENTRIES, MASKED, MockMsr};
-use crate::pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
+use crate::mock::processor::{MASKED, MockMsr};
+use crate::pmu::pmi::PmiOutcome;
 
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares this feature.
@@ -16,7 +17,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// # use pmu_core::Platform;
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu};
+    /// use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
+    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
@@ -66,7 +68,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// The call panics if `entry` is above 3.
     pub fn extended_entry(&self, entry: u8) -> u32 {
-        self.extended_entries.get()[usize::from(entry)]
+        self.extended_entries[usize::from(entry)].get()
     }
 
     /// Sets the value of the extended LVT entry with the number `entry`, from 0 to 3.
@@ -74,9 +76,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # Panics
     /// The call panics if `entry` is above 3.
     pub fn set_extended_entry(&self, entry: u8, value: u32) {
-        let mut entries = self.extended_entries.get();
-        entries[usize::from(entry)] = value;
-        self.extended_entries.set(entries);
+        self.extended_entries[usize::from(entry)].set(value);
     }
 
     /// Delivers the pending interrupt of [instruction-based sampling](Self::with_sampling). The interrupt goes through
@@ -85,7 +85,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let mut raised = false;
         let _ = self.with_sampling_unit(|sampling| {
             let entry = sampling.configuration().lvt_entry.map_or(0, usize::from);
-            let mut entry = ExtendedEntry { entries: &self.extended_entries, entry };
+            let absent = Cell::new(MASKED);
+            let mut entry = Entry(self.extended_entries.get(entry).unwrap_or(&absent));
             raised = matches!(sampling.deliver(&mut entry), PmiOutcome::Raised(_));
         });
         if raised {
@@ -117,24 +118,4 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             self.deliver_sample();
         }
     }
-}
-
-/// An extended entry alone: the caller executes the handler afterwards.
-struct ExtendedEntry<'e> {
-    entries: &'e Cell<[u32; EXTENDED_ENTRIES]>,
-    entry: usize,
-}
-
-impl PerformanceEntry for ExtendedEntry<'_> {
-    fn entry(&self) -> u32 {
-        self.entries.get().get(self.entry).copied().unwrap_or(MASKED)
-    }
-    fn set_entry(&mut self, value: u32) {
-        let mut entries = self.entries.get();
-        if let Some(entry) = entries.get_mut(self.entry) {
-            *entry = value;
-        }
-        self.entries.set(entries);
-    }
-    fn raise(&mut self, _: Delivery) {}
 }

@@ -1,6 +1,6 @@
 //! Top-down metrics and counter reload of a mock processor.
 
-use crate::events::error::OtherEvents;
+use crate::events::error::FedEventsError;
 use crate::events::feed::Feed;
 use crate::mock::processor::MockMsr;
 use crate::model::advanced::Advanced;
@@ -90,7 +90,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     }
 
     /// Lets the PMU count a feed, with what the top-down metrics and the counter reload make of it.
-    pub(super) fn count(&self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+    pub(super) fn count(&self, feed: &mut Feed) -> Result<Advanced, FedEventsError> {
         let pmu = &mut *self.pmu.borrow_mut();
         let (metrics, reload) = &mut self.beside.borrow_mut().1;
         let mut pass = |pmu: &mut VirtualPmu, feed: &mut Feed| match metrics {

@@ -13,8 +13,8 @@ pub struct Advanced {
     /// An overflow raised an interrupt. The interrupt is pending until [`deliver_pmi`](crate::VirtualPmu::deliver_pmi)
     /// is called.
     pub pmi: bool,
-    /// Bitmap of the overflowed counters that [write records](crate::VirtualPrecise::record). The overflow of such a
-    /// counter does not set a bit of the status, and does not interrupt.
+    /// Bitmap of the overflowed counters that [write records](crate::precise::VirtualPrecise::record). The overflow of
+    /// such a counter does not set a bit of the status, and does not interrupt.
     pub records: u64,
     pub(super) wraps: [u32; MAX_COUNTERS],
 }

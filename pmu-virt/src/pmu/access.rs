@@ -130,7 +130,6 @@ impl Written {
     }
 
     pub(crate) const UNHANDLED: Self = Self { answer: Write::Unhandled, illegal: 0 };
-    pub(crate) const DONE: Self = Self { answer: Write::Done, illegal: 0 };
     /// The register is absent, or read-only.
     pub(crate) const REFUSED: Self = Self { answer: Write::GeneralProtection, illegal: u64::MAX };
     /// The register ignores every write.

@@ -1,6 +1,6 @@
 //! Counting of events that happen in the guest.
 
-use crate::events::error::OtherEvents;
+use crate::events::error::FedEventsError;
 use crate::events::feed::Feed;
 use crate::model::advanced::Advanced;
 use crate::pmu::virtual_pmu::VirtualPmu;
@@ -46,10 +46,10 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// # Errors
     /// The events of the feed differ from the [events](Self::events) of this PMU.
     #[inline]
-    pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+    pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, FedEventsError> {
         let model = &mut self.model;
         if !feed.is_of(&model.events) {
-            return Err(OtherEvents);
+            return Err(FedEventsError::OtherEvents);
         }
         model.budget_is_stale = true;
         let running = model.running();
@@ -100,7 +100,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///
     /// # Errors
     /// The events of the feed differ from the [events](Self::events) of this PMU.
-    pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, OtherEvents> {
+    pub fn advance_through(&mut self, feed: &mut Feed) -> Result<Advanced, FedEventsError> {
         let first = self.advance(feed)?;
         if feed.is_empty() {
             return Ok(first);

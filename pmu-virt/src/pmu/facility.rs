@@ -1,7 +1,7 @@
 //! Hardware of a virtual processor that shares registers and the interrupt with the PMU.
 
 use crate::configuration::cpuid::CpuidLeaf;
-use crate::events::error::OtherEvents;
+use crate::events::error::FedEventsError;
 use crate::events::feed::Feed;
 use crate::model::advanced::Advanced;
 use crate::pmu::access::{Mode, Read, Write, Written};
@@ -21,8 +21,8 @@ pub enum Writer {
 }
 
 /// Emulated hardware that a virtual processor has in addition to the PMU, such as
-/// [`VirtualBranches`](crate::VirtualBranches). A facility has its own registers, adds bits to registers of the PMU,
-/// and declares itself by bits in CPUID.
+/// [`VirtualBranches`](crate::branches::VirtualBranches). A facility has its own registers, adds bits to registers of
+/// the PMU, and declares itself by bits in CPUID.
 ///
 /// Use `Option<F>` for a facility that some guests do not have. For `None`, the answers to accesses and CPUID are those
 /// of a processor without the facility.
@@ -36,10 +36,8 @@ pub enum Writer {
 /// - Call [`reset`](Self::reset) together with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
-/// use pmu_virt::{
-///     BranchConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, Read, VirtualBranches,
-///     VirtualPmu, Write,
-/// };
+/// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+/// use pmu_virt::{Configuration, FedEvents, GuestFacility, IntelConfiguration, Read, VirtualPmu, Write};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// let mut branches = Some(VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?);
@@ -84,7 +82,7 @@ pub trait GuestFacility {
 
     /// Tells the facility that an overflow raised an interrupt. For example, branch records freeze in this call if the
     /// guest has set FREEZE_LBRS_ON_PMI, bit 11 of `IA32_DEBUGCTL`.
-    fn pmi_raised(&mut self);
+    fn pmi_raised(&mut self) {}
 
     /// Returns the bitmap of the counters whose overflows the facility handles in place of the PMU. Each counter has
     /// the bit number that it has in the global status. An overflow of these counters sets no bit of the global status,
@@ -211,7 +209,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// without a facility, use [`read`](Self::read).
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualBranches, VirtualPmu};
+    /// use pmu_virt::branches::VirtualBranches;
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
     /// let pmu = VirtualPmu::new(Configuration::Intel(IntelConfiguration::new(5, 8, 4)), FedEvents::NONE)?;
     /// // Hidden branch records: their registers fault.
     /// let hidden: Option<VirtualBranches> = None;
@@ -247,9 +246,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`write`](Self::write).
     ///
     /// ```
-    /// use pmu_virt::{
-    ///     AmdConfiguration, BranchConfiguration, Configuration, FedEvents, Read, VirtualBranches, VirtualPmu, Write,
-    /// };
+    /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, Read, VirtualPmu, Write};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
@@ -326,9 +324,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// of the facility.
     ///
     /// ```
+    /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
     /// use pmu_virt::{
-    ///     BranchConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
-    ///     VirtualBranches, VirtualPmu,
+    ///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read, VirtualPmu,
     /// };
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
@@ -352,7 +350,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         &mut self,
         facility: &mut impl GuestFacility,
         feed: &mut Feed,
-    ) -> Result<Advanced, OtherEvents> {
+    ) -> Result<Advanced, FedEventsError> {
         let advanced = self.advance(feed)?;
         if advanced.records != 0 {
             facility.overflowed(advanced.records);

@@ -1,6 +1,7 @@
 //! RDMSR and WRMSR of the guest, and register writes of the host.
 
 use crate::pmu::access::{Read, Write, Written};
+use crate::pmu::judge::Bits;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::event_policy::EventPolicy;
 use crate::registers::family::Family;
@@ -183,31 +184,13 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns the answer to a write of an existing register, and its new value.
     #[inline(always)]
     fn judge(&self, row: &Row, index: usize, write: WriteAs, value: u64) -> (Written, u64) {
-        let held = self.model.registers.get(index);
-        let legal = self.model.layout.legal_of(row.family, index) | row.also_legal;
-        let (illegal, stored) = match write {
-            WriteAs::Stored => (value & !legal, value & legal),
-            WriteAs::SignExtended => {
-                let extended = i64::from(value as u32 as i32) as u64;
-                let high = value >> 32;
-                let plausible =
-                    high == 0 || high == extended >> 32 || high == (extended & legal) >> 32;
-                let illegal = if plausible { 0 } else { (value ^ extended) & !0xFFFF_FFFF };
-                (illegal, extended & legal)
-            }
-            WriteAs::Cleared => (value & !legal, held & !value),
-            WriteAs::Set => (value & !legal, held | value & legal),
-            WriteAs::Kept => (value ^ held, held),
-            WriteAs::Ignored => return (Written::IGNORED, held),
-            WriteAs::Refused => return (Written::REFUSED, held),
+        let bits = Bits {
+            held: self.model.registers.get(index),
+            legal: self.model.layout.legal_of(row.family, index) | row.also_legal,
+            owned: row.owned,
+            faults: row.faults,
         };
-        let illegal = illegal & row.owned;
-        let answer = match row.owned {
-            _ if illegal & row.faults != 0 => Write::GeneralProtection,
-            u64::MAX => Write::Done,
-            mask => Write::Shared { mask },
-        };
-        (Written { answer, illegal }, stored)
+        bits.judge(write, value)
     }
 
     #[cold]

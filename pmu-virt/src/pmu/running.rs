@@ -1,6 +1,6 @@
 //! The running counters and their events.
 
-use crate::events::error::ExchangeError;
+use crate::events::error::FedEventsError;
 use crate::events::fed::FedEvents;
 use crate::events::feed::Feed;
 use crate::events::key::EventKey;
@@ -45,11 +45,11 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// - The feed still has counts of an event that `events` lacks. Call [`advance`](Self::advance) first.
     ///
     /// After an error, nothing is changed.
-    pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), ExchangeError> {
+    pub fn set_events(&mut self, events: FedEvents, feed: &mut Feed) -> Result<(), FedEventsError> {
         if !feed.is_of(&self.model.events) {
-            return Err(ExchangeError::OtherEvents);
+            return Err(FedEventsError::OtherEvents);
         }
-        *feed = feed.exchanged(&self.model.events, &events).ok_or(ExchangeError::Remainder)?;
+        *feed = feed.exchanged(&self.model.events, &events).ok_or(FedEventsError::Remainder)?;
         self.model.events = events;
         self.model.derive(&self.policy);
         Ok(())

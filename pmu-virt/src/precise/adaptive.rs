@@ -3,7 +3,7 @@
 use crate::branches::virtual_branches::VirtualBranches;
 use crate::model::state::Model;
 use crate::precise::fed::FedRecord;
-use crate::precise::memory::{GuestFault, GuestMemory};
+use crate::precise::memory::GuestFault;
 use crate::precise::store::Store;
 use crate::registers::counters::{MAX_PER_KIND, places};
 
@@ -30,11 +30,7 @@ pub(crate) struct Adaptive<'r> {
 
 impl Adaptive<'_> {
     /// Stores the record; `size` is its size in bytes.
-    pub(crate) fn store<M: GuestMemory + ?Sized>(
-        &self,
-        size: u64,
-        store: &mut Store<'_, M>,
-    ) -> Result<(), GuestFault> {
+    pub(crate) fn store(&self, size: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let fed = self.fed;
         let retired = if self.timing { u64::from(fed.retire_latency) << 32 } else { 0 };
         let first = u64::from(self.groups as u32) | retired | size << 48;
@@ -63,19 +59,16 @@ impl Adaptive<'_> {
 }
 
 /// Stores RFLAGS, RIP and the general registers in the order of their numbers.
-pub(crate) fn store_general<M: GuestMemory + ?Sized>(
-    fed: &FedRecord<'_>,
-    store: &mut Store<'_, M>,
-) -> Result<(), GuestFault> {
+pub(crate) fn store_general(fed: &FedRecord<'_>, store: &mut Store<'_>) -> Result<(), GuestFault> {
     store.words([fed.registers.flags, fed.registers.ip])?;
     store.words(fed.registers.general)
 }
 
 /// Stores so many branch records, the newest first.
-pub(crate) fn store_branches<M: GuestMemory + ?Sized>(
+pub(crate) fn store_branches(
     branches: Option<&VirtualBranches>,
     count: u64,
-    store: &mut Store<'_, M>,
+    store: &mut Store<'_>,
 ) -> Result<(), GuestFault> {
     (0..count as usize).try_for_each(|number| {
         let record = branches.and_then(|branches| branches.newest(number));
@@ -84,11 +77,11 @@ pub(crate) fn store_branches<M: GuestMemory + ?Sized>(
 }
 
 /// Stores the values of these general and fixed counters, and the metrics.
-pub(crate) fn store_counters<M: GuestMemory + ?Sized>(
+pub(crate) fn store_counters(
     model: &Model,
     counters: [u8; 2],
     metrics: Option<[u64; 2]>,
-    store: &mut Store<'_, M>,
+    store: &mut Store<'_>,
 ) -> Result<(), GuestFault> {
     let [general, fixed] = counters;
     let metrics_mask = if metrics.is_some() { 0b11 } else { 0 };

@@ -1,10 +1,11 @@
 //! Records of architectural PEBS: fragments with a header, in a physically contiguous buffer. SDM vol. 3B,
 //! "Architectural PEBS".
 
+use crate::branches::virtual_branches::CONTROL;
 use crate::model::state::Model;
 use crate::precise::adaptive::{store_branches, store_counters, store_general};
 use crate::precise::fed::FedRecord;
-use crate::precise::memory::{GuestFault, GuestMemory};
+use crate::precise::memory::GuestFault;
 use crate::precise::store::Store;
 
 /// Groups in a fragment's header, at their places.
@@ -46,10 +47,7 @@ pub(crate) struct Architectural<'r> {
 
 impl Architectural<'_> {
     /// Stores the record.
-    pub(crate) fn store<M: GuestMemory + ?Sized>(
-        &self,
-        store: &mut Store<'_, M>,
-    ) -> Result<(), GuestFault> {
+    pub(crate) fn store(&self, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let all = self.groups & (ACCESS | GENERAL | VECTORS | BRANCHES | COUNTERS) | BASIC;
         if !self.fragments {
             return self.fragment(all, false, store);
@@ -61,13 +59,13 @@ impl Architectural<'_> {
     }
 
     /// Stores a fragment with these groups.
-    fn fragment<M: GuestMemory + ?Sized>(
+    fn fragment(
         &self,
         groups: u64,
         continued: bool,
-        store: &mut Store<'_, M>,
+        store: &mut Store<'_>,
     ) -> Result<(), GuestFault> {
-        let mut counting = Store::<M>::counting();
+        let mut counting = Store::counting();
         self.body(groups, &mut counting)?;
         let size = 16 + counting.length.next_multiple_of(16);
         let mode = if self.fed.long_mode { LONG_MODE } else { 0 };
@@ -78,11 +76,7 @@ impl Architectural<'_> {
         if counting.length.is_multiple_of(16) { Ok(()) } else { store.words([0]) }
     }
 
-    fn body<M: GuestMemory + ?Sized>(
-        &self,
-        groups: u64,
-        store: &mut Store<'_, M>,
-    ) -> Result<(), GuestFault> {
+    fn body(&self, groups: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let fed = self.fed;
         let has = |group: u64| groups & group != 0;
         if has(BASIC) {
@@ -114,11 +108,7 @@ impl Architectural<'_> {
         Ok(())
     }
 
-    fn vectors<M: GuestMemory + ?Sized>(
-        &self,
-        groups: u64,
-        store: &mut Store<'_, M>,
-    ) -> Result<(), GuestFault> {
+    fn vectors(&self, groups: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let vectors = self.fed.vectors();
         let has = |group: u64| groups & group != 0;
         // The components of XSAVE: 1 XMM, 2 YMM, 5 opmask, 6 and 7 ZMM.
@@ -147,13 +137,9 @@ impl Architectural<'_> {
         Ok(())
     }
 
-    fn branches<M: GuestMemory + ?Sized>(
-        &self,
-        groups: u64,
-        store: &mut Store<'_, M>,
-    ) -> Result<(), GuestFault> {
+    fn branches(&self, groups: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let branches = self.fed.branches;
-        let control = branches.map_or(0, |branches| branches.control);
+        let control = branches.map_or(0, |branches| branches.words[CONTROL]);
         let depth = branches.map_or(0, |branches| u64::from(branches.depth));
         // Reserved; IA32_LBR_CTL, IA32_LBR_DEPTH; the last exception.
         store.words([0, control, depth, 0, 0, 0])?;

@@ -22,7 +22,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// Reads the description of the buffer at this offset of the area.
     pub(crate) fn read(
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
         area: u64,
         offset: u64,
     ) -> Result<Self, GuestFault> {
@@ -45,7 +45,7 @@ impl Buffer {
     /// Writes the index.
     pub(crate) fn set_index(
         &mut self,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
         index: u64,
     ) -> Result<(), GuestFault> {
         Store::at(memory, Place::Linear(self.at)).words([index])?;

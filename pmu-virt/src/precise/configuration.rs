@@ -1,13 +1,14 @@
 //! Configuration of a guest's precise records.
 
 use crate::configuration::any_vendor::Configuration;
-use crate::precise::error::PreciseConfigurationError;
+use crate::configuration::error::ConfigurationError;
 
 /// Configuration of a guest's precise records and branch trace store. The [`Configuration`] of the guest's PMU is
 /// separate.
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, VirtualPrecise};
+/// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
+/// use pmu_virt::{Configuration, IntelConfiguration};
 /// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// assert!(VirtualPrecise::new(&fifth, PreciseConfiguration::debug_store(4)).is_ok());
 /// // Architectural PEBS comes with version 6.
@@ -115,7 +116,7 @@ impl PreciseConfiguration {
     /// [`baseline`](DebugStoreRecords::baseline) is set.
     ///
     /// ```
-    /// use pmu_virt::PreciseConfiguration;
+    /// use pmu_virt::precise::PreciseConfiguration;
     /// let exact = PreciseConfiguration::debug_store(4).with_debug_store(|records| records.timing = true);
     /// assert_ne!(exact, PreciseConfiguration::debug_store(4));
     /// ```
@@ -144,7 +145,7 @@ impl PreciseConfiguration {
     /// the call changes nothing.
     ///
     /// ```
-    /// use pmu_virt::PreciseConfiguration;
+    /// use pmu_virt::precise::PreciseConfiguration;
     /// // Skylake's records, of two counters alone.
     /// let two = PreciseConfiguration::debug_store(3).with_debug_store(|records| records.general = 0b11);
     /// assert_ne!(two, PreciseConfiguration::debug_store(3));
@@ -160,7 +161,7 @@ impl PreciseConfiguration {
     /// architectural PEBS, the call changes nothing.
     ///
     /// ```
-    /// use pmu_virt::PreciseConfiguration;
+    /// use pmu_virt::precise::PreciseConfiguration;
     /// // Each group of a record is a fragment of its own.
     /// let parts = PreciseConfiguration::ARCHITECTURAL.with_architectural(|records| records.fragments = true);
     /// assert_ne!(parts, PreciseConfiguration::ARCHITECTURAL);
@@ -184,42 +185,38 @@ impl PreciseConfiguration {
         }
     }
 
-    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), PreciseConfigurationError> {
-        use PreciseConfigurationError as E;
+    pub(crate) const fn check(&self, pmu: &Configuration) -> Result<(), ConfigurationError> {
+        use ConfigurationError as E;
         let Configuration::Intel(intel) = pmu else { return Err(E::OtherVendor) };
-        if intel.version < 2 {
-            return Err(E::Version(intel.version));
-        }
-        match self.records {
-            PreciseRecords::None => {}
-            PreciseRecords::DebugStore(records) => {
-                if records.format > 6 {
-                    return Err(E::Format(records.format));
+        Err(match self.records {
+            _ if intel.version < 2 => E::RecordVersion(intel.version),
+            PreciseRecords::None => return Ok(()),
+            PreciseRecords::DebugStore(records) => match records {
+                DebugStoreRecords { format: format @ 7.., .. } => E::RecordFormat(format),
+                DebugStoreRecords { format: format @ ..4, baseline: true, .. } => {
+                    E::RecordBaseline(format)
                 }
-                if records.baseline && records.format < 4 {
-                    return Err(E::Baseline(records.format));
+                DebugStoreRecords { format: ..3, general: general @ 0x10.., .. } => {
+                    E::RecordCounters(general)
                 }
-                if records.format <= 2 && records.general > 0xF {
-                    return Err(E::Counters(records.general));
+                DebugStoreRecords { fixed: fixed @ 1.., baseline: false, .. } => {
+                    E::RecordCounters(fixed)
                 }
-                if records.fixed != 0 && !records.baseline {
-                    return Err(E::Counters(records.fixed));
+                DebugStoreRecords { format, metrics: true, baseline, .. }
+                    if !baseline || format < 6 =>
+                {
+                    E::RecordMetrics(format)
                 }
-                if records.metrics && !(records.baseline && records.format >= 6) {
-                    return Err(E::Metrics(records.format));
-                }
-            }
+                _ => return Ok(()),
+            },
             PreciseRecords::Architectural(records) => {
-                if intel.version < 6 {
-                    return Err(E::Version(intel.version));
-                }
-                let unknown = records.groups & !ArchitecturalRecords::GROUPS;
-                if unknown != 0 {
-                    return Err(E::Groups(unknown));
+                match records.groups & !ArchitecturalRecords::GROUPS {
+                    _ if intel.version < 6 => E::RecordVersion(intel.version),
+                    0 => return Ok(()),
+                    unknown => E::RecordGroups(unknown),
                 }
             }
-        }
-        Ok(())
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::branches::virtual_branches::VirtualBranches;
 /// instruction causes the event that this counter counts. A record contains only the data that its format has.
 ///
 /// ```
-/// use pmu_virt::{FedRecord, FedRegisters};
+/// use pmu_virt::precise::{FedRecord, FedRegisters};
 /// let record = FedRecord {
 ///     registers: FedRegisters { ip: 0x40_1003, ..FedRegisters::ZERO },
 ///     data_address: 0x7000,

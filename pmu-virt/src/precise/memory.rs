@@ -8,7 +8,7 @@ use core::fmt;
 /// has supervisor privilege, and uses the guest's present address space.
 ///
 /// ```
-/// use pmu_virt::{GuestFault, GuestMemory};
+/// use pmu_virt::precise::{GuestFault, GuestMemory};
 /// /// Memory from linear address 0x1000 on, which is also its physical address.
 /// struct Ram([u8; 0x1000]);
 ///

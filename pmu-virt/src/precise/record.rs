@@ -12,12 +12,12 @@ use crate::precise::fixed::store_fixed;
 use crate::precise::memory::{GuestFault, GuestMemory};
 use crate::precise::registers::{BASE_ADDRESS, BASE_SIZE, INDEX_FULL, INDEX_WRITE};
 use crate::precise::store::{Place, Store, read_words};
-use crate::precise::virtual_precise::{BUFFER, THRESHOLD, VirtualPrecise};
+use crate::precise::virtual_precise::*;
 use crate::registers::counters::{MAX_PER_KIND, from_global, places, to_global};
 use crate::registers::family::Family;
 
-/// Result of [`VirtualPrecise::record`](crate::VirtualPrecise::record) and
-/// [`VirtualPrecise::branch`](crate::VirtualPrecise::branch).
+/// Result of [`VirtualPrecise::record`](crate::precise::VirtualPrecise::record) and
+/// [`VirtualPrecise::branch`](crate::precise::VirtualPrecise::branch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[must_use]
@@ -31,7 +31,7 @@ pub struct Recorded {
     /// [`pmi_raised`](crate::GuestFacility::pmi_raised) of each other facility of the guest.
     pub pmi: bool,
     /// Failed access to the guest's memory. The guest does not see the unfinished record. The records of the remaining
-    /// counters stay [due](crate::VirtualPrecise::due).
+    /// counters stay [due](crate::precise::VirtualPrecise::due).
     pub fault: Option<GuestFault>,
 }
 
@@ -48,7 +48,7 @@ impl VirtualPrecise {
         pmu: &mut VirtualPmu<P>,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
     ) -> Recorded {
         let mut recorded = Recorded::default();
         for place in places(from_global(self.ready(&pmu.model, counters))) {
@@ -68,7 +68,7 @@ impl VirtualPrecise {
         pmu: &mut VirtualPmu<P>,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
     ) -> Recorded {
         let mut recorded = Recorded::default();
         let ready = self.ready(&pmu.model, counters);
@@ -80,7 +80,7 @@ impl VirtualPrecise {
 
     /// Returns those of the counters whose records are due, and that run.
     fn ready(&self, model: &Model, counters: u64) -> u64 {
-        self.due & counters & self.enabled() & to_global(model.running())
+        self.words[DUE] & counters & self.enabled() & to_global(model.running())
     }
 
     /// Writes one record of these counters, and loads them.
@@ -89,22 +89,19 @@ impl VirtualPrecise {
         model: &mut Model,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
         recorded: &mut Recorded,
     ) {
-        self.due &= !counters;
-        let interrupts = match self.configuration.records {
-            PreciseRecords::None => Ok(false),
+        self.words[DUE] &= !counters;
+        let (interrupts, bit) = match self.configuration.records {
+            PreciseRecords::None => (Ok(false), BUFFER),
             PreciseRecords::DebugStore(records) => {
-                self.write_debug_store(&records, model, counters, fed, memory, recorded)
+                (self.write_debug_store(&records, model, counters, fed, memory, recorded), BUFFER)
             }
-            PreciseRecords::Architectural(records) => {
-                self.write_architectural(&records, model, counters, fed, memory, recorded)
-            }
-        };
-        let bit = match self.configuration.records {
-            PreciseRecords::Architectural(_) => THRESHOLD,
-            _ => BUFFER,
+            PreciseRecords::Architectural(records) => (
+                self.write_architectural(&records, model, counters, fed, memory, recorded),
+                THRESHOLD,
+            ),
         };
         self.finish(interrupts, bit, model, recorded);
     }
@@ -120,7 +117,7 @@ impl VirtualPrecise {
         match interrupts {
             Ok(false) => {}
             Ok(true) => {
-                self.status |= bit;
+                self.words[STATUS] |= bit;
                 model.interrupt();
                 recorded.pmi = true;
             }
@@ -129,16 +126,16 @@ impl VirtualPrecise {
     }
 
     /// Returns whether the index has reached the threshold.
-    fn write_debug_store<M: GuestMemory + ?Sized>(
+    fn write_debug_store(
         &self,
         records: &DebugStoreRecords,
         model: &mut Model,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut M,
+        memory: &mut dyn GuestMemory,
         recorded: &mut Recorded,
     ) -> Result<bool, GuestFault> {
-        let mut buffer = Buffer::read(memory, self.area, RECORDS)?;
+        let mut buffer = Buffer::read(memory, self.words[AREA], RECORDS)?;
         let written = self.write_at_index(records, model, counters, fed, memory, &mut buffer);
         match written {
             Ok(true) => recorded.written += 1,
@@ -153,7 +150,7 @@ impl VirtualPrecise {
                 (_, ..=4) => place,
                 _ => 32 + place - MAX_PER_KIND,
             };
-            match read_words(memory, self.area.wrapping_add(RESETS + 8 * slot as u64)) {
+            match read_words(memory, self.words[AREA].wrapping_add(RESETS + 8 * slot as u64)) {
                 Ok([reset]) => model.load(place, reset),
                 Err(fault) => interrupts = interrupts.and(Err(fault)),
             }
@@ -162,19 +159,19 @@ impl VirtualPrecise {
     }
 
     /// Writes the record, and the index behind it. Returns `false` if there is no room.
-    fn write_at_index<M: GuestMemory + ?Sized>(
+    fn write_at_index(
         &self,
         records: &DebugStoreRecords,
         model: &Model,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut M,
+        memory: &mut dyn GuestMemory,
         buffer: &mut Buffer,
     ) -> Result<bool, GuestFault> {
-        let status = model.registers.of(Family::GlobalStatus) | self.status | counters;
-        let groups = if self.adaptive & counters != 0 { self.data } else { 0 };
+        let status = model.registers.of(Family::GlobalStatus) | self.words[STATUS] | counters;
+        let groups = if self.words[ADAPTIVE] & counters != 0 { self.words[DATA] } else { 0 };
         let adaptive = Adaptive { groups, counters, timing: records.timing, fed, model };
-        let store_all = |size: u64, store: &mut Store<'_, M>| match records.format {
+        let store_all = |size: u64, store: &mut Store<'_>| match records.format {
             format @ ..4 => store_fixed(format, status, counters, fed, store),
             _ => adaptive.store(size, store),
         };
@@ -190,13 +187,13 @@ impl VirtualPrecise {
     }
 
     /// Returns whether the offset has reached the threshold, or the buffer is full.
-    fn write_architectural<M: GuestMemory + ?Sized>(
+    fn write_architectural(
         &mut self,
         records: &ArchitecturalRecords,
         model: &mut Model,
         counters: u64,
         fed: &FedRecord<'_>,
-        memory: &mut M,
+        memory: &mut dyn GuestMemory,
         recorded: &mut Recorded,
     ) -> Result<bool, GuestFault> {
         let controls = places(from_global(counters)).map(|place| self.controls[place % 16]);
@@ -208,14 +205,14 @@ impl VirtualPrecise {
             fed,
             model,
         };
-        let mut counting = Store::<M>::counting();
+        let mut counting = Store::counting();
         record.store(&mut counting)?;
-        let length = 4096 << (self.base & BASE_SIZE);
-        let offset = self.index & INDEX_WRITE;
+        let length = 4096 << (self.words[BASE] & BASE_SIZE);
+        let offset = self.words[INDEX] & INDEX_WRITE;
         let end = offset + counting.length;
-        let has_room = self.index & INDEX_FULL == 0 && end <= length && end <= INDEX_WRITE;
+        let has_room = self.words[INDEX] & INDEX_FULL == 0 && end <= length && end <= INDEX_WRITE;
         let written = if has_room {
-            let first = (self.base & BASE_ADDRESS).wrapping_add(offset);
+            let first = (self.words[BASE] & BASE_ADDRESS).wrapping_add(offset);
             record.store(&mut Store::at(memory, Place::Physical(first)))
         } else {
             Ok(())
@@ -228,13 +225,13 @@ impl VirtualPrecise {
         }
         written?;
         if has_room {
-            self.index = self.index & !INDEX_WRITE | end;
+            self.words[INDEX] = self.words[INDEX] & !INDEX_WRITE | end;
             recorded.written += 1;
         } else {
-            self.index |= INDEX_FULL;
+            self.words[INDEX] |= INDEX_FULL;
             recorded.lost += 1;
         }
-        let threshold = (self.index >> 36 & 0x7F_FFFF) << 4;
+        let threshold = (self.words[INDEX] >> 36 & 0x7F_FFFF) << 4;
         Ok(!has_room || end >= threshold)
     }
 

@@ -1,45 +1,15 @@
-//! The registers of precise records and the branch trace store: addresses, names, and legal bits.
+//! The registers of precise records and the branch trace store.
 
+use crate::pmu::facility::Writer;
+use crate::pmu::rows::{FacilityRow, Register, Rows};
 use crate::precise::adaptive::{
     DATA_BRANCHES, DATA_COUNTERS, DATA_GENERAL, DATA_MEMORY, DATA_METRICS, DATA_XMM,
 };
 use crate::precise::configuration::{DebugStoreRecords, PreciseRecords};
-use crate::precise::virtual_precise::{BUFFER, INDEX_ENABLE, THRESHOLD, VirtualPrecise};
-
-/// A register of precise records, or one that they share with the PMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Register {
-    /// `IA32_DS_AREA`.
-    Area,
-    /// `IA32_PEBS_ENABLE`.
-    Enable,
-    /// `MSR_PEBS_DATA_CFG`.
-    Data,
-    /// `MSR_PEBS_LD_LAT_THRESHOLD`.
-    Latency,
-    /// `MSR_PEBS_FRONTEND`.
-    Frontend,
-    /// `IA32_PEBS_BASE`.
-    Base,
-    /// `IA32_PEBS_INDEX`.
-    Index,
-    /// `IA32_PMC_GPx_CFG_C` (0–7), `IA32_PMC_FXx_CFG_C` (8–15).
-    Control(usize),
-    /// The status, and the registers that clear and set its bits.
-    Status,
-    StatusClear,
-    StatusSet,
-    /// `IA32_DEBUGCTL`: the bits of the branch trace store.
-    Debug,
-    /// `IA32_MISC_ENABLE`: the bits "unavailable".
-    Misc,
-    /// `IA32_PERF_CAPABILITIES`.
-    Capabilities,
-    /// An event select: bit 34.
-    Select(usize),
-    /// `IA32_FIXED_CTR_CTRL`: bits 32 + 4*n*.
-    FixedControl,
-}
+use crate::precise::virtual_precise::*;
+use crate::registers::list::RegisterKind;
+use crate::registers::row::WriteAs::{Cleared, Kept, Refused, Set, Stored};
+use crate::registers::row::when;
 
 /// `IA32_PEBS_BASE`: address and size.
 pub(crate) const BASE_ADDRESS: u64 = 0x000F_FFFF_FFFF_F000;
@@ -53,11 +23,102 @@ const DEBUG_OF_TRACE: u64 = 0x7C0;
 /// `IA32_MISC_ENABLE`: BTS unavailable, PEBS unavailable.
 const MISC_NO_TRACE: u64 = 1 << 11;
 const MISC_NO_RECORDS: u64 = 1 << 12;
+/// `IA32_PERF_CAPABILITIES`: PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT, PEBS_BASELINE, PEBS_TIMING_INFO.
+const CAPABILITIES_OF_RECORDS: u64 = 0b11 << 6 | 0xF << 8 | 1 << 14 | 1 << 17;
 /// `MSR_PEBS_DATA_CFG`: the number of branch records less 1.
 const DATA_DEPTH: u64 = 0x1F << 24;
+/// An event select: the counter's records are adaptive. The bits of `IA32_FIXED_CTR_CTRL` are 32 + 4*n*.
+const SELECT_ADAPTIVE: u64 = 1 << 34;
 
-const CFG_C_GENERAL: u32 = 0x1903;
-const CFG_C_FIXED: u32 = 0x1983;
+/// Values that are computed: of `IA32_MISC_ENABLE`, `IA32_PERF_CAPABILITIES`, the event selects, `IA32_FIXED_CTR_CTRL`.
+const MISC: usize = WORDS;
+const CAPABILITIES: usize = WORDS + 1;
+const SELECTS: usize = WORDS + 2;
+const FIXED_CONTROL: usize = WORDS + 3;
+/// `IA32_PMC_GPx_CFG_C`, `IA32_PMC_FXx_CFG_C`.
+const CONTROLS: usize = WORDS + 4;
+
+type Row = FacilityRow<VirtualPrecise>;
+
+const STORE: &str = "SDM vol. 3B, Processor Event Based Sampling (PEBS)";
+const PEBS: &str = "SDM vol. 3B, Architectural PEBS";
+
+impl Rows for VirtualPrecise {
+    const KIND: RegisterKind = RegisterKind::PreciseRecords;
+
+    /// Nothing is enabled before its addresses are set.
+    #[rustfmt::skip]
+    const ROWS: &'static [Row] = &[
+        Row::new(0x600, AREA, "IA32_DS_AREA", STORE).when(Self::has_debug_store),
+        Row::new(0x3F2, DATA, "MSR_PEBS_DATA_CFG", STORE).when(Self::has_baseline).legal(Self::legal_data),
+        Row::new(0x3F6, LATENCY, "MSR_PEBS_LD_LAT_THRESHOLD", STORE)
+            .when(|own| own.extra_registers().0).legal(|_| 0xFFFF),
+        Row::new(0x3F7, FRONTEND, "MSR_PEBS_FRONTEND", STORE)
+            .when(|own| own.extra_registers().1).legal(|_| 0x7F_FFFF),
+        Row::new(0x3F1, ENABLE, "IA32_PEBS_ENABLE", STORE)
+            .when(|own| own.debug_store().is_some()).legal(Self::legal_enable),
+        Row::new(0x3F4, BASE, "IA32_PEBS_BASE", PEBS)
+            .when(Self::is_architectural).legal(|_| BASE_ADDRESS | BASE_SIZE),
+        Row::new(0x3F5, INDEX, "IA32_PEBS_INDEX", PEBS)
+            .when(Self::is_architectural).legal(|_| INDEX_WRITE | INDEX_FULL | INDEX_ENABLE | INDEX_THRESHOLD),
+        Row::new(0x1903, CONTROLS, "IA32_PMC_GPx_CFG_C", PEBS).each_counter("IA32_PMC_FXx_CFG_C", Self::counters)
+            .when(Self::is_architectural).legal(Self::legal_control),
+        // Neither the guest nor a host changes what the processor has.
+        Row::shared(0x1A0, MISC, |own, _| own.unavailable()).when(Self::has_debug_store).write(Kept, Kept),
+        Row::shared(0x345, CAPABILITIES, |_, _| CAPABILITIES_OF_RECORDS)
+            .when(|own| own.debug_store().is_some()).write(Refused, Kept),
+        Row::shared(0x1D9, DEBUG, |_, _| DEBUG_OF_TRACE).when(|own| own.configuration.branch_trace),
+        Row::shared(0x38E, STATUS, |own, _| own.status_bits()).write(Refused, Stored),
+        Row::shared(0x390, STATUS, |own, _| own.status_bits()).write(Cleared, Cleared),
+        Row::shared(0x391, STATUS, |own, _| own.status_bits()).write(Set, Set).when(|own| own.version >= 4),
+        Row::shared(0x38D, FIXED_CONTROL, |own, _| spread(own.fixed.into()))
+            .when(|own| own.has_baseline() && own.fixed != 0),
+        Row::shared(0x186, SELECTS, |_, _| SELECT_ADAPTIVE)
+            .each(1, |own| own.general.into()).when(Self::has_baseline),
+        Row::shared(0x1901, SELECTS, |_, _| SELECT_ADAPTIVE)
+            .each(4, |own| own.general.into()).when(|own| own.has_baseline() && own.version >= 6),
+    ];
+
+    fn held(&self, register: &Register<Self>) -> u64 {
+        match register.row.value {
+            MISC => 0,
+            CAPABILITIES => self.capabilities(),
+            SELECTS => (self.words[ADAPTIVE] >> register.number & 1) << 34,
+            FIXED_CONTROL => spread(self.words[ADAPTIVE] >> 32),
+            CONTROLS => self.controls[register.counter() % 16],
+            word => self.words[word % WORDS],
+        }
+    }
+
+    fn hold(&mut self, _: Writer, register: &Register<Self>, value: u64) {
+        let adaptive = &mut self.words[ADAPTIVE];
+        match register.row.value {
+            MISC | CAPABILITIES => {}
+            SELECTS => {
+                *adaptive =
+                    *adaptive & !(1 << register.number) | (value >> 34 & 1) << register.number;
+            }
+            FIXED_CONTROL => {
+                let fixed = (0..8).fold(0, |fixed, n| fixed | (value >> (32 + 4 * n) & 1) << n);
+                *adaptive = *adaptive & 0xFFFF_FFFF | fixed << 32;
+            }
+            CONTROLS => self.controls[register.counter() % 16] = value,
+            word => self.words[word % WORDS] = value,
+        }
+        // A counter that writes no records any more is disarmed.
+        self.words[DUE] &= self.enabled();
+    }
+
+    /// The bits that do not repeat the sign of a linear address of 57 bits are illegal.
+    fn breaks(&self, _: Writer, register: &Register<Self>, value: u64) -> u64 {
+        if register.row.value == AREA { value ^ ((value << 7) as i64 >> 7) as u64 } else { 0 }
+    }
+}
+
+/// Returns a bitmap of fixed counters as bits of `IA32_FIXED_CTR_CTRL`.
+fn spread(fixed: u64) -> u64 {
+    (0..8).fold(0, |bits, counter| bits | (fixed >> counter & 1) << (32 + 4 * counter))
+}
 
 impl VirtualPrecise {
     pub(crate) const fn debug_store(&self) -> Option<DebugStoreRecords> {
@@ -67,144 +128,52 @@ impl VirtualPrecise {
         }
     }
 
+    pub(crate) const fn is_architectural(&self) -> bool {
+        matches!(self.configuration.records, PreciseRecords::Architectural(_))
+    }
+
     const fn has_baseline(&self) -> bool {
         matches!(self.debug_store(), Some(DebugStoreRecords { baseline: true, .. }))
     }
 
-    /// Returns the register at an address, if the processor has it for its records.
-    pub(crate) fn locate(&self, address: u32) -> Option<Register> {
-        use Register as R;
-        let store = self.debug_store();
-        let architectural = matches!(self.configuration.records, PreciseRecords::Architectural(_));
-        let (latency, frontend) = match self.configuration.records {
+    /// Returns whether the load-latency threshold and the front-end register exist.
+    const fn extra_registers(&self) -> (bool, bool) {
+        match self.configuration.records {
             PreciseRecords::None => (false, false),
             PreciseRecords::DebugStore(records) => (records.load_latency, records.frontend),
             PreciseRecords::Architectural(records) => (records.load_latency, records.frontend),
-        };
-        let (register, exists) = match address {
-            0x600 => (R::Area, self.has_debug_store()),
-            0x3F1 => (R::Enable, store.is_some()),
-            0x3F2 => (R::Data, self.has_baseline()),
-            0x3F4 => (R::Base, architectural),
-            0x3F5 => (R::Index, architectural),
-            0x3F6 => (R::Latency, latency),
-            0x3F7 => (R::Frontend, frontend),
-            0x1A0 => (R::Misc, self.has_debug_store()),
-            0x1D9 => (R::Debug, self.configuration.branch_trace),
-            0x345 => (R::Capabilities, store.is_some()),
-            0x38E => (R::Status, true),
-            0x390 => (R::StatusClear, true),
-            0x391 => (R::StatusSet, self.version >= 4),
-            0x38D => (R::FixedControl, self.has_baseline() && self.fixed != 0),
-            0x186..=0x18D => {
-                let counter = address - 0x186;
-                let can = self.general >> counter & 1 != 0;
-                (R::Select(counter as usize), self.has_baseline() && can)
-            }
-            0x1901..=0x19BF => return self.locate_in_blocks(address),
-            _ => return None,
-        };
-        exists.then_some(register)
-    }
-
-    /// Returns the register at an address of version 6's blocks, of four registers each.
-    fn locate_in_blocks(&self, address: u32) -> Option<Register> {
-        let (counter, is_fixed) = match address {
-            ..0x1980 => ((address - 0x1900) / 4, false),
-            _ => ((address - 0x1980) / 4, true),
-        };
-        let can = if is_fixed { self.fixed } else { self.general };
-        if counter >= 8 || can >> counter & 1 == 0 || self.version < 6 {
-            return None;
-        }
-        let place = counter as usize + if is_fixed { 8 } else { 0 };
-        let architectural = matches!(self.configuration.records, PreciseRecords::Architectural(_));
-        match address & 3 {
-            1 if self.has_baseline() && !is_fixed => Some(Register::Select(place)),
-            3 if architectural => Some(Register::Control(place)),
-            _ => None,
         }
     }
 
-    /// Returns the registers that the records do not share with the PMU's table, in the order in which they are
-    /// restored: nothing is enabled before its addresses are set.
-    pub(crate) fn own(&self) -> impl Iterator<Item = (Register, u32, &'static str)> + use<> {
-        let this = *self;
-        let singles = [
-            (0x600, "IA32_DS_AREA"),
-            (0x3F2, "MSR_PEBS_DATA_CFG"),
-            (0x3F6, "MSR_PEBS_LD_LAT_THRESHOLD"),
-            (0x3F7, "MSR_PEBS_FRONTEND"),
-            (0x3F1, "IA32_PEBS_ENABLE"),
-            (0x3F4, "IA32_PEBS_BASE"),
-            (0x3F5, "IA32_PEBS_INDEX"),
-        ];
-        let general = (0..8).map(|counter| (CFG_C_GENERAL + 4 * counter, "IA32_PMC_GPx_CFG_C"));
-        let fixed = (0..8).map(|counter| (CFG_C_FIXED + 4 * counter, "IA32_PMC_FXx_CFG_C"));
-        singles
-            .into_iter()
-            .chain(general)
-            .chain(fixed)
-            .filter_map(move |(address, name)| Some((this.locate(address)?, address, name)))
+    const fn status_bits(&self) -> u64 {
+        when(self.has_debug_store(), BUFFER) | when(self.is_architectural(), THRESHOLD)
     }
 
-    /// Returns the bits of a register that belong to the records; all bits unless the register is shared.
-    pub(crate) fn owned(&self, register: Register) -> u64 {
-        let when = |present: bool, bits: u64| if present { bits } else { 0 };
-        let store = self.debug_store();
-        match register {
-            Register::Status | Register::StatusClear | Register::StatusSet => {
-                let architectural =
-                    matches!(self.configuration.records, PreciseRecords::Architectural(_));
-                when(self.has_debug_store(), BUFFER) | when(architectural, THRESHOLD)
-            }
-            Register::Debug => DEBUG_OF_TRACE,
-            Register::Misc => {
-                when(self.configuration.branch_trace, MISC_NO_TRACE)
-                    | when(store.is_some(), MISC_NO_RECORDS)
-            }
-            Register::Capabilities => 0b11 << 6 | 0xF << 8 | 1 << 14 | 1 << 17,
-            Register::Select(_) => 1 << 34,
-            Register::FixedControl => {
-                let adaptive = (0..8).filter(|counter| self.fixed >> counter & 1 != 0);
-                adaptive.fold(0, |bits, counter| bits | 1 << (32 + 4 * counter))
-            }
-            _ => u64::MAX,
-        }
+    const fn unavailable(&self) -> u64 {
+        let has_records = self.debug_store().is_some();
+        when(self.configuration.branch_trace, MISC_NO_TRACE) | when(has_records, MISC_NO_RECORDS)
     }
 
-    /// Returns the bits that a write may set.
-    pub(crate) fn legal(&self, register: Register) -> u64 {
-        let when = |present: bool, bits: u64| if present { bits } else { 0 };
-        match (register, self.configuration.records) {
-            (Register::Enable, PreciseRecords::DebugStore(records)) => {
-                let loads = records.load_latency && !records.baseline;
-                self.counters() | when(loads, u64::from(self.general) << 32)
-            }
-            (Register::Data, PreciseRecords::DebugStore(records)) => {
-                let counters = u64::from(self.general) << 32 | u64::from(self.fixed) << 48;
-                DATA_MEMORY
-                    | DATA_GENERAL
-                    | DATA_XMM
-                    | DATA_BRANCHES
-                    | DATA_DEPTH
-                    | when(records.format >= 6, DATA_COUNTERS | counters)
-                    | when(records.metrics, DATA_METRICS)
-            }
-            (Register::Latency, _) => 0xFFFF,
-            (Register::Frontend, _) => 0x7F_FFFF,
-            (Register::Base, _) => BASE_ADDRESS | BASE_SIZE,
-            (Register::Index, _) => INDEX_WRITE | INDEX_FULL | INDEX_ENABLE | INDEX_THRESHOLD,
-            (Register::Control(_), PreciseRecords::Architectural(records)) => {
-                1 << 63 | u64::from(records.groups) << 32 | 0xFFFF_FFFF
-            }
-            _ => self.owned(register),
-        }
+    fn legal_enable(&self) -> u64 {
+        let loads = self.debug_store().is_some_and(|own| own.load_latency && !own.baseline);
+        self.counters() | when(loads, u64::from(self.general) << 32)
     }
 
-    /// Returns the bits of `IA32_PERF_CAPABILITIES`: PEBS_TRAP, PEBS_ARCH_REG, PEBS_REC_FMT, PEBS_BASELINE,
-    /// PEBS_TIMING_INFO.
-    pub(crate) fn capabilities(&self) -> u64 {
+    fn legal_data(&self) -> u64 {
+        let counters = u64::from(self.general) << 32 | u64::from(self.fixed) << 48;
+        let records = self.debug_store();
+        let [has_counters, has_metrics] =
+            [records.is_some_and(|own| own.format >= 6), records.is_some_and(|own| own.metrics)];
+        let basic = DATA_MEMORY | DATA_GENERAL | DATA_XMM | DATA_BRANCHES | DATA_DEPTH;
+        basic | when(has_counters, DATA_COUNTERS | counters) | when(has_metrics, DATA_METRICS)
+    }
+
+    fn legal_control(&self) -> u64 {
+        let PreciseRecords::Architectural(records) = self.configuration.records else { return 0 };
+        1 << 63 | u64::from(records.groups) << 32 | 0xFFFF_FFFF
+    }
+
+    fn capabilities(&self) -> u64 {
         self.debug_store().map_or(0, |records| {
             0b11 << 6
                 | u64::from(records.format) << 8

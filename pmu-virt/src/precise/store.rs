@@ -10,20 +10,20 @@ pub(crate) enum Place {
 }
 
 /// The next place of a record's words; without memory, only the length is counted.
-pub(crate) struct Store<'m, M: ?Sized> {
-    memory: Option<(&'m mut M, Place)>,
+pub(crate) struct Store<'m> {
+    memory: Option<(&'m mut dyn GuestMemory, Place)>,
     /// Number of stored bytes.
     pub(crate) length: u64,
 }
 
-impl<'m, M: GuestMemory + ?Sized> Store<'m, M> {
+impl<'m> Store<'m> {
     /// Creates a store that only counts the length.
     pub(crate) fn counting() -> Self {
         Self { memory: None, length: 0 }
     }
 
     /// Creates a store of words from `place` on.
-    pub(crate) fn at(memory: &'m mut M, place: Place) -> Self {
+    pub(crate) fn at(memory: &'m mut dyn GuestMemory, place: Place) -> Self {
         Self { memory: Some((memory, place)), length: 0 }
     }
 
@@ -54,7 +54,7 @@ impl<'m, M: GuestMemory + ?Sized> Store<'m, M> {
 
 /// Reads consecutive words from a linear address on.
 pub(crate) fn read_words<const N: usize>(
-    memory: &mut (impl GuestMemory + ?Sized),
+    memory: &mut dyn GuestMemory,
     linear: u64,
 ) -> Result<[u64; N], GuestFault> {
     let mut bytes = [[0; 8]; N];

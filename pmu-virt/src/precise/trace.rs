@@ -8,7 +8,7 @@ use crate::precise::area::{BRANCHES, Buffer};
 use crate::precise::memory::{GuestFault, GuestMemory};
 use crate::precise::record::Recorded;
 use crate::precise::store::{Place, Store};
-use crate::precise::virtual_precise::{BUFFER, VirtualPrecise};
+use crate::precise::virtual_precise::{AREA, BUFFER, DEBUG, VirtualPrecise};
 
 /// Size of a record: FROM, TO, flags.
 const SIZE: u64 = 24;
@@ -26,11 +26,10 @@ impl VirtualPrecise {
     /// buffer is a ring buffer.
     ///
     /// ```
-    /// # use pmu_virt::{GuestFault, GuestMemory};
-    /// use pmu_virt::{
-    ///     Configuration, FedBranch, FedBranchKind, FedEvents, IntelConfiguration, PreciseConfiguration, Privilege,
-    ///     VirtualPmu, VirtualPrecise,
-    /// };
+    /// # use pmu_virt::precise::{GuestFault, GuestMemory};
+    /// use pmu_virt::branches::{FedBranch, FedBranchKind};
+    /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
     /// # struct Ram([u8; 0x1000]);
     /// # impl GuestMemory for Ram {
     /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
@@ -64,14 +63,14 @@ impl VirtualPrecise {
         &mut self,
         pmu: &mut VirtualPmu<P>,
         branch: &FedBranch,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
     ) -> Recorded {
         let mut recorded = Recorded::default();
         let off = match branch.privilege {
             Privilege::Kernel => DEBUG_OFF_KERNEL,
             Privilege::User => DEBUG_OFF_USER,
         };
-        if self.is_tracing() && self.debug & off == 0 {
+        if self.is_tracing() && self.words[DEBUG] & off == 0 {
             let interrupts = self.write_branch(branch, memory, &mut recorded);
             self.finish(interrupts, BUFFER, &mut pmu.model, &mut recorded);
         }
@@ -82,11 +81,11 @@ impl VirtualPrecise {
     fn write_branch(
         &self,
         branch: &FedBranch,
-        memory: &mut (impl GuestMemory + ?Sized),
+        memory: &mut dyn GuestMemory,
         recorded: &mut Recorded,
     ) -> Result<bool, GuestFault> {
-        let mut buffer = Buffer::read(memory, self.area, BRANCHES)?;
-        let wraps = self.debug & DEBUG_INTERRUPT == 0;
+        let mut buffer = Buffer::read(memory, self.words[AREA], BRANCHES)?;
+        let wraps = self.words[DEBUG] & DEBUG_INTERRUPT == 0;
         if !buffer.has_room(SIZE) {
             if !wraps || buffer.index < buffer.base {
                 recorded.lost += 1;

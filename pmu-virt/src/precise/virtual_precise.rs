@@ -1,8 +1,8 @@
 //! The precise records of one virtual processor: creation, programming and reset.
 
 use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
 use crate::precise::configuration::{PreciseConfiguration, PreciseRecords};
-use crate::precise::error::PreciseConfigurationError;
 
 /// Precise records and branch trace store of one virtual Intel processor. The precise records are PEBS or architectural
 /// PEBS. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This type is a
@@ -11,19 +11,17 @@ use crate::precise::error::PreciseConfigurationError;
 ///
 /// If a counter that writes records overflows, the PMU raises no interrupt. Instead, the counter's record becomes
 /// [due](Self::due). The embedder then passes the next instruction that causes the counter's event to
-/// [`record`](Self::record). This call writes the record to the [guest's memory](crate::GuestMemory). The guest's
-/// memory also contains the index and the limits of a Debug Store buffer. `record` reads the index and the limits again
-/// for each record.
+/// [`record`](Self::record). This call writes the record to the [guest's memory](crate::precise::GuestMemory). The
+/// guest's memory also contains the index and the limits of a Debug Store buffer. `record` reads the index and the
+/// limits again for each record.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
-/// # use pmu_virt::{GuestFault, GuestMemory};
-/// use pmu_virt::{
-///     Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration, PreciseConfiguration, Privilege,
-///     VirtualPmu, VirtualPrecise,
-/// };
+/// # use pmu_virt::precise::{GuestFault, GuestMemory};
+/// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
+/// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
 /// # struct Ram([u8; 0x1000]);
 /// # impl GuestMemory for Ram {
 /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
@@ -72,29 +70,34 @@ pub struct VirtualPrecise {
     /// Counters that can write records: general and fixed ones.
     pub(crate) general: u8,
     pub(crate) fixed: u8,
-    /// Counters that overflowed, and whose records are to be written.
-    pub(crate) due: u64,
-    /// [`BUFFER`] or [`THRESHOLD`] of the status, or 0.
-    pub(crate) status: u64,
-    /// Bits of `IA32_DEBUGCTL`.
-    pub(crate) debug: u64,
-    /// `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `MSR_PEBS_DATA_CFG`.
-    pub(crate) area: u64,
-    pub(crate) enable: u64,
-    pub(crate) data: u64,
-    /// `MSR_PEBS_LD_LAT_THRESHOLD`, `MSR_PEBS_FRONTEND`.
-    pub(crate) latency: u64,
-    pub(crate) frontend: u64,
-    /// Counters whose records follow `MSR_PEBS_DATA_CFG`.
-    pub(crate) adaptive: u64,
-    /// `IA32_PEBS_BASE`, `IA32_PEBS_INDEX`.
-    pub(crate) base: u64,
-    pub(crate) index: u64,
+    /// Values that the registers share or show, from [`DUE`] to [`INDEX`].
+    pub(crate) words: [u64; WORDS],
     /// `CFG_C` of each counter: eight general and eight fixed ones.
     pub(crate) controls: [u64; 16],
 }
 
 const _: () = assert!(size_of::<VirtualPrecise>() <= 256);
+
+/// Number of words.
+pub(crate) const WORDS: usize = 11;
+/// Counters that overflowed, and whose records are to be written.
+pub(crate) const DUE: usize = 0;
+/// [`BUFFER`] or [`THRESHOLD`] of the status, or 0.
+pub(crate) const STATUS: usize = 1;
+/// Bits of `IA32_DEBUGCTL`.
+pub(crate) const DEBUG: usize = 2;
+/// `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `MSR_PEBS_DATA_CFG`.
+pub(crate) const AREA: usize = 3;
+pub(crate) const ENABLE: usize = 4;
+pub(crate) const DATA: usize = 5;
+/// `MSR_PEBS_LD_LAT_THRESHOLD`, `MSR_PEBS_FRONTEND`.
+pub(crate) const LATENCY: usize = 6;
+pub(crate) const FRONTEND: usize = 7;
+/// Counters whose records follow `MSR_PEBS_DATA_CFG`.
+pub(crate) const ADAPTIVE: usize = 8;
+/// `IA32_PEBS_BASE`, `IA32_PEBS_INDEX`.
+pub(crate) const BASE: usize = 9;
+pub(crate) const INDEX: usize = 10;
 
 /// OvfBuf of the status: the Debug Store's buffer reached its threshold.
 pub(crate) const BUFFER: u64 = 1 << 62;
@@ -110,14 +113,15 @@ impl VirtualPrecise {
     pub fn new(
         pmu: &Configuration,
         configuration: PreciseConfiguration,
-    ) -> Result<Self, PreciseConfigurationError> {
+    ) -> Result<Self, ConfigurationError> {
         configuration.check(pmu)?;
         let version = match pmu {
             Configuration::Intel(intel) => intel.version,
             _ => 0,
         };
         let (general, fixed) = configuration.counters_of(pmu);
-        Ok(Self::after_reset(configuration, version, [general, fixed]))
+        let (words, controls) = ([0; WORDS], [0; 16]);
+        Ok(Self { configuration, version, general, fixed, words, controls })
     }
 
     /// Returns the configuration of the precise records and the branch trace store that the guest sees.
@@ -128,15 +132,15 @@ impl VirtualPrecise {
     /// Returns the bitmap of the counters with a due record. The record of a counter is due after the counter has
     /// overflowed, until the record is written. The bits are those of the global status.
     pub fn due(&self) -> u64 {
-        self.due
+        self.words[DUE]
     }
 
     /// Returns the bitmap of the counters that write records. The bits are those of the global status.
     pub fn enabled(&self) -> u64 {
         match self.configuration.records {
             PreciseRecords::None => 0,
-            PreciseRecords::DebugStore(_) => self.enable & self.counters(),
-            PreciseRecords::Architectural(_) if self.index & INDEX_ENABLE == 0 => 0,
+            PreciseRecords::DebugStore(_) => self.words[ENABLE] & self.counters(),
+            PreciseRecords::Architectural(_) if self.words[INDEX] & INDEX_ENABLE == 0 => 0,
             PreciseRecords::Architectural(_) => {
                 let enabled = self.controls.iter().enumerate();
                 enabled.fold(0, |counters, (place, control)| {
@@ -149,18 +153,17 @@ impl VirtualPrecise {
     /// Returns the guest's load-latency threshold in cycles (`MSR_PEBS_LD_LAT_THRESHOLD`). The embedder feeds the
     /// load-latency event only for loads with at least this latency.
     pub fn load_latency(&self) -> u16 {
-        self.latency as u16
+        self.words[LATENCY] as u16
     }
 
     /// Returns whether the guest has enabled the branch trace store. If the result is `false`, the embedder need not
     /// feed [branches](Self::branch).
     pub fn is_tracing(&self) -> bool {
-        self.debug & DEBUG_TRACE == DEBUG_TRACE
+        self.words[DEBUG] & DEBUG_TRACE == DEBUG_TRACE
     }
 
-    pub(crate) fn has_debug_store(&self) -> bool {
-        self.configuration.branch_trace
-            || matches!(self.configuration.records, PreciseRecords::DebugStore(_))
+    pub(crate) const fn has_debug_store(&self) -> bool {
+        self.configuration.branch_trace || self.debug_store().is_some()
     }
 
     /// Returns the counters that can write records, as bits of the global status.
@@ -168,34 +171,8 @@ impl VirtualPrecise {
         u64::from(self.general) | u64::from(self.fixed) << 32
     }
 
-    /// Returns to the state after reset.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::after_reset(self.configuration, self.version, [self.general, self.fixed]);
-    }
-
-    const fn after_reset(
-        configuration: PreciseConfiguration,
-        version: u8,
-        [general, fixed]: [u8; 2],
-    ) -> Self {
-        Self {
-            configuration,
-            version,
-            general,
-            fixed,
-            due: 0,
-            status: 0,
-            debug: 0,
-            area: 0,
-            enable: 0,
-            data: 0,
-            latency: 0,
-            frontend: 0,
-            adaptive: 0,
-            base: 0,
-            index: 0,
-            controls: [0; 16],
-        }
+    pub(crate) const fn after_reset(&self) -> Self {
+        Self { words: [0; WORDS], controls: [0; 16], ..*self }
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) enum WriteAs {
     Cleared,
     /// Bits that are 1 are set.
     Set,
+    /// Every bit is stored, also one that is illegal and does not fault.
+    StoredWhole,
     /// Nothing: a bit that would change is illegal.
     Kept,
     /// Nothing: the write is ignored.
@@ -186,4 +188,9 @@ impl Row {
     pub(crate) const fn is_hidden_as_zero(&self, address: u32) -> bool {
         address - self.address < self.hidden_as_zero as u32
     }
+}
+
+/// Returns the bits of a feature if the processor has the feature.
+pub(crate) const fn when(present: bool, bits: u64) -> u64 {
+    if present { bits } else { 0 }
 }

@@ -1,6 +1,6 @@
 //! Counting with auto counter reload.
 
-use crate::events::error::OtherEvents;
+use crate::events::error::FedEventsError;
 use crate::events::feed::Feed;
 use crate::model::advanced::Advanced;
 use crate::pmu::virtual_pmu::VirtualPmu;
@@ -29,7 +29,7 @@ impl VirtualReload {
         &self,
         pmu: &mut VirtualPmu<P>,
         feed: &mut Feed,
-    ) -> Result<Advanced, OtherEvents> {
+    ) -> Result<Advanced, FedEventsError> {
         self.advance_by(pmu, feed, |pmu, feed| pmu.advance(feed))
     }
 
@@ -39,11 +39,11 @@ impl VirtualReload {
     /// [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
     ///
     /// ```
-    /// use pmu_virt::{Advanced, Feed, OtherEvents, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};
+    /// use pmu_virt::{Advanced, FedEventsError, Feed, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};
     /// fn count(
     ///     (pmu, reload, metrics): (&mut VirtualPmu, &VirtualReload, &mut VirtualTopDown),
     ///     (feed, mix): (&mut Feed, &TopDownMix),
-    /// ) -> Result<Advanced, OtherEvents> {
+    /// ) -> Result<Advanced, FedEventsError> {
     ///     reload.advance_by(pmu, feed, |pmu, feed| metrics.observe(pmu, mix, |pmu| pmu.advance(feed)))
     /// }
     /// # let _ = count;

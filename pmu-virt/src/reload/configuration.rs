@@ -1,9 +1,8 @@
 //! Configuration of a guest's counter reload.
 
-use core::fmt;
-
 use crate::configuration::any_vendor::Configuration;
 use crate::configuration::cpuid::{CpuidLeaf, EAX, EBX, ECX, EDX};
+use crate::configuration::error::ConfigurationError;
 
 /// Configuration of a guest's auto counter reload, as in CPUID leaf 0x23, sub-leaf 2. Each field is a bitmap of
 /// counters.
@@ -27,28 +26,6 @@ pub struct ReloadConfiguration {
     pub causing_fixed: u8,
 }
 
-/// Reason why counter reload cannot be combined with a PMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum ReloadConfigurationError {
-    /// The PMU is not an Intel PMU of version 6.
-    Version,
-    /// The configuration has a counter that the PMU lacks.
-    Counters,
-}
-
-impl fmt::Display for ReloadConfigurationError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Version => "counter reload needs Intel's version 6 of the PMU",
-            Self::Counters => "counter reload of a counter that the PMU lacks",
-        })
-    }
-}
-
-impl core::error::Error for ReloadConfigurationError {}
-
 impl ReloadConfiguration {
     /// Creates a configuration in which each given counter can be reloaded, and the overflow of each given counter can
     /// reload counters. `general` and `fixed` are bitmaps of counters.
@@ -56,14 +33,14 @@ impl ReloadConfiguration {
         Self { general, fixed, causing_general: general, causing_fixed: fixed }
     }
 
-    pub(crate) fn check(&self, of: &Configuration) -> Result<(), ReloadConfigurationError> {
-        let Configuration::Intel(intel) = of else { return Err(ReloadConfigurationError::Version) };
+    pub(crate) fn check(&self, of: &Configuration) -> Result<(), ConfigurationError> {
+        let Configuration::Intel(intel) = of else { return Err(ConfigurationError::ReloadVersion) };
         if intel.version < 6 {
-            return Err(ReloadConfigurationError::Version);
+            return Err(ConfigurationError::ReloadVersion);
         }
         let general = (self.general | self.causing_general) & !intel.general;
         let fixed = (self.fixed | self.causing_fixed) & !intel.fixed;
-        if general | fixed == 0 { Ok(()) } else { Err(ReloadConfigurationError::Counters) }
+        if general | fixed == 0 { Ok(()) } else { Err(ConfigurationError::ReloadCounters) }
     }
 
     /// Returns the bits of `CFG_B`.

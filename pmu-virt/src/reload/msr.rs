@@ -1,96 +1,56 @@
 //! Counter reload as a facility beside the PMU: RDMSR, WRMSR, CPUID, lists.
 
 use crate::configuration::cpuid::CpuidLeaf;
-use crate::pmu::access::{Read, Write, Written};
 use crate::pmu::facility::{GuestFacility, Writer};
-use crate::registers::counters::{MAX_COUNTERS, MAX_PER_KIND};
-use crate::registers::list::{RegisterInfo, RegisterKind};
+use crate::pmu::rows::{FacilityRow, Register, Rows, answers_by_rows};
+use crate::registers::counters::{MAX_COUNTERS, to_global};
+use crate::registers::list::RegisterKind;
 use crate::reload::virtual_reload::VirtualReload;
 
-/// The reload value: CFG_C 31:0.
-const VALUE: u64 = 0xFFFF_FFFF;
+/// `CFG_B` and `CFG_C` of each counter.
+const CAUSES: usize = 0;
+const VALUES: usize = 1;
 
-impl VirtualReload {
-    /// Returns whether architectural PEBS answers CFG_C of a counter.
-    fn shares(&self, counter: usize) -> bool {
-        self.shared >> counter & 1 != 0
+type Row = FacilityRow<VirtualReload>;
+
+const RELOAD: &str = "SDM vol. 3B, Auto Counter Reload";
+
+impl Rows for VirtualReload {
+    const KIND: RegisterKind = RegisterKind::CounterReload;
+
+    #[rustfmt::skip]
+    const ROWS: &'static [Row] = &[
+        Row::new(0x1902, CAUSES, "IA32_PMC_GPx_CFG_B", RELOAD).each_counter("IA32_PMC_FXx_CFG_B", Self::counters)
+            .legal(|own| own.configuration.causes()),
+        // The facility of the records answers for their counters, and both facilities have the reload value.
+        Row::new(0x1903, VALUES, "IA32_PMC_GPx_CFG_C", RELOAD).each_counter("IA32_PMC_FXx_CFG_C", Self::counters)
+            .owned(|own, number| if to_global(own.shared) >> number & 1 != 0 { 0 } else { u64::MAX })
+            .legal(|_| 0xFFFF_FFFF),
+    ];
+
+    fn held(&self, register: &Register<Self>) -> u64 {
+        let counter = register.counter() % MAX_COUNTERS;
+        match register.row.value {
+            CAUSES => self.causes[counter],
+            _ => self.values[counter].into(),
+        }
     }
 
-    fn legal(&self, is_value: bool) -> u64 {
-        if is_value { VALUE } else { self.configuration.causes() }
+    fn hold(&mut self, _: Writer, register: &Register<Self>, value: u64) {
+        let counter = register.counter() % MAX_COUNTERS;
+        match register.row.value {
+            CAUSES => self.causes[counter] = value,
+            _ => self.values[counter] = value as u32,
+        }
     }
 }
 
 impl GuestFacility for VirtualReload {
-    fn read(&self, address: u32) -> Read {
-        match self.locate(address) {
-            Some((counter, false)) => Read::Value(self.causes[counter % MAX_COUNTERS]),
-            Some((counter, true)) if !self.shares(counter) => {
-                Read::Value(self.values[counter % MAX_COUNTERS].into())
-            }
-            _ => Read::Unhandled,
-        }
-    }
-
-    fn check_write(&self, _: Writer, address: u32, value: u64) -> Written {
-        match self.locate(address) {
-            None => Written::UNHANDLED,
-            Some((counter, true)) if self.shares(counter) => Written::UNHANDLED,
-            Some((_, is_value)) => match value & !self.legal(is_value) {
-                0 => Written::DONE,
-                illegal => Written { answer: Write::GeneralProtection, illegal },
-            },
-        }
-    }
-
-    fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
-        let written = self.check_write(writer, address, value);
-        if written.answer != Write::GeneralProtection {
-            match self.locate(address) {
-                Some((counter, false)) => self.causes[counter % MAX_COUNTERS] = value,
-                // Also where the records answer: both have the reload value.
-                Some((counter, true)) => self.values[counter % MAX_COUNTERS] = value as u32,
-                None => {}
-            }
-        }
-        written
-    }
+    answers_by_rows!();
 
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf {
         self.configuration.declared(leaf)
     }
-
-    fn registers(&self) -> impl Iterator<Item = RegisterInfo> {
-        let blocks = [
-            (0x1902, ["IA32_PMC_GPx_CFG_B", "IA32_PMC_GPx_CFG_C"]),
-            (0x1982, ["IA32_PMC_FXx_CFG_B", "IA32_PMC_FXx_CFG_C"]),
-        ];
-        blocks.into_iter().flat_map(move |(first, names)| {
-            (0..MAX_PER_KIND as u32).flat_map(move |number| {
-                names.into_iter().zip([false, true]).filter_map(move |(name, is_value)| {
-                    let address = first + 4 * number + u32::from(is_value);
-                    let (counter, _) = self.locate(address)?;
-                    if is_value && self.shares(counter) {
-                        return None;
-                    }
-                    Some(RegisterInfo {
-                        address,
-                        name,
-                        manual: "SDM vol. 3B, Auto Counter Reload",
-                        kind: RegisterKind::CounterReload,
-                        counter: number as u8,
-                        exists: true,
-                        is_writable: true,
-                        legal: self.legal(is_value),
-                        owned: u64::MAX,
-                        is_state: true,
-                    })
-                })
-            })
-        })
-    }
-
-    fn pmi_raised(&mut self) {}
 
     fn reset(&mut self) {
         (self.causes, self.values) = ([0; MAX_COUNTERS], [0; MAX_COUNTERS]);

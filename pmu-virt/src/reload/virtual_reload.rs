@@ -1,10 +1,10 @@
 //! The counter reload of one virtual processor: creation and registers.
 
 use crate::configuration::any_vendor::Configuration;
-use crate::precise::registers::Register;
+use crate::configuration::error::ConfigurationError;
 use crate::precise::virtual_precise::VirtualPrecise;
-use crate::registers::counters::{Counters, MAX_COUNTERS, MAX_PER_KIND};
-use crate::reload::configuration::{ReloadConfiguration, ReloadConfigurationError};
+use crate::registers::counters::{Counters, MAX_COUNTERS, from_global};
+use crate::reload::configuration::ReloadConfiguration;
 
 /// Auto counter reload of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
 /// type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of the registers CFG_B and CFG_C of
@@ -63,7 +63,7 @@ impl VirtualReload {
     pub fn new(
         pmu: &Configuration,
         configuration: ReloadConfiguration,
-    ) -> Result<Self, ReloadConfigurationError> {
+    ) -> Result<Self, ConfigurationError> {
         configuration.check(pmu)?;
         let (causes, values) = ([0; MAX_COUNTERS], [0; MAX_COUNTERS]);
         Ok(Self { configuration, causes, values, shared: 0 })
@@ -76,9 +76,10 @@ impl VirtualReload {
     /// selects. The embedder passes the pair `(precise, reload)` as the facility.
     ///
     /// ```
+    /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
     /// use pmu_virt::{
-    ///     Configuration, FedEvents, IntelConfiguration, PreciseConfiguration, Read, ReloadConfiguration, VirtualPmu,
-    ///     VirtualPrecise, VirtualReload,
+    ///     Configuration, FedEvents, IntelConfiguration, Read, ReloadConfiguration, VirtualPmu,
+    ///     VirtualReload,
     /// };
     /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
     /// let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::ARCHITECTURAL)?;
@@ -93,11 +94,8 @@ impl VirtualReload {
     /// ```
     #[must_use]
     pub fn sharing(self, precise: &VirtualPrecise) -> Self {
-        let controls = precise.own().filter_map(|(register, address, _)| match register {
-            Register::Control(_) => self.locate(address),
-            _ => None,
-        });
-        let shared = controls.fold(0, |shared, (counter, _)| shared | 1 << counter);
+        let counters = if precise.is_architectural() { precise.counters() } else { 0 };
+        let shared = from_global(counters & self.counters());
         Self { shared, ..self }
     }
 
@@ -106,15 +104,8 @@ impl VirtualReload {
         self.configuration
     }
 
-    /// Returns the counter whose CFG_B or CFG_C is at an address, and whether it is CFG_C.
-    pub(crate) fn locate(&self, address: u32) -> Option<(usize, bool)> {
-        let (offset, first, present) = match address {
-            0x1900..0x1980 => (address - 0x1900, 0, self.configuration.general),
-            0x1980..0x19C0 => (address - 0x1980, MAX_PER_KIND, self.configuration.fixed),
-            _ => return None,
-        };
-        let (number, which) = ((offset / 4) as usize, offset % 4);
-        let exists = number < MAX_PER_KIND && present >> number & 1 != 0 && which >= 2;
-        exists.then_some((first + number, which == 3))
+    /// Returns the counters that can be reloaded, as bits of the global status.
+    pub(crate) fn counters(&self) -> u64 {
+        u64::from(self.configuration.general) | u64::from(self.configuration.fixed) << 32
     }
 }

@@ -1,8 +1,8 @@
 //! The top-down metrics of one virtual processor: creation and reset.
 
-use core::fmt;
-
 use crate::configuration::any_vendor::Configuration;
+use crate::configuration::error::ConfigurationError;
+use crate::registers::row::when;
 
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
@@ -55,23 +55,6 @@ pub struct VirtualTopDown {
     pub(crate) parts: [u128; PARTS],
 }
 
-/// Reason why a processor cannot have top-down metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-#[non_exhaustive]
-pub enum SlotsError {
-    /// The PMU is not an Intel PMU, or lacks fixed counter 3, which counts issue slots.
-    NoSlots,
-}
-
-impl fmt::Display for SlotsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("top-down metrics need fixed counter 3 of Intel's PMU")
-    }
-}
-
-impl core::error::Error for SlotsError {}
-
 impl VirtualTopDown {
     /// Creates the state that a guest's top-down metrics have after reset. `configuration` is the configuration of the
     /// guest's PMU. `level_2` tells whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and
@@ -79,7 +62,7 @@ impl VirtualTopDown {
     ///
     /// # Errors
     /// A PMU with this configuration cannot count issue slots.
-    pub fn new(configuration: &Configuration, level_2: bool) -> Result<Self, SlotsError> {
+    pub fn new(configuration: &Configuration, level_2: bool) -> Result<Self, ConfigurationError> {
         match configuration {
             Configuration::Intel(intel) if intel.fixed >> 3 & 1 != 0 => Ok(Self {
                 level_2,
@@ -90,7 +73,7 @@ impl VirtualTopDown {
                 written: 0,
                 parts: [0; PARTS],
             }),
-            _ => Err(SlotsError::NoSlots),
+            _ => Err(ConfigurationError::NoSlots),
         }
     }
 
@@ -111,17 +94,11 @@ impl VirtualTopDown {
 
     /// Returns the bits that the register has.
     pub(crate) const fn legal(&self) -> u64 {
-        if self.level_2 { u64::MAX } else { 0xFFFF_FFFF }
+        0xFFFF_FFFF | when(self.level_2, u64::MAX)
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self {
-            control: false,
-            status: false,
-            slots: 0,
-            written: 0,
-            parts: [0; PARTS],
-            ..*self
-        };
+        (self.control, self.status) = (false, false);
+        (self.slots, self.written, self.parts) = (0, 0, [0; PARTS]);
     }
 }

@@ -15,8 +15,9 @@ use pmu_core::{
     EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{Random, happened, raw};
+use pmu_virt::Privilege;
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
-use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
 pub(crate) type Source<'a> = OpenedEvents<'a, Branches<'a>>;
 type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>, &'a Mock<'a>>;

@@ -8,7 +8,8 @@ use pmu_core::branches::{BranchFilter, CallStackFrame};
 use pmu_core::frame::{InterruptFrame, PlainFrame};
 use pmu_core::windows::PointerWidth;
 use pmu_kprofile::trace::{Event, Record, StackRing};
-use pmu_virt::{FedBranch, FedBranchKind, Privilege};
+use pmu_virt::Privilege;
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 
 #[test]
 fn a_call_chain_of_the_trace_has_the_callers_that_the_processor_recorded() {

@@ -5,8 +5,8 @@ use pmu_core::CounterError;
 use pmu_core::branch_recording::BranchError;
 use pmu_core::branches::BranchFilter;
 use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
-use pmu_virt::{BranchConfiguration, FedBranch, FedBranchKind};
 
 /// Returns a call, which a call stack records, too.
 fn call(number: u64) -> FedBranch {
@@ -134,7 +134,9 @@ fn a_window_whose_end_fails_leaves_neither_a_recording_nor_records_nor_the_freez
 }
 
 /// Returns the records without contents.
-fn left_clear(mut records: pmu_virt::VirtualBranches) -> pmu_virt::VirtualBranches {
+fn left_clear(
+    mut records: pmu_virt::branches::VirtualBranches,
+) -> pmu_virt::branches::VirtualBranches {
     records.lose_records();
     records
 }

@@ -13,8 +13,8 @@ use pmu_core::{
     EventSource, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Fault};
-use pmu_virt::{FedBranch, FedBranchKind};
 
 const PERIOD: u64 = 100_000;
 

@@ -10,7 +10,7 @@ use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, WithO
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventTable, Sample};
 use pmu_tests::opened::{KINDS, happened};
-use pmu_virt::{FedBranch, FedBranchKind};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 
 type Source<'a> = WithOpenedEvents<'a, Machine, Branches<'a>>;
 

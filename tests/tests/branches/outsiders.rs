@@ -11,8 +11,9 @@ use pmu_core::{
     service,
 };
 use pmu_tests::opened::{happened, raw};
+use pmu_virt::GuestFacility;
+use pmu_virt::branches::BranchConfiguration;
 use pmu_virt::mock::Fault;
-use pmu_virt::{BranchConfiguration, GuestFacility};
 
 #[test]
 fn a_thread_whose_predecessor_was_stopped_or_read_sees_none_of_its_branches() {

@@ -6,8 +6,9 @@ use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchKind, BranchKinds, BranchMemory, BranchSlot,
 };
 use pmu_core::msr::{MsrAddress, MsrBackend};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Fault};
-use pmu_virt::{FedBranch, FedBranchKind, GuestFacility, Privilege};
+use pmu_virt::{GuestFacility, Privilege};
 
 /// Returns the branches of a task.
 fn read(recorder: &mut BranchRecorder<'_, &Mock<'_>>) -> Vec<Branch> {

@@ -12,7 +12,7 @@ use pmu_core::{
     EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
-use pmu_virt::{FedBranch, FedBranchKind};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 
 pub(crate) const PERIOD: u64 = 100_000;
 

@@ -13,11 +13,9 @@ use pmu_core::{
     OpenedEvents, Snapshot, service,
 };
 use pmu_tests::opened::{fed_events, raw};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
-    IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
-};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;

@@ -5,8 +5,9 @@ use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, SavedBranches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_tests::opened::raw;
+use pmu_virt::Privilege;
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
-use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
 /// Returns the addresses of the records.
 fn addresses(recorder: &mut BranchRecorder<'_, &Mock<'_>>) -> Vec<u64> {

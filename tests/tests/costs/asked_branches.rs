@@ -12,10 +12,8 @@ use pmu_core::{
     OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
-use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
-    IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; and of a
 /// switch of threads.

@@ -9,10 +9,8 @@ use pmu_core::{
     service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
-use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
-    IntelConfiguration, Privilege, VirtualBranches, VirtualPmu,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 /// Numbers of RDMSRs and WRMSRs.
 pub(crate) type Cost = [u32; 2];

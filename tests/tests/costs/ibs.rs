@@ -8,9 +8,8 @@ use pmu_core::{
 };
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
-use pmu_virt::{
-    AmdConfiguration, Configuration, FedFetch, FedOp, IbsConfiguration, VirtualIbs, VirtualPmu,
-};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
+use pmu_virt::{AmdConfiguration, Configuration, VirtualPmu};
 
 /// Numbers of RDMSRs and WRMSRs.
 type Cost = [u32; 2];

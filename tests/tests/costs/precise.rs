@@ -13,10 +13,8 @@ use pmu_core::{
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::mock::ProcessMemory;
-use pmu_virt::{
-    Configuration, FedRecord, GuestMemory, IntelConfiguration, PreciseConfiguration, VirtualPmu,
-    VirtualPrecise,
-};
+use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
 
 /// Numbers of RDMSRs, WRMSRs, RDPMCs, and unmaskings of the LVT entry.
 type Cost = [u32; 4];

@@ -17,9 +17,9 @@ use pmu_kprofile::compat::LayoutError;
 use pmu_kprofile::compat::walk::{Reading, WalkError};
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, PointerWidth, ProfileError, Rules, WindowsVersion};
+use pmu_virt::mediated::MediationError;
 use pmu_virt::{
-    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError,
-    MediationError, OtherEvents, StateError,
+    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, StateError,
 };
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -243,6 +243,22 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&ConfigurationError::Width(65), &["65"]),
         (&ConfigurationError::AnyThread { version: 2 }, &["AnyThread", "version 2"]),
         (&ConfigurationError::AmdCounters(9), &["9 counters"]),
+        (&ConfigurationError::OtherVendor, &["another vendor"]),
+        (&ConfigurationError::BranchVersion(3), &["branch records", "version 3"]),
+        (&ConfigurationError::NoPerfMonV2, &["PerfMonV2"]),
+        (&ConfigurationError::BranchDepth(17), &["0x11", "depth"]),
+        (&ConfigurationError::BranchFormat(8), &["format 8", "branch records"]),
+        (&ConfigurationError::CallStackWithoutFilters, &["call stack", "filters"]),
+        (&ConfigurationError::LoggedCounters(0x10), &["0b10000", "first four"]),
+        (&ConfigurationError::RecordVersion(1), &["precise records", "version 1"]),
+        (&ConfigurationError::RecordFormat(7), &["format 7", "precise records"]),
+        (&ConfigurationError::RecordBaseline(3), &["adaptive", "format 3"]),
+        (&ConfigurationError::RecordCounters(0x1F), &["0b11111", "records"]),
+        (&ConfigurationError::RecordMetrics(5), &["metrics", "format 5"]),
+        (&ConfigurationError::RecordGroups(1 << 31), &["groups", "0x80000000"]),
+        (&ConfigurationError::ReloadVersion, &["reload", "version 6"]),
+        (&ConfigurationError::ReloadCounters, &["reload", "lacks"]),
+        (&ConfigurationError::NoSlots, &["top-down", "fixed counter 3"]),
     ]);
     let impossible = StateError::Impossible { address: 0x186, bits: 0x20_0000 };
     say(&[
@@ -264,7 +280,8 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&FilterError::UnknownBits(1 << 16), &["0x10000"]),
         (&FedEventsError::TooMany(17), &["17"]),
         (&FedEventsError::Twice(EventKey::general(0xC0, 1)), &["0x0C0/0x01", "twice"]),
-        (&OtherEvents, &["other"]),
+        (&FedEventsError::OtherEvents, &["other"]),
+        (&FedEventsError::Remainder, &["remainder"]),
         (&MediationError::NoStatusSet, &["status", "set"]),
         (&MediationError::NoFullWidthWrites, &["full-width"]),
         (&MediationError::NoGuestOnly, &["GuestOnly"]),

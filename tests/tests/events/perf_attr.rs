@@ -281,7 +281,8 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     };
     use pmu::perf::PerfEvent;
     use pmu_tests::opened::{Mock, fed_events};
-    use pmu_virt::{AmdConfiguration, Configuration, IbsConfiguration, VirtualIbs, VirtualPmu};
+    use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
+    use pmu_virt::{AmdConfiguration, Configuration, VirtualPmu};
     let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));

@@ -19,12 +19,13 @@ use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{KINDS, raw};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
+use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
-    FedEvents, FedFetch, FedOp, FedRecord, Feed, GuestMemory, IbsConfiguration, IntelConfiguration,
-    PreciseConfiguration, Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs,
-    VirtualPmu, VirtualPrecise, VirtualReload, VirtualTopDown,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown,
 };
 
 pub(crate) type Mock = MockMsr<'static, 64>;

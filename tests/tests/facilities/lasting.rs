@@ -16,12 +16,10 @@ use pmu_core::{
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{Fault, MockMsr, ProcessMemory};
-use pmu_virt::{
-    BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedRecord, GuestMemory,
-    IntelConfiguration, PreciseConfiguration, Privilege, VirtualBranches, VirtualPmu,
-    VirtualPrecise,
-};
+use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;

@@ -13,11 +13,12 @@ use pmu_core::{
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened};
+use pmu_virt::ibs::FedOp;
 use pmu_virt::mock::ProcessMemory;
-use pmu_virt::{
-    AmdConfiguration, Configuration, FedOp, FedRecord, FedRegisters, GuestMemory,
-    IntelConfiguration, PreciseConfiguration, VirtualPmu, VirtualPrecise,
+use pmu_virt::precise::{
+    FedRecord, FedRegisters, GuestMemory, PreciseConfiguration, VirtualPrecise,
 };
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, VirtualPmu};
 
 use crate::support::{Mock, named};
 

@@ -1,8 +1,7 @@
 //! The software model of the sampling: against the naive one, and as bytes.
 
-use pmu_virt::{
-    BytesError, FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Write, Writer,
-};
+use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
+use pmu_virt::{BytesError, GuestFacility, Read, Write, Writer};
 
 use crate::naive::{Both, Random, processor};
 

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, VirtualIbs, Write, Writer};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
+use pmu_virt::{GuestFacility, Read, Write, Writer};
 
 /// The sampling as a map of registers.
 struct Naive {

@@ -1,6 +1,7 @@
 //! Events that pass many at once: an embedder's that lets the guest run freely.
 
-use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, VirtualIbs, Writer};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
+use pmu_virt::{GuestFacility, Writer};
 
 const FETCH_CTL: u32 = 0xC001_1030;
 const OP_CTL: u32 = 0xC001_1033;
@@ -55,7 +56,7 @@ fn only_what_the_guest_counts_passes() {
         assert_eq!(ibs, sampling(160, counts_ops));
         assert_eq!(execute(&mut ibs, 160), 1);
         let sampled = ibs;
-        assert_eq!(ibs.next_sample(), pmu_virt::NextSample::default());
+        assert_eq!(ibs.next_sample(), pmu_virt::ibs::NextSample::default());
         ibs.pass(500, 500, 500);
         assert_eq!(ibs, sampled);
     }

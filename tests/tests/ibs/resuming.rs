@@ -5,8 +5,9 @@ use core::cell::Cell;
 use pmu_amd::ibs::IbsKind;
 use pmu_core::precise::NotPrecise;
 use pmu_core::{CounterError, CounterSet};
+use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Fault, PmiFault};
-use pmu_virt::{GuestFacility, IbsConfiguration, VirtualIbs, Writer};
+use pmu_virt::{GuestFacility, Writer};
 
 use crate::support::*;
 

@@ -5,8 +5,9 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrOperation};
 use pmu_core::precise::NotPrecise;
 use pmu_core::{CounterError, CounterSet};
 use pmu_tests::opened::{happened, raw};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration};
 use pmu_virt::mock::PmiFault;
-use pmu_virt::{FedFetch, FedOp, GuestFacility, IbsConfiguration, Read, Writer};
+use pmu_virt::{GuestFacility, Read, Writer};
 
 use crate::support::*;
 

@@ -4,7 +4,7 @@ use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsU
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
 use pmu_core::{CounterError, CounterId, Event, EventSelect};
 use pmu_tests::recorded;
-use pmu_virt::IbsConfiguration;
+use pmu_virt::ibs::IbsConfiguration;
 
 use pmu_tests::ibs_processor as processor;
 

@@ -10,11 +10,9 @@ use pmu_core::{
     Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
 use pmu_tests::opened::fed_events;
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr, Record};
-use pmu_virt::{
-    AmdConfiguration, Configuration, FedFetch, FedOp, GuestFacility, IbsConfiguration, Read,
-    VirtualIbs, VirtualPmu, Writer,
-};
+use pmu_virt::{AmdConfiguration, Configuration, GuestFacility, Read, VirtualPmu, Writer};
 
 use pmu_tests::ibs_processor as processor;
 

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, Event, EventSelect, EventStatus};
-use pmu_virt::IbsConfiguration;
+use pmu_virt::ibs::IbsConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
 use crate::support::*;

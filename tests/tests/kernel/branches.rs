@@ -9,10 +9,8 @@ use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::{KProfileSource, Report};
 use pmu::core::{CounterError, Event, GenericEvent, NoFacility};
 use pmu::{Busy, PmuError};
-use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind,
-    IntelConfiguration, Privilege,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege};
 
 use super::world::{Happens, Machine, PROCESSORS};
 

@@ -10,11 +10,11 @@ use pmu::core::precise::{NotPrecise, Precision};
 use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
 use pmu::intel::precise::PreciseThreshold;
 use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
+use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind, FedEvents, FedRecord,
-    Feed, IntelConfiguration, PreciseConfiguration, Privilege, VirtualBranches, VirtualPmu,
-    VirtualPrecise,
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
 };
 
 type Mock = MockMsr<'static, 64>;

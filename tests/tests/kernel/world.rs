@@ -10,10 +10,12 @@ use pmu::intel::SiblingErratum;
 use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
+use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{
-    BranchConfiguration, Configuration, EventKey, FedEvents, Feed, IbsConfiguration,
-    IntelConfiguration, Privilege, VirtualBranches, VirtualIbs, VirtualPmu, VirtualTopDown,
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
+    VirtualTopDown,
 };
 
 pub(crate) const PROCESSORS: usize = 3;

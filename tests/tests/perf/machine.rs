@@ -6,12 +6,13 @@ use pmu::core::frame::PlainFrame;
 use pmu::core::{Platform, Snapshot};
 use pmu::{Interrupted, Kernel};
 use pmu_tests::StateRegisters;
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
+use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, EventKey, FedBranch, FedBranchKind,
-    FedEvents, FedFetch, FedOp, FedRecord, Feed, IbsConfiguration, IntelConfiguration,
-    PreciseConfiguration, Privilege, ReloadConfiguration, TopDownMix, VirtualBranches, VirtualIbs,
-    VirtualPmu, VirtualPrecise, VirtualReload, VirtualTopDown,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown,
 };
 
 use crate::subsystem::{Everything, Perf};

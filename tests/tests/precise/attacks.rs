@@ -17,9 +17,9 @@ use pmu_core::{
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::mock::ProcessMemory;
+use pmu_virt::precise::{GuestMemory, PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    Configuration, GuestMemory, IntelConfiguration, PreciseConfiguration, Read,
-    ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload,
+    Configuration, IntelConfiguration, Read, ReloadConfiguration, VirtualPmu, VirtualReload,
 };
 
 use crate::scene::*;

@@ -13,11 +13,10 @@ use pmu_core::{
 use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit, TracedBranches};
 use pmu_intel::precise::Pebs;
 use pmu_tests::opened::{Memory, Table, fed_events, happened, raw};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviations, Fault, ProcessMemory};
-use pmu_virt::{
-    Configuration, FedBranch, FedBranchKind, GuestMemory, IntelConfiguration, PreciseConfiguration,
-    Privilege, VirtualPmu, VirtualPrecise,
-};
+use pmu_virt::precise::{GuestMemory, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 use crate::scene as precise;
 use crate::scene::{PERIOD, Records};

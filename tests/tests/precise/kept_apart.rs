@@ -6,8 +6,9 @@ use pmu_core::precise::Precision;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
+use pmu_virt::Privilege;
 use pmu_virt::mock::PmiFault;
-use pmu_virt::{FedRecord, FedRegisters, Privilege};
+use pmu_virt::precise::{FedRecord, FedRegisters};
 
 use crate::frontend::frontend;
 use crate::latency::loads;

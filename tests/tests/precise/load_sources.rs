@@ -23,7 +23,7 @@ fn loads(select: u64, cycles: u16) -> Event {
 /// Makes the processor of a row.
 fn scene(
     row: &Row<'_>,
-    instructions: impl Fn(u64) -> pmu_virt::FedRecord<'static> + 'static,
+    instructions: impl Fn(u64) -> pmu_virt::precise::FedRecord<'static> + 'static,
 ) -> &'static Scene {
     let seen_as = |of: Snapshot| snapshot(&of, row);
     let mut processor = processor("format 4");

@@ -223,9 +223,12 @@ fn a_thread_keeps_the_period_that_the_handler_chose() {
 #[test]
 fn an_interrupt_whose_status_cannot_be_read_is_claimed_although_its_records_are_hidden() {
     for processor in processors() {
-        let of_kernel = |number| pmu_virt::FedRecord {
-            registers: pmu_virt::FedRegisters { ip: u64::MAX - 15, ..pmu_virt::FedRegisters::ZERO },
-            ..pmu_virt::FedRecord::new((1 << 63) + number)
+        let of_kernel = |number| pmu_virt::precise::FedRecord {
+            registers: pmu_virt::precise::FedRegisters {
+                ip: u64::MAX - 15,
+                ..pmu_virt::precise::FedRegisters::ZERO
+            },
+            ..pmu_virt::precise::FedRecord::new((1 << 63) + number)
         };
         let (scene, what) = (Scene::with(processor, of_kernel, Mock::strict), name(&processor));
         let mut session = scene.take();

@@ -15,7 +15,8 @@ use pmu_core::{
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
-use pmu_virt::{FedRecord, Read, VirtualPmu};
+use pmu_virt::precise::FedRecord;
+use pmu_virt::{Read, VirtualPmu};
 
 use crate::support::{
     Mock, Msr, PHYSICAL, Processor, Unknown, instruction, lend, nothing_is_enabled, processors,

@@ -4,8 +4,9 @@ use core::cell::Cell;
 
 use pmu_core::precise::SampleParts;
 use pmu_intel::precise::PreciseThreshold;
+use pmu_virt::Privilege;
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
-use pmu_virt::{FedBranch, FedBranchKind, Privilege};
 
 use crate::branch_trace::Beside;
 use crate::scene::*;

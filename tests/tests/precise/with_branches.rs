@@ -11,9 +11,8 @@ use pmu_core::{
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{happened, raw};
-use pmu_virt::{
-    BranchConfiguration, FedBranch, FedBranchKind, Privilege, VirtualBranches, VirtualPmu,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::{Privilege, VirtualPmu};
 
 use crate::scene::{PERIOD, precise};
 use crate::support::{Mock, PHYSICAL, Processor, instruction, lend, processors};

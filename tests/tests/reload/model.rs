@@ -1,8 +1,9 @@
 //! The software PMU's counter reload.
 
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, GuestFacility, IntelConfiguration, Privilege, Read,
-    ReloadConfiguration, ReloadConfigurationError, VirtualPmu, VirtualReload, Write, Writer,
+    Configuration, ConfigurationError, EventKey, FedEvents, Feed, GuestFacility,
+    IntelConfiguration, Privilege, Read, ReloadConfiguration, VirtualPmu, VirtualReload, Write,
+    Writer,
 };
 
 const A: EventKey = EventKey::general(0xC5, 0);
@@ -67,9 +68,9 @@ fn the_leaf_and_the_registers_are_those_of_the_configuration() {
 fn impossible_configurations_are_refused() {
     let of = |intel, reload| VirtualReload::new(&Configuration::Intel(intel), reload).map(|_| ());
     let five = of(IntelConfiguration::new(5, 8, 4), ReloadConfiguration::of(1, 0));
-    assert_eq!(five, Err(ReloadConfigurationError::Version));
+    assert_eq!(five, Err(ConfigurationError::ReloadVersion));
     let many = of(IntelConfiguration::new(6, 4, 4), ReloadConfiguration::of(0x1F, 0));
-    assert_eq!(many, Err(ReloadConfigurationError::Counters));
+    assert_eq!(many, Err(ConfigurationError::ReloadCounters));
 }
 
 /// Counter 0 counts A with an interrupt, and is reloaded by counter 1, which counts B and reloads itself.

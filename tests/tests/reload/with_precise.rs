@@ -9,9 +9,10 @@ use pmu_core::{Claim, CounterSession, CounterSet, EventTable, OpenedEvents, serv
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::Random;
 use pmu_virt::mock::ProcessMemory;
+use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    Configuration, EventKey, FedRecord, Feed, GuestFacility, GuestMemory, PreciseConfiguration,
-    Privilege, Read, ReloadConfiguration, VirtualPmu, VirtualPrecise, VirtualReload, Write, Writer,
+    Configuration, EventKey, Feed, GuestFacility, Privilege, Read, ReloadConfiguration, VirtualPmu,
+    VirtualReload, Write, Writer,
 };
 
 use crate::support::{Kernel, Mock, events, intel, pass, raw};
@@ -105,13 +106,17 @@ fn records_in_the_debug_store_share_nothing() {
 struct Ram(Vec<u8>);
 
 impl GuestMemory for Ram {
-    fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), pmu_virt::GuestFault> {
+    fn read(&mut self, _: u64, _: &mut [u8]) -> Result<(), pmu_virt::precise::GuestFault> {
         unreachable!("physical records")
     }
-    fn write(&mut self, _: u64, _: &[u8]) -> Result<(), pmu_virt::GuestFault> {
+    fn write(&mut self, _: u64, _: &[u8]) -> Result<(), pmu_virt::precise::GuestFault> {
         unreachable!("physical records")
     }
-    fn write_physical(&mut self, at: u64, bytes: &[u8]) -> Result<(), pmu_virt::GuestFault> {
+    fn write_physical(
+        &mut self,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), pmu_virt::precise::GuestFault> {
         self.0[at as usize..][..bytes.len()].copy_from_slice(bytes);
         Ok(())
     }

@@ -1,8 +1,9 @@
 //! The software PMU's top-down metrics.
 
+use pmu_virt::branches::VirtualBranches;
 use pmu_virt::{
-    Configuration, GuestFacility, IntelConfiguration, Mode, Read, TopDownMix, Vendor,
-    VirtualBranches, VirtualPmu, VirtualTopDown, Write, Writer,
+    Configuration, GuestFacility, IntelConfiguration, Mode, Read, TopDownMix, Vendor, VirtualPmu,
+    VirtualTopDown, Write, Writer,
 };
 
 use crate::support::{BRANCHES, MIXES, SLOTS, events};
@@ -125,7 +126,7 @@ fn a_restored_processor_counts_on_with_the_same_fractions() {
 /// Beside branch records, which share the capabilities and the status.
 #[test]
 fn metrics_and_branch_records_share_registers() {
-    use pmu_virt::BranchConfiguration;
+    use pmu_virt::branches::BranchConfiguration;
     let (mut pmu, metrics) = running(true);
     let branches =
         VirtualBranches::new(&configuration(), BranchConfiguration::Legacy { format: 5 });

@@ -3,11 +3,13 @@
 use super::naive_branches::{Step, run};
 use super::random::{self, Random};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
+use pmu_virt::branches::{
+    BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
+};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, BytesError, Configuration, EventKey, FedBranch,
-    FedBranchKind, FedEvents, FedPath, FedTransaction, Feed, GuestFacility, IntelConfiguration,
-    Privilege, Read, VirtualBranches, VirtualPmu, Write,
+    AmdConfiguration, BytesError, Configuration, EventKey, FedEvents, Feed, GuestFacility,
+    IntelConfiguration, Privilege, Read, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::*;
 use pmu_virt::{
-    Configuration, Delivery, EventFilter, EventKey, ExchangeError, FedEvents, Feed, FilterAction,
+    Configuration, Delivery, EventFilter, EventKey, FedEvents, FedEventsError, Feed, FilterAction,
     FilterEntry, IntelConfiguration, PerformanceEntry, PmiOutcome, PmuState, Privilege, StateError,
     VirtualPmu, Write,
 };
@@ -286,9 +286,9 @@ fn events_are_not_exchanged_while_a_remainder_of_one_would_be_lost() {
     assert!(pmu.advance(&mut span).unwrap().pmi);
     let (before, held) = (pmu.state(), span.clone());
     let instructions = FedEvents::new(&[INSTRUCTIONS]).unwrap();
-    assert_eq!(pmu.set_events(instructions, &mut span), Err(ExchangeError::Remainder));
+    assert_eq!(pmu.set_events(instructions, &mut span), Err(FedEventsError::Remainder));
     let mut foreign = Feed::new(&instructions);
-    assert_eq!(pmu.set_events(instructions, &mut foreign), Err(ExchangeError::OtherEvents));
+    assert_eq!(pmu.set_events(instructions, &mut foreign), Err(FedEventsError::OtherEvents));
     assert_eq!((pmu.state(), &span, *pmu.events()), (before, &held, events()));
     assert_eq!(pmu.advance(&mut span).unwrap().overflowed, 0);
     assert_eq!((get(&pmu, 0xC1), span.is_empty()), (1_500, true));

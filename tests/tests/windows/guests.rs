@@ -4,10 +4,11 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{CounterSet, EventId, OpenedEvents, Platform, service};
 use pmu_tests::opened::*;
+use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, GuestInterrupts, HostCounters,
-    IntelConfiguration, Privilege, Read, Vendor, VirtualPmu, Write,
+    AmdConfiguration, Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, Read,
+    Vendor, VirtualPmu, Write,
 };
 
 const PERIOD: u64 = 0x1000;

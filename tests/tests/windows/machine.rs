@@ -3,10 +3,11 @@
 use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu::{self, CYCLES, INSTRUCTIONS};
+use pmu_virt::mediated::{GuestInterrupts, HostCounters, Loaded, MediationError, Put};
 use pmu_virt::mock::{Deviations, Fault, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, GuestInterrupts, HostCounters,
-    IntelConfiguration, Loaded, MediationError, Privilege, Put, Read, Vendor, VirtualPmu, Write,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
+    Read, Vendor, VirtualPmu, Write,
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 256>;

@@ -4,9 +4,10 @@ use super::machine::*;
 use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu;
+use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,
-    GuestInterrupts, HostCounters, IntelConfiguration, MediationError, Vendor, VirtualPmu, Write,
+    IntelConfiguration, Vendor, VirtualPmu, Write,
 };
 
 /// After a guest no counter is armed: a host that enables all of them counts nothing.

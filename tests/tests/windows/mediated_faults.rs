@@ -2,8 +2,9 @@
 
 use super::machine::*;
 use pmu_core::msr::MsrErrorKind;
+use pmu_virt::mediated::MediationError;
 use pmu_virt::mock::Fault;
-use pmu_virt::{MediationError, Vendor, Write};
+use pmu_virt::{Vendor, Write};
 
 /// A register that faults at any access: a typed error, no counter that counts or is armed, and success when it is
 /// tried again.

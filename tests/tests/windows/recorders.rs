@@ -8,10 +8,9 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
 };
-use pmu_virt::{
-    BranchConfiguration, Configuration, FedBranch, FedBranchKind, GuestInterrupts, Privilege,
-    Vendor, VirtualBranches, VirtualPmu, Write,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::mediated::GuestInterrupts;
+use pmu_virt::{Configuration, Privilege, Vendor, VirtualPmu, Write};
 
 /// `IA32_DEBUGCTL`, `IA32_LBR_CTL`, `DBG_EXTN_CFG` (SDM vol. 4, table 2-2; APM vol. 2, "Last Branch Stack Registers").
 const ENABLES: [u32; 3] = [0x1D9, 0x14CE, 0xC000_010F];

@@ -5,8 +5,9 @@ use core::cell::Cell;
 
 use pmu_core::{CounterError, CounterSet, service};
 use pmu_tests::opened::*;
+use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 use pmu_virt::mock::{Deviation, Deviations, Fault};
-use pmu_virt::{FedEvents, GuestInterrupts, HostCounters, VirtualPmu, Write};
+use pmu_virt::{FedEvents, VirtualPmu, Write};
 
 const PERIOD: u64 = 0x1000;
 

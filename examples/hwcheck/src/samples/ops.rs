@@ -3,7 +3,8 @@
 use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
 use pmu_core::Snapshot;
 use pmu_core::msr::{MsrErrorKind, MsrUpdate};
-use pmu_virt::{GuestFacility, IbsConfiguration, Read, VirtualIbs};
+use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
+use pmu_virt::{GuestFacility, Read};
 
 use crate::machine::counted_ops::{BRANCH, LOAD, OPS, counted_ops, is_instruction, offset};
 use crate::machine::interface::{Cpuid, Machine};
@@ -130,7 +131,8 @@ mod tests {
     use std::path::Path;
 
     use pmu_core::msr::{MsrAddress, MsrBackend, PmcIndex};
-    use pmu_virt::{CpuidRegisters, FedOp, Writer};
+    use pmu_virt::ibs::FedOp;
+    use pmu_virt::{CpuidRegisters, Writer};
 
     use super::*;
     use crate::machine::counted_ops::{LENGTH, start};

@@ -1,7 +1,7 @@
 //! Taken branches of the guest, for its branch records.
 
 use iced_x86::{Code, FlowControl, Instruction};
-use pmu_virt::{FedBranch, FedBranchKind};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 
 use crate::count::retired::Retired;
 

@@ -1,6 +1,6 @@
 //! Ops and fetches of the guest, for its instruction-based sampling: one of each per instruction.
 
-use pmu_virt::{FedFetch, FedOp, VirtualIbs};
+use pmu_virt::ibs::{FedFetch, FedOp, VirtualIbs};
 
 use crate::count::branch::is_return;
 use crate::count::retired::Retired;

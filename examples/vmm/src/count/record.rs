@@ -1,9 +1,8 @@
 //! Records of instructions and of branches, in the guest's memory and in its registers.
 
-use pmu_virt::{
-    FedBranch, FedRecord, FedRegisters, GuestFacility, GuestFault, GuestMemory, Privilege,
-    Recorded, RunningEvent, VirtualPmu,
-};
+use pmu_virt::branches::FedBranch;
+use pmu_virt::precise::{FedRecord, FedRegisters, GuestFault, GuestMemory, Recorded};
+use pmu_virt::{GuestFacility, Privilege, RunningEvent, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::count::quantity::Quantity;

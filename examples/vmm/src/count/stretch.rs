@@ -4,7 +4,8 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Privilege, VirtualBranches};
+use pmu_virt::Privilege;
+use pmu_virt::branches::VirtualBranches;
 
 use crate::count::branch;
 use crate::count::source::Stop;

@@ -6,7 +6,8 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Privilege, VirtualIbs, VirtualPmu};
+use pmu_virt::ibs::VirtualIbs;
+use pmu_virt::{Privilege, VirtualPmu};
 
 use crate::count::clock::Clock;
 use crate::count::fed::Fed;

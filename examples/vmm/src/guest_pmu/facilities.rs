@@ -2,11 +2,11 @@
 
 use core::ops::{Deref, DerefMut};
 
+use pmu_virt::branches::VirtualBranches;
+use pmu_virt::ibs::VirtualIbs;
 use pmu_virt::mock::Deviations;
-use pmu_virt::{
-    CpuidLeaf, FedRecord, GuestFacility, GuestMemory, Read, Recorded, RegisterInfo,
-    VirtualBranches, VirtualIbs, VirtualPmu, VirtualPrecise, Writer, Written,
-};
+use pmu_virt::precise::{FedRecord, GuestMemory, Recorded, VirtualPrecise};
+use pmu_virt::{CpuidLeaf, GuestFacility, Read, RegisterInfo, VirtualPmu, Writer, Written};
 
 /// Branch records and precise records, and instruction-based sampling. `None`: the guest lacks the facility.
 pub(crate) type Facilities = (Records, Option<VirtualIbs>);

@@ -5,11 +5,12 @@ use core::num::ParseIntError;
 
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::Deviations;
+use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    AmdConfiguration, AmdCounters, BranchConfiguration, BranchConfigurationError, Configuration,
-    ConfigurationError, IbsConfiguration, IntelConfiguration, PreciseConfiguration,
-    PreciseConfigurationError, Vendor, VirtualBranches, VirtualIbs, VirtualPrecise,
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
 };
 
 use crate::guest_pmu::deviating::Observable;
@@ -35,9 +36,9 @@ pub(crate) enum SpecError {
     /// The parts contradict each other.
     Impossible(ConfigurationError),
     /// The PMU cannot have branch records.
-    Branches(BranchConfigurationError),
+    Branches(ConfigurationError),
     /// The PMU cannot have precise records.
-    Precise(PreciseConfigurationError),
+    Precise(ConfigurationError),
     /// The processor has no instruction-based sampling.
     Sampling,
 }

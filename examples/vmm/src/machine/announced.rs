@@ -1,7 +1,8 @@
 //! The PMU that the guest gets: the command line's, without events that are not fed; and the messages about it.
 
 use kvm_bindings::CpuId;
-use pmu_virt::{BranchConfiguration, Configuration};
+use pmu_virt::Configuration;
+use pmu_virt::branches::BranchConfiguration;
 
 use crate::boot::image::Image;
 use crate::count::quantity::Quantity;

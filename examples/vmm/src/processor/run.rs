@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use pmu_virt::{
-    Delivery, Feed, GuestFacility, NextSample, PerformanceEntry, PmiOutcome, VirtualBranches,
-};
+use pmu_virt::branches::VirtualBranches;
+use pmu_virt::ibs::NextSample;
+use pmu_virt::{Delivery, Feed, GuestFacility, PerformanceEntry, PmiOutcome};
 
 use crate::count::source::Stop;
 use crate::error::Error;

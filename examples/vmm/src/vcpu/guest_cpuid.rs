@@ -1,7 +1,8 @@
 //! The guest's CPUID: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
-use pmu_virt::{AmdCounters, BranchConfiguration, Configuration, GuestFacility, Vendor};
+use pmu_virt::branches::BranchConfiguration;
+use pmu_virt::{AmdCounters, Configuration, GuestFacility, Vendor};
 
 use crate::error::Error;
 use crate::guest_pmu::facilities::Facilities;

@@ -6,7 +6,7 @@ use crate::registers::counters::{Counters, to_global};
 use crate::registers::family::Family::*;
 use crate::registers::layout::{Freeze, Layout, greatest};
 use crate::registers::row::WriteAs::{Cleared, Kept, Refused, Set, SignExtended, Stored};
-use crate::registers::row::{Features, ReadAs, Row};
+use crate::registers::row::{Features, ReadAs, Row, when};
 use crate::registers::table::Table;
 
 const ALL: u64 = u64::MAX;
@@ -103,35 +103,18 @@ static TABLE: Table = Table::new(ROWS);
 const fn select(intel: &IntelConfiguration) -> u64 {
     // All that every version has: bits 31:0 without AnyThread. Pin control (19) is taken and has no
     // effect, as in KVM: there is no pin.
-    let mut legal = 0xFFDF_FFFF;
-    if intel.any_thread {
-        legal |= 1 << 21;
-    }
-    if intel.transactional {
-        legal |= SELECT_IN_TX;
-    }
-    if intel.equal {
-        legal |= 1 << 36;
-    }
-    if intel.rdpmc_user_disable {
-        legal |= 1 << 37;
-    }
-    if intel.unit_mask_2 {
-        legal |= 0xFF << 40;
-    }
-    legal
+    0xFFDF_FFFF
+        | when(intel.any_thread, 1 << 21)
+        | when(intel.transactional, SELECT_IN_TX)
+        | when(intel.equal, 1 << 36)
+        | when(intel.rdpmc_user_disable, 1 << 37)
+        | when(intel.unit_mask_2, 0xFF << 40)
 }
 
 /// Returns the bits of `IA32_FIXED_CTR_CTRL`: four bits per counter, OS, USR, AnyThread and PMI; from bit 33 on,
 /// every fourth bit is RDPMC user disable.
 const fn fixed_control(intel: &IntelConfiguration) -> u64 {
-    let mut of_each = 0b1011;
-    if intel.any_thread {
-        of_each |= 0b0100;
-    }
-    if intel.rdpmc_user_disable {
-        of_each |= 1 << 33;
-    }
+    let of_each = 0b1011 | when(intel.any_thread, 0b0100) | when(intel.rdpmc_user_disable, 1 << 33);
     let (mut legal, mut counter) = (0, 0);
     while counter < 8 {
         if intel.fixed >> counter & 1 != 0 {
@@ -159,11 +142,11 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
         .with(FixedControl, version_2 as u8, fixed_control(intel))
         .with(GlobalControl, version_2 as u8, global)
         .with(GlobalStatus, version_2 as u8, status)
-        .with(DebugControl, 1, if version_2 { Layout::FREEZE_ON_INTERRUPT } else { 0 })
+        .with(DebugControl, 1, when(version_2, Layout::FREEZE_ON_INTERRUPT))
         .with(Capabilities, 1, 0);
     layout.misc_enable |= MISC_PERFMON_AVAILABLE;
     layout.qualifiers = SELECT_IN_TX | SELECT_IN_TXCP;
-    layout.third_select = if intel.transactional { SELECT_IN_TXCP } else { 0 };
+    layout.third_select = when(intel.transactional, SELECT_IN_TXCP);
     layout.capabilities = (intel.full_width_writes as u64) << 13;
     layout = layout.with_features(
         Features::NONE

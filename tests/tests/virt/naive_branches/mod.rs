@@ -5,9 +5,11 @@
 //!
 //! Shared with the fuzz target, which feeds the same programs from its input.
 
+use pmu_virt::branches::{
+    BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
+};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedBranch, FedBranchKind, FedEvents,
-    FedPath, FedTransaction, GuestFacility, IntelConfiguration, Privilege, Read, VirtualBranches,
+    AmdConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, Privilege, Read,
     VirtualPmu, Write,
 };
 use std::collections::HashMap;

@@ -1,6 +1,6 @@
 //! Instructions of which every value differs.
 
-use pmu_virt::{FedRecord, FedRegisters, FedVectors};
+use pmu_virt::precise::{FedRecord, FedRegisters, FedVectors};
 
 /// Returns an instruction whose values follow from a seed.
 pub(crate) fn fed(seed: u64, vectors: Option<&FedVectors>) -> FedRecord<'_> {

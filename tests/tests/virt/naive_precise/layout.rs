@@ -1,7 +1,7 @@
 //! The records' layouts, each field at its offset from the manuals' tables.
 
 use super::registers::{Kind, Naive, bits};
-use pmu_virt::{FedRecord, FedVectors};
+use pmu_virt::precise::{FedRecord, FedVectors};
 
 /// Bytes of a record. A field is put at its offset, behind which the record grows.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! Memory of the guest.
 
-use pmu_virt::{GuestFault, GuestMemory};
+use pmu_virt::precise::{GuestFault, GuestMemory};
 
 /// Memory that is at the same linear and physical addresses.
 #[derive(Clone, Debug, PartialEq)]

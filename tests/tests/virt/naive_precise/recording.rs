@@ -1,7 +1,9 @@
 //! Records, and traced branches, in the memory.
 
 use super::registers::{BUFFER, Kind, Naive, THRESHOLD, bits};
-use pmu_virt::{FedBranch, FedRecord, GuestFault, Privilege, Recorded};
+use pmu_virt::Privilege;
+use pmu_virt::branches::FedBranch;
+use pmu_virt::precise::{FedRecord, GuestFault, Recorded};
 
 impl Naive {
     pub(super) fn record(

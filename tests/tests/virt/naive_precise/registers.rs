@@ -1,7 +1,8 @@
 //! The registers, by their addresses.
 
 use super::memory::{RAM, Ram};
-use pmu_virt::{Configuration, IntelConfiguration, PreciseConfiguration, Read, Write};
+use pmu_virt::precise::PreciseConfiguration;
+use pmu_virt::{Configuration, IntelConfiguration, Read, Write};
 use std::collections::HashMap;
 
 /// The kinds of records. The processor has four general and three fixed counters.

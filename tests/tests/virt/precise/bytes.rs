@@ -1,9 +1,8 @@
 //! Records as bytes.
 
 use super::guest::*;
-use pmu_virt::{
-    BytesError, FedRecord, GuestFacility, PreciseConfiguration, VirtualPmu, VirtualPrecise,
-};
+use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{BytesError, GuestFacility, VirtualPmu};
 
 #[test]
 fn forged_bytes_are_refused_or_come_back_as_they_were() {

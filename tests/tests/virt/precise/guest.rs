@@ -2,9 +2,10 @@
 
 use crate::naive_precise::memory::{RAM, Ram};
 use pmu_core::msr::MsrAddress;
+use pmu_virt::precise::{FedRecord, PreciseConfiguration, Recorded, VirtualPrecise};
 use pmu_virt::{
-    Advanced, Configuration, EventKey, FedEvents, FedRecord, Feed, IntelConfiguration,
-    PreciseConfiguration, Privilege, Read, Recorded, VirtualPmu, VirtualPrecise, Write,
+    Advanced, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
+    VirtualPmu, Write,
 };
 
 pub(super) const BRANCHES: EventKey = EventKey::general(0xC4, 0);

@@ -4,11 +4,10 @@ use super::guest::*;
 use crate::naive_precise::memory::{RAM, Ram};
 use core::cell::{Cell, RefCell};
 use pmu_core::msr::{MsrBackend, MsrErrorKind};
+use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    FedBranch, FedBranchKind, FedEvents, FedRecord, Feed, GuestMemory, PreciseConfiguration,
-    Privilege, VirtualPmu, VirtualPrecise,
-};
+use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{FedEvents, Feed, Privilege, VirtualPmu};
 
 /// A driver on the mock, with an area at [`AREA`] and a buffer of so many bytes and a threshold; counters 0 and 1 count
 /// branches, with a record each 100.

@@ -1,11 +1,13 @@
 //! Configurations, CPUID and registers; records beside other facilities, and beside real counters.
 
 use super::guest::*;
+use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
 use pmu_virt::mock::MockMsr;
+use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    AmdConfiguration, BranchConfiguration, Configuration, FedEvents, GuestFacility,
-    GuestInterrupts, HostCounters, IntelConfiguration, MediationError, PreciseConfiguration,
-    PreciseConfigurationError, Read, VirtualBranches, VirtualPmu, VirtualPrecise, Write,
+    AmdConfiguration, Configuration, ConfigurationError, FedEvents, GuestFacility,
+    IntelConfiguration, Read, VirtualPmu, Write,
 };
 
 /// SDM vol. 2A, CPUID; vol. 4, `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES`.
@@ -111,26 +113,26 @@ fn real_counters_have_no_precise_records() {
 
 #[test]
 fn a_configuration_that_no_processor_has_is_refused() {
-    use PreciseConfigurationError as E;
+    use ConfigurationError as E;
     let refused = |pmu: Configuration, own| VirtualPrecise::new(&pmu, own).unwrap_err();
     let store = PreciseConfiguration::debug_store;
     let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let first = Configuration::Intel(IntelConfiguration::new(1, 2, 0));
     assert_eq!(refused(amd, store(4)), E::OtherVendor);
     assert_eq!(refused(Configuration::hidden(pmu_virt::Vendor::Intel), store(4)), E::OtherVendor);
-    assert_eq!(refused(first, store(0)), E::Version(1));
-    assert_eq!(refused(intel(5), PreciseConfiguration::ARCHITECTURAL), E::Version(5));
-    assert_eq!(refused(intel(5), store(7)), E::Format(7));
-    let changed = |format, change: fn(&mut pmu_virt::DebugStoreRecords)| {
+    assert_eq!(refused(first, store(0)), E::RecordVersion(1));
+    assert_eq!(refused(intel(5), PreciseConfiguration::ARCHITECTURAL), E::RecordVersion(5));
+    assert_eq!(refused(intel(5), store(7)), E::RecordFormat(7));
+    let changed = |format, change: fn(&mut pmu_virt::precise::DebugStoreRecords)| {
         refused(intel(5), store(format).with_debug_store(change))
     };
-    assert_eq!(changed(3, |records| records.baseline = true), E::Baseline(3));
-    assert_eq!(changed(2, |records| records.general = 0x1F), E::Counters(0x1F));
-    assert_eq!(changed(3, |records| records.fixed = 1), E::Counters(1));
-    assert_eq!(changed(5, |records| records.metrics = true), E::Metrics(5));
+    assert_eq!(changed(3, |records| records.baseline = true), E::RecordBaseline(3));
+    assert_eq!(changed(2, |records| records.general = 0x1F), E::RecordCounters(0x1F));
+    assert_eq!(changed(3, |records| records.fixed = 1), E::RecordCounters(1));
+    assert_eq!(changed(5, |records| records.metrics = true), E::RecordMetrics(5));
     let groups =
         PreciseConfiguration::ARCHITECTURAL.with_architectural(|records| records.groups |= 1 << 31);
-    assert_eq!(refused(intel(6), groups), E::Groups(1 << 31));
+    assert_eq!(refused(intel(6), groups), E::RecordGroups(1 << 31));
 }
 
 /// A guest's branch records and precise records share IA32_DEBUGCTL, the status, the selects, IA32_PERF_CAPABILITIES.

@@ -3,10 +3,9 @@
 use super::guest::*;
 use crate::naive_precise::fed::{registers, vector_registers};
 use crate::naive_precise::memory::RAM;
-use pmu_virt::{
-    BranchConfiguration, FedBranch, FedBranchKind, FedRecord, GuestFacility, GuestFault,
-    GuestMemory, PreciseConfiguration, Privilege, VirtualBranches, Write,
-};
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::precise::{FedRecord, GuestFault, GuestMemory, PreciseConfiguration};
+use pmu_virt::{GuestFacility, Privilege, Write};
 
 #[test]
 fn an_overflow_is_recorded_and_neither_sets_its_status_bit_nor_interrupts() {
@@ -69,7 +68,7 @@ fn a_frozen_counter_keeps_its_record_due() {
     guest.feed(10);
     // Another counter's interrupt has frozen all: CTR_FRZ.
     guest.write(0x391, 1 << 59);
-    assert_eq!(guest.record(&FedRecord::new(1)), pmu_virt::Recorded::default());
+    assert_eq!(guest.record(&FedRecord::new(1)), pmu_virt::precise::Recorded::default());
     assert_eq!(guest.precise.due(), 1);
     guest.write(0x390, 1 << 59);
     let recorded = guest.record(&FedRecord::new(1));
@@ -313,7 +312,7 @@ fn a_traced_branch_is_filtered_by_privilege_and_the_buffer_wraps_or_interrupts()
         let kernel = FedBranch { privilege: Privilege::Kernel, ..user };
         let mut trace =
             |branch: &FedBranch| guest.precise.branch(&mut guest.pmu, branch, &mut guest.ram);
-        assert_eq!(trace(&kernel), pmu_virt::Recorded::default());
+        assert_eq!(trace(&kernel), pmu_virt::precise::Recorded::default());
         let outcomes: Vec<(u32, u32, bool)> = (10..14)
             .map(|from| trace(&FedBranch { from, mispredicted: from == 12, ..user }))
             .map(|recorded| (recorded.written, recorded.lost, recorded.pmi))
