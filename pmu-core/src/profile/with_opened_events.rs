@@ -228,6 +228,10 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     }
 }
 
+/// A window in which the counters of sources and opened events are lent.
+type Window<'s, 'a, I, F, M, P> =
+    CounterWindow<'s, 'a, WithOpenedEvents<'a, I, F>, M, SessionPlatform<P>>;
+
 impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I, F>, M, P>
 {
@@ -274,10 +278,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
         &mut self,
         now: u64,
         mut overflowed: impl FnMut(Report, Sample<'_, F>),
-    ) -> Result<
-        CounterWindow<'_, 'a, WithOpenedEvents<'a, I, F>, M, SessionPlatform<P>>,
-        InterfaceError,
-    > {
+    ) -> Result<Window<'_, 'a, I, F, M, P>, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
         let report = |sample: Sample<'_, F>| {
             overflowed(Report::of(table, added, *sample), sample);
