@@ -6,6 +6,7 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::counter_id::{CounterId, CounterSet};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
@@ -62,6 +63,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or
     /// by an interrupt that could not restart them.
     pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
+        // One whose registers did not answer may have those of a plain event and of records at once.
+        let counters = match S::Facility::RECORDS {
+            true => counters.retain(|counter| !self.is_faulted(counter)),
+            false => counters,
+        };
         let own = self.global_bits(counters);
         let closed = self.memory.global_control.load(Relaxed);
         match self.unit().global().filter(|_| closed & own != own) {
