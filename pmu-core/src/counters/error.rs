@@ -351,7 +351,7 @@ impl EventsError {
     }
 
     pub(crate) const fn of_member(member: usize, reason: CounterError) -> Self {
-        Self { events: bit(member), reason }
+        Self { events: bit_of_member(member), reason }
     }
 
     /// Adds a failure of some events to an outcome.
@@ -401,6 +401,11 @@ impl From<EventsError> for CounterError {
 /// Returns the error for a group that is not on this processor.
 pub(crate) fn no_such(group: GroupId) -> EventsError {
     EventsError::of_group(CounterError::NoSuchGroup(group))
+}
+
+/// Returns the bit of an event of a group, which has fewer events than a mask has bits.
+pub(crate) const fn bit_of_member(member: usize) -> u64 {
+    1 << (member & 63)
 }
 
 /// Returns the bit of an event's place.

@@ -46,30 +46,44 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
         K::pinned(|| {
-            let group = self.here(|here| {
-                let counters = here.session.counters_mut();
-                let group = counters.open_group(&here.unit, events)?;
-                let started = counters.start_group(group, K::now());
-                if started.is_err() {
-                    // The first error is returned.
-                    let _ = close(here, group);
-                }
-                started.map(|()| group)
-            })??;
+            let group = self.here(|here| begin(here, events))??;
             let counted = Counted { pmu: self, group };
             work();
             core::mem::forget(counted);
+            let mut counts = [EventCount::default(); C];
             // On a processor that `work` suspended, too.
-            self.place(|place| {
-                let here = place.as_mut().ok_or(PmuError::NotUp)?;
-                let counters = here.session.counters_mut();
-                let mut counts = [EventCount::default(); C];
-                let read = counters.read_group(group, K::now(), &mut counts);
-                let closed = close(here, group);
-                Ok(read.and(closed).map(|()| counts)?)
-            })?
+            self.place(|place| match place {
+                Some(here) => Ok(end(here, group, &mut counts)?),
+                None => Err(PmuError::NotUp),
+            })??;
+            Ok(counts)
         })
     }
+}
+
+/// Opens and starts a group.
+#[inline(never)] // Linked once for all numbers of events.
+fn begin<K: Kernel>(here: &mut Here<K>, events: &[Event]) -> Result<GroupId, EventsError> {
+    let counters = here.session.counters_mut();
+    let group = counters.open_group(&here.unit, events)?;
+    let started = counters.start_group(group, K::now());
+    if started.is_err() {
+        // The first error is returned.
+        let _ = close(here, group);
+    }
+    started.map(|()| group)
+}
+
+/// Reads and closes a group.
+#[inline(never)] // As `begin`.
+fn end<K: Kernel>(
+    here: &mut Here<K>,
+    group: GroupId,
+    counts: &mut [EventCount],
+) -> Result<(), EventsError> {
+    let read = here.session.counters_mut().read_group(group, K::now(), counts);
+    let closed = close(here, group);
+    read.and(closed)
 }
 
 /// Closes a group, also if its counters do not answer.

@@ -2,7 +2,7 @@
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, EventsError, bit, no_such};
+use crate::counters::error::{CounterError, EventsError, bit_of_member, no_such};
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
 use crate::counters::events::membership::Membership;
@@ -114,7 +114,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let group = self.table().entry(event).and_then(EventEntry::group);
         let member = group.and_then(|group| self.group_events(group).position(|of| of == event));
         let member = member.filter(|_| reason.is_no_room());
-        EventsError { events: member.map_or(0, bit), reason }
+        EventsError { events: member.map_or(0, bit_of_member), reason }
     }
 
     /// Starts the events of a group together, by one write if there is a global control register. The events' totals
@@ -200,7 +200,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut outcome = Ok(());
         EventsError::add(&mut outcome, 0, self.pause(on));
         for (member, (event, entry)) in self.members(group).enumerate() {
-            EventsError::add(&mut outcome, bit(member), self.detach_and_stop(event, entry, now));
+            EventsError::add(
+                &mut outcome,
+                bit_of_member(member),
+                self.detach_and_stop(event, entry, now),
+            );
         }
         EventsError::add(&mut outcome, 0, self.unpause(on));
         outcome
