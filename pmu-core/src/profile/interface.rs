@@ -71,7 +71,7 @@ pub trait ProfileInterface: SourceInterface {
     ///         }
     ///     }
     /// }
-    /// # list(&pmu_core::profile::DefaultInterface::new(), |name, interval| assert_eq!((name, interval), ("ProfileTime", 10_000)));
+    /// # list(&DefaultInterface::new(), |name, interval| assert_eq!((name, interval), ("ProfileTime", 10_000)));
     /// ```
     ///
     /// # Context

@@ -3,7 +3,9 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::counters::control::window::lend::CounterWindow;
+use crate::counters::error::EventsError;
 use crate::counters::error::ServiceError;
+use crate::counters::events::thread_event::ThreadEvent;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::interrupt::claim::Serviced;
 use crate::counters::interrupt::overflow::EventOverflow;
@@ -284,6 +286,24 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
             overflowed(Report::of(table, added, *sample), sample);
         };
         Ok(self.counters_mut().lend(now, report)?)
+    }
+
+    /// Switches the events of a thread out, as [`CounterSession::switch_out`](crate::CounterSession::switch_out) does,
+    /// and tells the pending overflows of sources from those of events.
+    ///
+    /// # Errors
+    /// The errors of [`CounterSession::switch_out`](crate::CounterSession::switch_out).
+    pub fn switch_out_all(
+        &mut self,
+        events: &mut [ThreadEvent],
+        now: u64,
+        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+    ) -> Result<(), EventsError> {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        let report = |sample: Sample<'_, F>| {
+            overflowed(Report::of(table, added, *sample), sample);
+        };
+        self.counters_mut().switch_out(events, now, report)
     }
 
     /// Programs this processor's counters again after [`suspend_all`](Self::suspend_all). This method calls

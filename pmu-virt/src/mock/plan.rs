@@ -14,6 +14,8 @@ pub enum Fault {
     None,
     /// A transient fault: for `At(n)`, only the n-th access after [`inject`](super::MockMsr::inject) faults.
     At(u32),
+    /// A fault that outlives one retry: for `Twice(n)`, the n-th access and the next one fault.
+    Twice(u32),
     /// A permanent fault: for `From(n)`, every access faults from the n-th access after
     /// [`inject`](super::MockMsr::inject) on.
     From(u32),
@@ -74,6 +76,7 @@ impl Plan {
         let strikes = match fault {
             Fault::None => false,
             Fault::At(access) => access == number,
+            Fault::Twice(access) => (access..=access.saturating_add(1)).contains(&number),
             Fault::From(access) => access <= number,
             Fault::Register(missing) | Fault::Ignored(missing) => {
                 of_register && missing == register

@@ -47,8 +47,9 @@ pub enum PmuError {
 impl PmuError {
     /// Returns the `errno` value with which Linux' `perf_event_open` and `ioctl` refuse the operation, as a positive
     /// number: that of [`perf::errno`](crate::perf::errno()) for an error of the counters; `ENODEV` (19) for a
-    /// processor that is not up; `EBUSY` (16) for a session that is in use or suspended; `EOPNOTSUPP` (95) for hardware
-    /// that the processor lacks; otherwise `EINVAL` (22).
+    /// processor that is not up; `EBUSY` (16) for a session or for branch records that are in use, lent or suspended;
+    /// `EIO` (5) for branch records whose registers fail; `EOPNOTSUPP` (95) for hardware that the processor lacks;
+    /// otherwise `EINVAL` (22).
     ///
     /// Source: `perf_event_open(2)`, "Errors".
     ///
@@ -64,8 +65,12 @@ impl PmuError {
                 errno(*reason)
             }
             Self::Events(error) => errno(error.reason),
-            Self::NotUp => 19,
+            Self::NotUp | Self::Session(Busy::NoPlace { .. }) => 19,
             Self::Suspended | Self::IsUp | Self::Session(_) => 16,
+            Self::Branches(BranchError::MemoryInUse | BranchError::Lent) => 16,
+            Self::Branches(
+                BranchError::Access(_) | BranchError::Faulted(_) | BranchError::Xsaves(_),
+            ) => 5,
             Self::Branches(_) | Self::Facility(_) => 95,
             Self::OtherProcessor(_) | Self::Interface(_) | Self::Create(_) | Self::Profile(_) => 22,
         }

@@ -1,7 +1,5 @@
 //! Events of one processor, by handles.
 
-use core::sync::atomic::Ordering::Relaxed;
-
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::{CounterError, Event, EventCount, EventId, EventOverflow};
 
@@ -12,14 +10,14 @@ use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
-/// An event of one processor, which [`Pmu::open`] opened. After [`Pmu::close`], or after the processor went down, the
-/// handle stands for no event, also if another event has the same [`EventId`] by then.
+/// An event of one processor, which [`Pmu::open`] or [`Pmu::open_group`] opened. Once the event is closed, or its
+/// processor went down, the handle stands for no event, also if another event has the same [`EventId`] by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PmuEvent {
     processor: usize,
     event: EventId,
-    opening: u32,
+    opening: u64,
 }
 
 impl PmuEvent {
@@ -42,21 +40,27 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
+    /// use core::cell::Cell;
     /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Pmu, PmuError};
+    /// use pmu::{Kernel, Pmu, PmuError, PmuEvent};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Counts the mispredicted branches of the whole processor for a while. The task may move meanwhile: the count
-    /// /// is read from any processor, and the event is closed on its own.
-    /// fn misses(wait: fn(), on_processor: fn(usize, &dyn Fn())) -> Result<u64, PmuError> {
-    ///     let event = PMU.open(&Event::generic(GenericEvent::BranchMisses))?;
-    ///     on_processor(event.processor(), &|| PMU.enable(event).unwrap_or(()));
-    ///     wait();
-    ///     let count = PMU.read(event)?;
-    ///     on_processor(event.processor(), &|| PMU.close(event).unwrap_or(()));
-    ///     Ok(count.value)
+    /// /// Counts the mispredicted branches of this processor from now on.
+    /// fn open() -> Result<PmuEvent, PmuError> {
+    ///     MyKernel::pinned(|| {
+    ///         let event = PMU.open(&Event::generic(GenericEvent::BranchMisses))?;
+    ///         PMU.enable(event).map(|()| event)
+    ///     })
     /// }
+    ///
+    /// /// Returns the count. The task may have moved: `on` runs a function on a processor.
+    /// fn close(event: PmuEvent, on: impl FnOnce(usize, &dyn Fn())) -> Result<u64, PmuError> {
+    ///     let count = Cell::new(Err(PmuError::NotUp));
+    ///     on(event.processor(), &|| count.set(PMU.read(event).and_then(|count| PMU.close(event).map(|()| count))));
+    ///     Ok(count.get()?.value)
+    /// }
+    /// # let _ = (open as fn() -> _, |event| close(event, |_, _| ()));
     /// ```
     ///
     /// # Context
@@ -107,9 +111,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// - [`OtherProcessor`](PmuError::OtherProcessor): the call is on another processor than the event.
-    /// - [`Counters`](PmuError::Counters): the event was [closed](Self::close), there is no counter for it, or an
-    ///   access to a register failed.
-    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
+    /// - [`Counters`](PmuError::Counters): the event was [closed](Self::close), its group is not whole on the
+    ///   processor, there is no counter for it, or an access to a register failed.
+    /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn enable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.with_event(event, |here| {
             here.session.counters_mut().enable_event(event.event, K::now())
@@ -136,12 +140,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on any processor.
     ///
     /// # Errors
-    /// - [`OtherProcessor`](PmuError::OtherProcessor): the call is on another processor than the event, whose newest
-    ///   occurrences only its own processor can read, as the event samples or changes at this moment.
+    /// - [`OtherProcessor`](PmuError::OtherProcessor): the call is on another processor than the event, and the event
+    ///   is on a counter, which only its own processor can read.
     /// - [`Counters`](PmuError::Counters): the event was [closed](Self::close), or has
     ///   [no total](CounterError::NoTotal).
-    /// - On the event's processor: [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended),
-    ///   [`Session`](PmuError::Session).
+    /// - On the event's processor: [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn read(&'static self, event: PmuEvent) -> Result<EventCount, PmuError> {
         let read =
             |here: &mut Here<K>| here.session.counters_mut().read_event(event.event, K::now());
@@ -194,6 +197,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Closes an event, or the whole group of an event. The handles of these events stand for no event afterwards.
+    /// Records of the events that wait in memory are dropped.
     ///
     /// # Context
     /// Task, on the event's processor.
@@ -201,17 +205,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.on_processor(Some(event), |of, here| {
+        self.on_processor(Some(event), |_, here| {
             let counters = here.session.counters_mut();
             let Some(group) = counters.event_group(event.event)? else {
-                of.closed(event.event);
                 let closed = counters.close_event(event.event, K::now());
                 // By now the event is stopped, so a second call accesses no register.
                 let closed = closed
                     .or_else(|error| counters.close_event(event.event, K::now()).and(Err(error)));
                 return Ok(closed.map(drop)?);
             };
-            counters.group_events(group).for_each(|event| of.closed(event));
             Ok(close_group(here, group)?)
         })
     }
@@ -251,27 +253,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 impl<K: Kernel, const E: usize> OfProcessor<K, E> {
     /// Returns the handle of an event that was opened.
     fn opened(&self, event: EventId) -> PmuEvent {
-        let opening = self.openings.get(event.place().unwrap_or(E));
-        let opening = opening.map_or(0, |opening| opening.fetch_add(1, Relaxed).wrapping_add(1));
+        let opening = self.events.opening(event).unwrap_or(0);
         PmuEvent { processor: K::this_processor(), event, opening }
     }
 
-    /// Makes the handles of an event stand for none.
-    fn closed(&self, event: EventId) {
-        if let Some(opening) = self.openings.get(event.place().unwrap_or(E)) {
-            opening.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Makes the handles of all events stand for none.
-    pub(super) fn all_closed(&self) {
-        self.openings.iter().for_each(|opening| {
-            opening.fetch_add(1, Relaxed);
-        });
-    }
-
     fn is_open(&self, event: PmuEvent) -> bool {
-        let opening = self.openings.get(event.event.place().unwrap_or(E));
-        opening.is_some_and(|opening| opening.load(Relaxed) == event.opening)
+        self.events.opening(event.event) == Some(event.opening)
     }
 }

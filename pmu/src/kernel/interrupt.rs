@@ -22,6 +22,9 @@ pub struct Interrupted {
     /// Tells whether the interrupt came from this `Pmu`'s hardware. If several drivers share the handler, the kernel
     /// uses this field to decide whether to call another driver.
     pub claim: Claim,
+    /// Set if the counters are [lent](Pmu::lend). The handler passes the interrupt on to the guest, whatever
+    /// [`claim`](Self::claim) is: see [`Serviced::lent`](pmu_core::Serviced::lent).
+    pub lent: bool,
     /// Number of counters that overflowed.
     pub overflows: u32,
     /// `true` if the [watchdog](Pmu::watch) found that the processor is stuck: its timer tick no longer runs.
@@ -67,10 +70,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
-    /// kernel opened, the function also calls `sampled` with the [`Sample`]. A kernel opens events in the closure of
-    /// [`with`](Self::with). For an event with [precise](pmu_core::Event::precise) samples, the function calls
-    /// `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the
-    /// record is in the sample's [facility](Sample::facility).
+    /// kernel opened, the function also calls `sampled` with the [`Sample`]. See [`open`](Self::open) and
+    /// [`thread_event`](Self::thread_event). For an event with [precise](pmu_core::Event::precise) samples, the
+    /// function calls `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled
+    /// instruction, and the record is in the sample's [facility](Sample::facility).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -137,6 +140,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
+            lent: false,
             overflows: 0,
             is_stuck: false,
             is_blind: false,
@@ -162,6 +166,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             match events.service_samples(&msr, &apic, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
+                    interrupted.lent = serviced.lent;
                     interrupted.overflows = serviced.overflows;
                 }
                 Err(error) => {

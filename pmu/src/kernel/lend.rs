@@ -2,6 +2,7 @@
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report};
+use pmu_core::{CounterError, CounterSet};
 
 use crate::kernel::error::PmuError;
 use crate::kernel::interrupt::PmuSample;
@@ -11,9 +12,14 @@ use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Lends the counters of the processor that executes the call while `guest` runs, for example to a virtual
-    /// processor. All profiles, events and [`Facilities`](crate::Facilities) stop meanwhile, the watchdog too, and
-    /// continue afterwards with the counts and periods that they had. If some counters' registers do not answer then,
-    /// the call programs all of them again. `sampled` gets each pending sample of an event that the kernel opened.
+    /// processor. All events and [`Facilities`](crate::Facilities) stop meanwhile, the profiles by events and the
+    /// watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
+    /// counters, `guest` runs with none. `sampled` gets each pending sample of an event that the kernel opened; those
+    /// of profiles are lost.
+    ///
+    /// While `guest` runs, the handler passes an interrupt on to the guest if
+    /// [`Interrupted::lent`](crate::Interrupted::lent) is set. If `guest` panics and unwinds, the counters stay lent:
+    /// the kernel calls [`processor_resumed`](Self::processor_resumed).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -40,8 +46,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): `guest` was
     ///   not run.
     /// - [`Interface`](PmuError::Interface): accesses to registers failed, before `guest`, which was not run, or after
-    ///   it. Events whose counters did not answer no longer run: see
-    ///   [`event_status`](pmu_core::CounterSession::event_status).
+    ///   it. In the latter case all other counters are programmed again, and what was on the counters that did not
+    ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), which starts profiles
+    ///   and the watchdog again, and starts its own events whose
+    ///   [`event_status`](pmu_core::CounterSession::event_status) is an error.
     pub fn lend(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),
@@ -49,12 +57,22 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             self.here(|here| {
-                let mut window = here.session.lend_all(K::now(), self.of_kernel(sampled))?;
+                let mut window = match here.session.lend_all(K::now(), self.of_kernel(sampled)) {
+                    Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
+                        guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
+                        return Ok(());
+                    }
+                    window => window?,
+                };
                 guest(window.lent());
-                if window.end(K::now()).is_err() {
-                    here.session.reprogram_all(|_, _| ())?;
+                let Err(error) = window.end(K::now()) else { return Ok(()) };
+                here.session.reprogram_all(|_, _| ())?;
+                // A facility alone is programmed again by now.
+                if error.counters.is_empty() {
+                    Ok(())
+                } else {
+                    Err(CounterError::from(error).into())
                 }
-                Ok::<_, InterfaceError>(())
             })?
             .map_err(PmuError::Interface)
         })

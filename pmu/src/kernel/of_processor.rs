@@ -1,7 +1,7 @@
 //! The memory of one processor.
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32};
+use core::sync::atomic::AtomicBool;
 
 use pmu_core::profile::{Session, WithOpenedEvents};
 use pmu_core::registers::MAX_COUNTERS;
@@ -30,8 +30,6 @@ pub type PmuSource<K> = WithOpenedEvents<
 pub(super) struct OfProcessor<K: Kernel, const E: usize> {
     pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(super) events: EventTable<[EventEntry; E]>,
-    /// Changes with each opening and closing of an event by handle, at the event's place in the table.
-    pub(super) openings: [AtomicU32; E],
     pub(super) facilities: K::Facilities,
     pub(super) watchdog: Watchdog,
     /// The processor has a session.
@@ -45,7 +43,6 @@ impl<K: Kernel, const E: usize> OfProcessor<K, E> {
         Self {
             counters: CounterMemory::new(),
             events: EventTable::new(),
-            openings: [const { AtomicU32::new(0) }; E],
             facilities: K::Facilities::NEW,
             watchdog: Watchdog::new(),
             is_up: AtomicBool::new(false),

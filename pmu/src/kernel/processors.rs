@@ -98,7 +98,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 *place = None;
                 if let Some(of) = self.processors.get(index) {
                     of.watchdog.unwatch();
-                    of.all_closed();
                     of.is_up.store(false, Relaxed);
                 }
                 Ok::<_, PmuError>(number(index))

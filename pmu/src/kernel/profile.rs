@@ -82,7 +82,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. Waits for other processors, and for other tasks that start and stop profiles. `work` is not pinned.
     ///
     /// A processor starts or stops the source only while the processor's session is not in use. If a processor stays in
-    /// [`with`](Self::with), for example while a guest runs in a [window](pmu_core::lending::CounterWindow), the call
+    /// [`with`](Self::with) or [`lend`](Self::lend), for example while a guest runs, the call
     /// waits as long as [`Kernel::keep_waiting`] returns `true`. When `keep_waiting` returns `false`, the call fails
     /// with [`NoAnswer`](pmu_core::profile::InterfaceError::NoAnswer).
     ///

@@ -66,20 +66,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::thread::ThreadEvent;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// The scheduler's switch, with preemption off.
-    /// fn switch(from: &mut [ThreadEvent], to: &mut [ThreadEvent], now: u64) -> Result<(), PmuError> {
-    ///     PMU.with(|session, unit| {
-    ///         let counters = session.counters_mut();
-    ///         let out = counters.switch_out(from, now, |_overflow| ());
-    ///         out.and(counters.switch_in(unit, to, now))
-    ///     })??;
-    ///     Ok(())
+    /// /// Reports the precise samples that wait in memory, before the process that they are of maps other files.
+    /// fn before_unmap(mut push: impl FnMut(u64)) -> Result<(), PmuError> {
+    ///     let report = |sample: pmu::PmuSample<'_, MyKernel>| push(sample.address(0));
+    ///     Ok(PMU.with(|session, _| session.counters_mut().report_samples(report))??)
     /// }
+    /// # let _ = before_unmap(|_| ());
     /// ```
     ///
     /// # Context

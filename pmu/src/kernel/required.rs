@@ -16,7 +16,9 @@ use crate::machine::Machine;
 /// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
 ///   context. These functions take no lock that the interrupted code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
-/// - The other functions are called in task context.
+/// - The other functions are called in task context. `pinned`, `now`, `start_timer` and `stop_timer` are also called in
+///   the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
+///   [`switch`](crate::Pmu::switch).
 ///
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
@@ -68,8 +70,9 @@ use crate::machine::Machine;
 ///   context. A number always means one and the same processor.
 /// - [`pinned`](Self::pinned) runs `act` on one processor, and no other task runs on that processor until `act`
 ///   returns.
-/// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt) or [`Pmu::serve_call`](crate::Pmu::serve_call)
-///   stays on its processor during the call, and no other task runs on that processor during the call.
+/// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt), [`Pmu::serve_call`](crate::Pmu::serve_call),
+///   [`Pmu::tick`](crate::Pmu::tick) or [`Pmu::switch`](crate::Pmu::switch) stays on its processor during the call, and
+///   no other task runs on that processor during the call.
 /// - If [`Facilities`](Self::Facilities) has [`PreciseRecords`](crate::PreciseRecords), the kernel meets the
 ///   requirements in that type's Safety section.
 ///

@@ -10,8 +10,8 @@ use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Makes an event of a thread, which counts from the next [`switch`](Self::switch) to the thread on. A thread that
-    /// does not run keeps its events as plain data, which may be copied and dropped. A raw event is counted on this
-    /// processor's type of core only.
+    /// does not run keeps its events as plain data, which may be copied and dropped. While the thread runs, its events
+    /// are places on the processor. A raw event is counted on this processor's type of core only.
     ///
     /// An event that is precise or has branches is accepted also if the processor cannot sample so. It is then not
     /// counted on this processor.
@@ -67,7 +67,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
-    /// Those of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see
+    /// Those of [`thread_event`](Self::thread_event), also for no events, and [`Events`](PmuError::Events): see
     /// [`SavedEvent::make_group`].
     pub fn thread_group<const C: usize>(
         &'static self,
@@ -85,38 +85,52 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(group.map(ThreadEvent::SwitchedOut))
     }
 
-    /// Switches from the events of one thread to those of another, as the scheduler switches the threads. `sampled`
-    /// gets the samples of `from` that wait. Either slice may be empty: for a thread without events, or to begin with
-    /// the events of the running thread.
+    /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
+    /// may be empty: for a thread without events, or to begin with the events of the running thread. If records of
+    /// precise samples wait, `sampled` gets the samples of all events that the kernel opened; those of profiles are
+    /// lost.
     ///
     /// # Context
     /// Task, or the interrupt in which the scheduler switches. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// - [`Events`](PmuError::Events): some events could not be switched. All others were, those of `to` in any case.
-    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): nothing was
-    ///   switched. The kernel does not switch threads within [`with`](Self::with) or [`lend`](Self::lend).
+    ///   The mask is of `from` if some of these failed, and of `to` otherwise.
+    /// - [`NotUp`](PmuError::NotUp): events of both threads that were on the processor as it went down are
+    ///   [`Unused`](ThreadEvent::Unused) now. Their counts are lost.
+    /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): nothing was switched. The kernel does not
+    ///   switch threads within [`with`](Self::with) or [`lend`](Self::lend). The thread of `from` must not run on
+    ///   another processor before a switch from it succeeded on this one.
     pub fn switch(
         &'static self,
         from: &mut [ThreadEvent],
         to: &mut [ThreadEvent],
         sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
-        Ok(self.with(|session, unit| {
-            let counters = session.counters_mut();
-            let out = counters.switch_out(from, K::now(), sampled);
-            out.and(counters.switch_in(unit, to, K::now()))
-        })??)
+        let switched = K::pinned(|| {
+            self.here(|here| {
+                let out = here.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
+                out.and(here.session.counters_mut().switch_in(&here.unit, to, K::now()))
+            })
+        });
+        if let Err(PmuError::NotUp) = switched {
+            // The events were closed with the processor's session. Their places are others' some day.
+            let gone =
+                from.iter_mut().chain(to).filter(|event| matches!(event, ThreadEvent::Opened(_)));
+            gone.for_each(|event| *event = ThreadEvent::Unused);
+        }
+        Ok(switched??)
     }
 
-    /// Returns the count of a thread's event: of the thread that runs on this processor, or of one that does not run.
+    /// Returns the count of a thread's event: of the thread that runs on this processor, or of one that does not run. A
+    /// sampling event without a [total](Event::with_total) has none: its count is 0 while the thread does not run.
     ///
     /// # Context
-    /// Task. The call is [pinned](Kernel::pinned). The thread does not start or stop meanwhile.
+    /// Task. The thread does not begin or cease to run meanwhile: a task that reads its own events is
+    /// [pinned](Kernel::pinned), and no task reads those of a thread that runs elsewhere.
     ///
     /// # Errors
-    /// - [`Counters`](PmuError::Counters): the event has [no total](CounterError::NoTotal), or is not on this
-    ///   processor.
+    /// - [`Counters`](PmuError::Counters): the event has [no total](CounterError::NoTotal).
     /// - For the running thread: [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended),
     ///   [`Session`](PmuError::Session).
     pub fn read_thread(&'static self, event: &ThreadEvent) -> Result<EventCount, PmuError> {

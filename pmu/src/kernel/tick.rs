@@ -3,7 +3,6 @@
 use crate::kernel::error::PmuError;
 use crate::kernel::pmu::Pmu;
 use crate::kernel::required::Kernel;
-use crate::per_processor::Busy;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Gives other [rotating](pmu_core::Event::rotating) events the counters of the processor that executes the call,
@@ -26,16 +25,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// The handler of the timer tick, or task. Not an NMI.
+    /// The handler of the timer tick, or task. Not an NMI. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// [`Counters`](PmuError::Counters): an access to a register failed. The other events took turns.
     pub fn tick(&'static self) -> Result<(), PmuError> {
-        self.touch();
-        match self.here(|here| here.session.counters_mut().rotate(K::now())) {
-            Ok(rotated) => Ok(rotated?),
-            Err(PmuError::Session(Busy::InUse) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
-            Err(error) => Err(error),
-        }
+        K::pinned(|| {
+            self.touch();
+            match self.here(|here| here.session.counters_mut().rotate(K::now())) {
+                Ok(rotated) => Ok(rotated?),
+                Err(PmuError::Session(_) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
     }
 }

@@ -73,7 +73,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
-    /// Tells the watchdog that the executing processor's timer tick runs. The kernel's timer tick calls this.
+    /// Tells the watchdog that the executing processor's timer tick runs. The kernel's timer tick calls this, or
+    /// [`tick`](Self::tick).
     ///
     /// # Context
     /// Any.

@@ -91,8 +91,11 @@ use pmu::core::thread::ThreadEvent;
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
-    this_thread[0] = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
-    PMU.switch(&mut [], this_thread, |_sample| ())
+    let event = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
+    Bare::pinned(|| {
+        this_thread[0] = event;
+        PMU.switch(&mut [], this_thread, |_sample| ())
+    })
 }
 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {

@@ -3,6 +3,7 @@
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{CounterError, Event, EventCount, GenericEvent};
 use pmu::{PmuError, PmuEvent, PmuSession};
+use pmu_virt::mock::Fault;
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
 
@@ -241,4 +242,92 @@ fn a_guest_has_the_counters_and_events_go_on_afterwards() {
         pmu.close(counted).unwrap();
         pmu.close(sampled).unwrap();
     });
+}
+
+/// Whatever closes an event, its handle stands for none then, also if the watchdog has its place.
+#[test]
+fn a_handle_does_not_reach_what_has_the_place_of_an_event_that_was_closed_elsewhere() {
+    on_each(|machine, pmu| {
+        let event = pmu.open(&INSTRUCTIONS).unwrap();
+        let close = |session: &mut PmuSession<_>, _: &_| {
+            session.counters_mut().close_event(event.id(), 0).map(drop)
+        };
+        pmu.with(close).unwrap().unwrap();
+        assert_eq!(pmu.close(event), Err(gone(event)));
+        pmu.watch(PERIOD, 10).unwrap();
+        let place = |session: &mut PmuSession<_>, _: &_| {
+            session.counters_mut().event_tag(event.id()).is_ok()
+        };
+        assert_eq!(pmu.with(place), Ok(true), "the watchdog's");
+        for refused in [pmu.close(event), pmu.disable(event), pmu.reset(event)] {
+            assert_eq!(refused, Err(gone(event)));
+        }
+        assert_eq!(machine.on(1, || value(pmu.read(event))), Err(gone(event)));
+        machine.happen(0, Happens::Cycles, 10 * PERIOD);
+        machine.happen(0, Happens::Cycles, 10 * PERIOD);
+        assert!(machine.interrupted.take().iter().any(|(_, of)| of.is_stuck));
+        pmu.unwatch().unwrap();
+    });
+}
+
+/// The processor went down under the threads: nothing of theirs is on it, whoever has their places afterwards.
+#[test]
+fn a_switch_on_a_processor_that_is_down_takes_no_others_events() {
+    on_each(|machine, pmu| {
+        let mut thread = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
+        let mut other = [pmu.thread_event(&INSTRUCTIONS).unwrap()];
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.processor_down().unwrap();
+        assert_eq!(pmu.switch(&mut thread, &mut other, |_| ()), Err(PmuError::NotUp));
+        assert_eq!(thread, [ThreadEvent::Unused]);
+        assert!(matches!(other, [ThreadEvent::SwitchedOut(_)]), "it was not on the processor");
+        pmu.processor_up(&machine.snapshot()).unwrap();
+        let event = pmu.open(&INSTRUCTIONS).unwrap();
+        pmu.enable(event).unwrap();
+        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        machine.happen(0, Happens::Instructions, 9);
+        assert_eq!(value(pmu.read(event)), Ok(9));
+        pmu.close(event).unwrap();
+    });
+}
+
+/// A fault at each access of a window's end: if it is not told, everything runs on.
+#[test]
+fn a_window_whose_end_failed_says_so_and_a_resume_brings_everything_back() {
+    for configurations in machines() {
+        let mut told = [0; 2];
+        for (at, lasts) in (1..40).flat_map(|at| [(at, false), (at, true)]) {
+            let fault = if lasts { Fault::From(at) } else { Fault::Twice(at) };
+            let (machine, pmu) = Machine::of(configurations);
+            machine.up();
+            pmu.watch(PERIOD, 10).unwrap();
+            let event = pmu.open(&INSTRUCTIONS.rotating()).unwrap();
+            pmu.enable(event).unwrap();
+            let lent = pmu.lend(
+                |_| panic!("no sample waits"),
+                |lent| {
+                    lent.set_programmed(true);
+                    machine.mocks[0].inject(fault);
+                },
+            );
+            machine.mocks[0].inject(Fault::None);
+            if let Err(error) = lent {
+                assert!(matches!(error, PmuError::Interface(_)), "{fault:?}: {error:?}");
+                told[usize::from(lasts)] += 1;
+                pmu.processor_resumed().unwrap();
+                pmu.tick().unwrap();
+            }
+            let before = value(pmu.read(event)).unwrap();
+            machine.happen(0, Happens::Instructions, 7);
+            assert_eq!(value(pmu.read(event)), Ok(before + 7), "{fault:?}: {lent:?}");
+            machine.interrupted.take();
+            machine.happen(0, Happens::Cycles, 20 * PERIOD);
+            let interrupted = machine.interrupted.take();
+            assert!(interrupted.iter().any(|(_, of)| of.is_stuck), "{fault:?}: {lent:?}");
+            pmu.unwatch().unwrap();
+            pmu.close(event).unwrap();
+            machine.down();
+        }
+        assert!(told.iter().all(|told| (3..39).contains(told)), "{told:?}");
+    }
 }

@@ -6,14 +6,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use pmu::core::frame::{InterruptFrame, PlainFrame};
 use pmu::core::profile::KProfileSource;
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{Claim, CounterId, CounterSet, Event, EventSelect, EventStatus, GenericEvent};
-use pmu::{PmuError, Profiled};
+use pmu::core::{Claim, CounterId, CounterSet, Event, EventSelect, GenericEvent};
+use pmu::{Kernel, PmuError, Profiled};
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 use pmu_tests::opened::{processors, running};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, IntelConfiguration};
 
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};
 
 const PERIOD: u64 = 10_007;
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;
@@ -66,47 +66,43 @@ fn a_function_is_counted_on_its_processor_as_a_group() {
     });
 }
 
-/// The README's fourth step, with a move at the earliest moment.
+/// The README's fourth step, with a move after each of its calls.
 #[test]
 fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it() {
     on_each(|machine, pmu| {
         let instructions = Event::generic(GenericEvent::Instructions);
-        // Another thread's event on processor 1, which is stopped, has the same place there.
-        let others = machine.on(1, || {
-            pmu.with(|session, unit| session.counters_mut().open_event(unit, &instructions))
-        });
-        let others = others.unwrap().unwrap();
+        // On each processor another event, which is stopped, has the place of the thread's.
+        let others = [0, 1].map(|processor| machine.on(processor, || pmu.open(&instructions)));
         let mut thread = [ThreadEvent::default(); 2];
         machine.on(0, || {
             machine.moves_to.set(Some(1));
-            let switched_in = pmu.with(|session, unit| {
-                let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
-                thread[0] = ThreadEvent::SwitchedOut(event);
-                session.counters_mut().switch_in(unit, &mut thread, 0).map_err(PmuError::from)
+            let event = pmu.thread_event(&instructions).unwrap();
+            machine.moves_to.set(Some(0));
+            let switched_in = World::pinned(|| {
+                thread[0] = event;
+                pmu.switch(&mut [], &mut thread, |_| ())
             });
-            switched_in.unwrap().unwrap();
-            // The move: out on processor 0, in on processor 1.
-            machine
-                .on(0, || {
-                    machine.happen(0, Happens::Instructions, 10);
-                    pmu.with(|session, _| session.counters_mut().switch_out(&mut thread, 0, |_| ()))
-                })
-                .unwrap()
-                .unwrap();
-            machine.happen(0, Happens::Instructions, 100); // another thread's
-            machine.happen(1, Happens::Instructions, 1_000);
-            pmu.with(|session, unit| {
-                let counters = session.counters_mut();
-                assert_eq!(counters.event_status(others), Ok(EventStatus::Off));
-                counters.switch_in(unit, &mut thread, 0)
-            })
-            .unwrap()
-            .unwrap();
-            machine.happen(1, Happens::Instructions, 5);
-            let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
-            let count = pmu.with(|session, _| session.counters_mut().close_event(id, 0));
-            assert_eq!(count.unwrap().unwrap().value, 15, "{:?}", machine.configuration);
+            switched_in.unwrap();
+            // The move: out on processor 1, in on processor 0.
+            machine.happen(1, Happens::Instructions, 10);
+            machine.on(1, || pmu.switch(&mut thread, &mut [], |_| ())).unwrap();
+            machine.happen(1, Happens::Instructions, 100); // another thread's
+            machine.happen(0, Happens::Instructions, 1_000);
+            pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+            machine.happen(0, Happens::Instructions, 5);
+            assert_eq!(
+                pmu.read_thread(&thread[0]).unwrap().value,
+                15,
+                "{:?}",
+                machine.configuration
+            );
+            pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
         });
+        for (processor, event) in others.into_iter().enumerate() {
+            let event = event.unwrap();
+            assert_eq!(machine.on(processor, || pmu.read(event)).unwrap().value, 0);
+            machine.on(processor, || pmu.close(event)).unwrap();
+        }
     });
 }
 

@@ -4,8 +4,8 @@
 use core::cell::RefCell;
 
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventCount, EventId, EventOverflow, EventsError,
-    OpenedEvents, ServiceError, Serviced, service,
+    CounterError, CounterId, CounterSession, CounterSet, EventCount, EventId, EventOverflow,
+    EventStatus, EventsError, OpenedEvents, ServiceError, Serviced, service,
 };
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
@@ -435,4 +435,46 @@ fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
         }
     }
     assert!(refused > 0);
+}
+
+/// A counter faults under a rotating event, alone or with its group, and a task disables the event: it takes no turn.
+#[test]
+fn an_event_that_is_disabled_after_its_counter_faulted_stays_so_until_it_is_enabled() {
+    for processor in processors(Deviations::NONE) {
+        for is_grouped in [false, true] {
+            let context = format!("{processor:?}, {is_grouped}");
+            let (world, mock) = (World::new(&processor), processor.mock());
+            let handler = |mock: &Mock<'_>| world.handle(mock);
+            mock.on_interrupt(&handler);
+            let mut counters = processor.take(&mock, &world.memory, &world.table);
+            let unit = &processor.unit;
+            let event =
+                |kind| raw(kind).every(PERIOD).with_total().rotating().on(CounterSet::GENERAL);
+            let events: Vec<EventId> = if is_grouped {
+                let group = counters.open_group(unit, &[event(2), event(3)]).unwrap();
+                counters.group_events(group).collect()
+            } else {
+                vec![counters.open_event(unit, &event(2)).unwrap()]
+            };
+            counters.enable_event(events[0], 0).unwrap();
+            let on = counters.counter_of(events[0]).unwrap();
+            fault_counter(&world, &mock, on, 2);
+            world.reports.take();
+            assert_eq!(counters.disable_event(events[0], 10), Ok(()), "{context}");
+            let status = |counters: &CounterSession<'_, _, _, _>| {
+                events.iter().map(|of| counters.event_status(*of).unwrap()).collect::<Vec<_>>()
+            };
+            assert!(status(&counters).iter().all(|of| *of == EventStatus::Off), "{context}");
+            counters.rotate(20).unwrap();
+            assert!(status(&counters).iter().all(|of| *of == EventStatus::Off), "{context}");
+            (2..4).for_each(|kind| happen(&mock, kind, PERIOD));
+            assert_eq!(world.reports.take(), [], "{context}");
+            counters.reprogram(|o| panic!("{o:?}")).unwrap();
+            counters.enable_event(events[0], 30).unwrap();
+            (2..4).for_each(|kind| happen(&mock, kind, PERIOD));
+            let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
+            assert_eq!(told, events, "{context}");
+            counters.shut_down().unwrap();
+        }
+    }
 }

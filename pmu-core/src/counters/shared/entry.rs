@@ -1,7 +1,7 @@
 //! One opened event: its select, its total, its times, and its turn in rotation.
 
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, fence};
 
 use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::EventCount;
@@ -105,6 +105,8 @@ pub struct EventEntry {
     running: AtomicU64,
     /// Time up to which the enabled and the running time are added up.
     timed_to: AtomicU64,
+    /// Number of events that came to this place.
+    opening: AtomicU64,
     /// Parts of the enabled and the running time, in 256ths, that no longer count for the event's
     /// [share](EventEntry::share).
     forgotten: [AtomicU64; 2],
@@ -126,6 +128,7 @@ impl EventEntry {
             enabled: AtomicU64::new(0),
             running: AtomicU64::new(0),
             timed_to: AtomicU64::new(0),
+            opening: AtomicU64::new(0),
             forgotten: [const { AtomicU64::new(0) }; 2],
         }
     }
@@ -143,6 +146,8 @@ impl EventEntry {
 
     /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
+        self.opening.fetch_add(1, Relaxed);
+        fence(Release); // Another processor that reads this event's count finds its number, too.
         self.countable.store(countable, Relaxed);
         self.members.store(event);
         self.extra.store(&event.extra);
@@ -172,6 +177,10 @@ impl EventEntry {
         };
         self.members.load_into(&mut event);
         event
+    }
+
+    pub(crate) fn opening(&self) -> u64 {
+        self.opening.load(Relaxed)
     }
 
     #[inline]

@@ -14,7 +14,7 @@ use crate::counters::names::group_id::GroupId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor: 168 bytes per event, plus 208 bytes. The table may have room
+/// Table of the events that are opened on one processor: 176 bytes per event, plus 208 bytes. The table may have room
 /// for more events than there are counters.
 ///
 /// The embedder lends the table to a [`CounterSession`](crate::CounterSession), together with a
@@ -194,6 +194,24 @@ impl EventTable {
         Ok(())
     }
 
+    /// Returns the number of an open event's opening: another event that gets the same [`EventId`] later, on the same
+    /// processor, has another number. Returns `None` if no event of this identity is open. A switch of threads opens
+    /// and closes events, too.
+    ///
+    /// ```
+    /// # use pmu_core::{EventId, EventTable};
+    /// /// Tells whether an identity that the kernel kept still means the event that it opened.
+    /// fn is_still(table: &EventTable, event: EventId, opening: u64) -> bool {
+    ///     table.opening(event) == Some(opening)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Any context, on any processor.
+    pub fn opening(&self, event: EventId) -> Option<u64> {
+        self.entry(event).map(EventEntry::opening)
+    }
+
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
         let min_period = match self.min_period.load(Relaxed) {
             0 => Self::DEFAULT_MIN_PERIOD,
@@ -365,8 +383,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_168_bytes_per_event_and_208_more() {
-        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 168 + 208);
+    fn a_table_is_176_bytes_per_event_and_208_more() {
+        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 176 + 208);
     }
 
     #[test]

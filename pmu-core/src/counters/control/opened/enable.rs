@@ -48,7 +48,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {
-            return if self.is_started(event) { self.stop_event(event, now) } else { Ok(()) };
+            return match entry.state() {
+                EventState::Stopped => Ok(()),
+                _ if self.is_started(event) => self.stop_event(event, now),
+                // Its counter faulted. It is not to take a turn again.
+                _ => self.detach_and_stop(event, entry, now),
+            };
         };
         if first != event {
             entry.set_disabled(true);
@@ -58,10 +63,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
             return stopped;
         }
-        if !self.group_events(group).any(|event| self.is_started(event)) {
-            return Ok(());
+        if self.group_events(group).any(|event| self.is_started(event)) {
+            return self.stop_group(group, now).map_err(|error| error.reason);
         }
-        self.stop_group(group, now).map_err(|error| error.reason)
+        self.members(group)
+            .filter(|(_, entry)| entry.state() != EventState::Stopped)
+            .try_for_each(|(event, entry)| self.detach_and_stop(event, entry, now))
     }
 
     /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does. If the event is enabled already, the call changes
