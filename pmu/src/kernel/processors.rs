@@ -2,8 +2,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::profile::SourceInterface;
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::profile::{InterfaceError, SourceInterface};
+use pmu_core::{CounterError, CounterSet, Snapshot};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::duties::Duties;
@@ -142,7 +142,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             self.here(|here| {
-                here.session.suspend_all(K::now(), self.of_kernel(sampled))?;
+                match here.session.suspend_all(K::now(), self.of_kernel(sampled)) {
+                    // A processor without counters has nothing to stop.
+                    Ok(()) | Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {}
+                    Err(error) => return Err(error.into()),
+                }
                 here.is_suspended = true;
                 Ok(())
             })?

@@ -1,8 +1,10 @@
 //! Events of processors and of threads by `Pmu` alone: handles, the switch, the tick, and counters that a guest has.
 
+use pmu::core::lending::LentCounters;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{CounterError, Event, EventCount, GenericEvent};
 use pmu::{PmuError, PmuEvent, PmuSession};
+use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
@@ -330,4 +332,27 @@ fn a_window_whose_end_failed_says_so_and_a_resume_brings_everything_back() {
         }
         assert!(told.iter().all(|told| (3..39).contains(told)), "{told:?}");
     }
+}
+
+/// Each operation of the lifecycle succeeds on a processor of a vendor whose counters are unknown.
+#[test]
+fn a_processor_without_counters_lives_through_everything() {
+    let (machine, pmu) = Machine::of(machines()[0]);
+    pmu.processor_up(&recorded("via-nano.txt")).unwrap();
+    let refused = pmu.open(&INSTRUCTIONS).unwrap_err();
+    assert!(matches!(refused, PmuError::Counters(_)), "{refused:?}");
+    let mut thread = [ThreadEvent::Unused; 2];
+    assert_eq!(pmu.switch(&mut [], &mut thread, |_| ()), Ok(()));
+    assert_eq!(pmu.tick(), Ok(()));
+    let mut ran = false;
+    let guest = |lent: &mut LentCounters| {
+        assert!(lent.counters().is_empty());
+        ran = true;
+    };
+    assert_eq!(pmu.lend(|_| (), guest), Ok(()));
+    assert!(ran);
+    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_resumed().unwrap();
+    assert_eq!(machine.mocks[0].accesses().total(), 0);
+    pmu.processor_down().unwrap();
 }
