@@ -127,9 +127,9 @@ pub enum NoFacility {
 impl fmt::Display for NoFacility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::OtherVendor(_) => "that of this vendor is unknown",
+            Self::OtherVendor(_) => "the processor is of another vendor",
             Self::NoCounters(why) => return why.fmt(f),
-            Self::NotDeclared => "the processor declares none",
+            Self::NotDeclared => "not declared by the processor",
             Self::Erratum => "an erratum makes it useless",
             Self::UnknownModel { family, model } => {
                 return write!(f, "the depth is unknown for family {family:#X}, model {model:#X}");

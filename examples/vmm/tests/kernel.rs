@@ -193,7 +193,7 @@ fn the_branches_before_a_sample_are_those_of_the_listing() {
     }
     // Without records, the rest of the run is the same.
     let run = Run::new(&kernel, AMD, &["--append", "events"]);
-    assert_eq!(run.lines_of("branches"), ["none: no branch records are declared"]);
+    assert_eq!(run.lines_of("branches"), ["none: not declared by the processor"]);
 }
 
 /// The loop `calls` of `examples/kernel/src/demos/loops.rs`: its call stores the address to which its leaf's return
@@ -265,7 +265,7 @@ fn precise_records_of_a_known_loop_are_of_its_branches() {
     }
     // Without records, the rest of the run is the same.
     for (pmu, why) in [
-        (INTEL, "none: the processor declares no precise records"),
+        (INTEL, "none: not declared by the processor"),
         (AMD, "none: the processor is of another vendor"),
     ] {
         let run = Run::new(&kernel, pmu, &["--append", "events"]);
