@@ -72,7 +72,7 @@ pub mod lending {
     pub use crate::counters::control::window::lent_counters::LentCounters;
 }
 
-/// Counts read where they are needed: by an interrupt handler, by user space, and by another processor.
+/// Reads of counts by an interrupt handler, by user space, and by another processor.
 pub mod reading {
     pub use crate::counters::events::user_view::UserView;
     pub use crate::counters::interrupt::sample_read::{SampleRead, sample_read};

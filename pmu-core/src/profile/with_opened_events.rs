@@ -237,6 +237,15 @@ type Window<'s, 'a, I, F, M, P> =
 impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I, F>, M, P>
 {
+    /// Returns a function that tells the overflows of sources from those of events.
+    fn reporting<R: FnMut(Report, Sample<'_, F>)>(
+        &self,
+        mut overflowed: R,
+    ) -> impl FnMut(Sample<'_, F>) + use<'a, I, F, M, P, R> {
+        let (table, added) = (self.interface().table(), self.interface().added());
+        move |sample| overflowed(Report::of(table, added, *sample), sample)
+    }
+
     /// Programs this processor's counters again, as [`reprogram`](Session::reprogram) does, and passes the pending
     /// overflows of [opened](crate::CounterSession::open_event) events to `overflowed`.
     ///
@@ -244,12 +253,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     /// The errors of [`reprogram`](Session::reprogram).
     pub fn reprogram_all(
         &mut self,
-        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<CounterSet, InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, F>| {
-            overflowed(Report::of(table, added, *sample), sample);
-        };
+        let report = self.reporting(overflowed);
         self.program_again(|counters| counters.reprogram(report))
     }
 
@@ -262,12 +268,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn suspend_all(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<(), InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, F>| {
-            overflowed(Report::of(table, added, *sample), sample);
-        };
+        let report = self.reporting(overflowed);
         Ok(self.counters_mut().suspend(now, report)?)
     }
 
@@ -279,12 +282,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn lend_all(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<Window<'_, 'a, I, F, M, P>, InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, F>| {
-            overflowed(Report::of(table, added, *sample), sample);
-        };
+        let report = self.reporting(overflowed);
         Ok(self.counters_mut().lend(now, report)?)
     }
 
@@ -297,12 +297,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
         &mut self,
         events: &mut [ThreadEvent],
         now: u64,
-        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<(), EventsError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, F>| {
-            overflowed(Report::of(table, added, *sample), sample);
-        };
+        let report = self.reporting(overflowed);
         self.counters_mut().switch_out(events, now, report)
     }
 
@@ -316,12 +313,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn resume_all(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F>),
     ) -> Result<CounterSet, InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        let report = |sample: Sample<'_, F>| {
-            overflowed(Report::of(table, added, *sample), sample);
-        };
+        let report = self.reporting(overflowed);
         self.program_again(|counters| counters.resume(now, report))
     }
 }

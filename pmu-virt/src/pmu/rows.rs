@@ -21,7 +21,7 @@ pub(crate) struct FacilityRow<F: 'static> {
     exists: fn(&F) -> bool,
     /// Bitmap of the registers.
     numbers: fn(&F) -> u64,
-    /// Bits that belong to the facility; 0 if another facility answers, and this one keeps a copy.
+    /// Bits that belong to the facility; 0 if another facility answers, and this facility only keeps a copy.
     owned: fn(&F, usize) -> u64,
     legal: fn(&F) -> u64,
     /// Illegal bits that fault (#GP). Any other illegal bit is dropped.

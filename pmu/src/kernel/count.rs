@@ -12,8 +12,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// the same time. So the caller can compare their counts.
     ///
     /// `work` runs [pinned](Kernel::pinned), so the counts include no other task. The counts include interrupt handlers
-    /// that run during `work`. To count only one thread, make an event of the
-    /// thread: [`thread_event`](Self::thread_event).
+    /// that run during `work`. To count only one thread, make an event of the thread:
+    /// [`thread_event`](Self::thread_event).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

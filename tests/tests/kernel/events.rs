@@ -183,7 +183,7 @@ fn threads_keep_their_events_by_the_switch_alone() {
     });
 }
 
-/// More events than counters, all in turn: each tick changes which of them count, and each has its share.
+/// There are more events than counters. Each tick changes which events count, and each event has its share.
 #[test]
 fn the_tick_gives_each_event_its_turn() {
     on_each(|machine, pmu| {

@@ -66,7 +66,7 @@ fn a_function_is_counted_on_its_processor_as_a_group() {
     });
 }
 
-/// The README's fourth step, with a move after each of its calls.
+/// The README's fourth step. The task moves to another processor after each call.
 #[test]
 fn an_event_of_a_thread_begins_in_one_call_whatever_the_scheduler_does_after_it() {
     on_each(|machine, pmu| {
