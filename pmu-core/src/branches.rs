@@ -4,24 +4,17 @@
 //! processor's records as data, [`BranchUnit`]; [`BranchMemory`] receives the records, and [`Branches`], a facility of
 //! the session's event source, shows them.
 
-pub(crate) mod access;
-pub(crate) mod call_stack_frame;
 pub(crate) mod filter;
-pub(crate) mod kind;
 pub(crate) mod memory;
 pub(crate) mod record;
 pub(crate) mod recording;
 pub(crate) mod sampled;
-pub(crate) mod saved;
 pub(crate) mod unit;
 
-pub use call_stack_frame::CallStackFrame;
 pub use filter::BranchFilter;
-pub use kind::{BranchKind, BranchKinds};
-pub use memory::{BranchMemory, BranchSlot};
-pub use record::{Branch, BranchPath, BranchTransaction, RawBranch};
-pub use sampled::Branches;
-pub use saved::SavedBranches;
+pub use memory::{BranchMemory, BranchSlot, SavedBranches};
+pub use record::{Branch, BranchKind, BranchKinds, BranchPath, BranchTransaction, RawBranch};
+pub use sampled::{Branches, CallStackFrame};
 pub use unit::{
     BranchEnable, BranchFormat, BranchFreeze, BranchOffers, BranchOrder, BranchRegisters,
     BranchUnit,

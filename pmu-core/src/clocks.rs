@@ -1,9 +1,7 @@
 //! The frequencies of a processor: the core's, by MPERF and APERF, and the TSC's.
 
-use crate::msr::access::MsrAccess;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
-use crate::msr::update::MsrUpdate;
+use crate::msr::address::MsrUpdate;
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::snapshot::Snapshot;
 
 /// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").

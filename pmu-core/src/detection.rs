@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::msr::fault::MsrFault;
+use crate::msr::backend::MsrFault;
 use crate::windows::Rules;
 
 /// Reason why a vendor crate detects no counters on a processor. On such a processor, a kernel can still profile by

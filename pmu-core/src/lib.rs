@@ -25,27 +25,20 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use counters::control::gate::stop_all;
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;
-pub use counters::control::stop_all::stop_all;
 pub use counters::error::{CounterError, EventsError, ServiceError};
 pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
-pub use counters::hooks::event_source::EventSource;
-pub use counters::hooks::opened_events::OpenedEvents;
-pub use counters::interrupt::claim::{Claim, Serviced};
-pub use counters::interrupt::overflow::EventOverflow;
-pub use counters::interrupt::sample::Sample;
-pub use counters::interrupt::service::service;
-pub use counters::names::counter_id::{CounterId, CounterSet};
-pub use counters::names::event_id::EventId;
-pub use counters::names::generic_event::GenericEvent;
-pub use counters::names::group_id::GroupId;
-pub use counters::registers::select::EventSelect;
+pub use counters::hooks::event_source::{EventSource, OpenedEvents};
+pub use counters::interrupt::sample::{EventOverflow, Sample};
+pub use counters::interrupt::service::{Claim, Serviced, service};
+pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent, GroupId};
+pub use counters::registers::counter::EventSelect;
 pub use counters::registers::unit::CounterUnit;
 pub use counters::shared::entry::EventEntry;
-pub use counters::shared::memory::CounterMemory;
-pub use counters::shared::slot::CounterSlot;
+pub use counters::shared::memory::{CounterMemory, CounterSlot};
 pub use counters::shared::table::EventTable;
 pub use detection::{NoFacility, NoInterface};
 pub use platform::{Platform, PlatformError};
@@ -56,52 +49,50 @@ pub use write_once::WriteOnce;
 /// Hardware beside the counters that events can ask for: the traits that a vendor's crate implements, and what a
 /// session hands to an implementation.
 pub mod facility {
-    pub use crate::counters::hooks::asked::{Asked, EventControl};
     pub use crate::counters::hooks::division::{Division, DivisionMemory};
     pub use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
     pub use crate::counters::hooks::facility::{Facility, Interrupted};
-    pub use crate::counters::hooks::recorded::Recorded;
-    pub use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
+    pub use crate::counters::hooks::running::{
+        Asked, EventControl, Recorded, Running, RunningEvent, Unsettled,
+    };
 }
 
 /// The counters in the hands of another owner for a while: windows, in which a guest or a firmware has them.
 pub mod lending {
-    pub use crate::counters::control::opened::guest_control::{GuestControl, guest_control};
-    pub use crate::counters::control::window::error::WindowError;
-    pub use crate::counters::control::window::lend::CounterWindow;
-    pub use crate::counters::control::window::lent_counters::LentCounters;
+    pub use crate::counters::control::opened::guests::{GuestControl, guest_control};
+    pub use crate::counters::control::window::restore::WindowError;
+    pub use crate::counters::control::window::{CounterWindow, LentCounters};
 }
 
 /// Reads of counts by an interrupt handler, by user space, and by another processor.
 pub mod reading {
     pub use crate::counters::events::user_view::UserView;
-    pub use crate::counters::interrupt::sample_read::{SampleRead, sample_read};
-    pub use crate::counters::interrupt::user_view::user_view;
+    pub use crate::counters::interrupt::reload::user_view;
+    pub use crate::counters::interrupt::sample::{SampleRead, sample_read};
     pub use crate::counters::shared::remote_count::{RemoteCount, remote_count};
 }
 
 /// A processor's counters as data: their registers, and the values that those registers take.
 pub mod registers {
-    pub use crate::counters::names::counter_id::{MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
-    pub use crate::counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
-    pub use crate::counters::registers::counter::{Counter, CounterControl};
-    pub use crate::counters::registers::global::GlobalRegisters;
-    pub use crate::counters::registers::precise::PreciseSampling;
-    pub use crate::counters::registers::unused::UnusedRegisters;
+    pub use crate::counters::names::{MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
+    pub use crate::counters::registers::counter::{
+        Counter, CounterBank, CounterControl, FixedCounters, FullWidth,
+    };
+    pub use crate::counters::registers::unit::GlobalRegisters;
+    pub use crate::counters::registers::unused::{PreciseSampling, UnusedRegisters};
 }
 
 /// Counters that the two logical processors of a core share.
 pub mod shared_core {
-    pub use crate::counters::hooks::on_shared_core::OnSharedCore;
+    pub use crate::counters::hooks::event_source::OnSharedCore;
     pub use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
-    pub use crate::profile::with_shared_core::WithSharedCore;
+    pub use crate::profile::with_opened_events::WithSharedCore;
 }
 
 /// Events and counters that are saved and continued, as a kernel switches threads.
 pub mod thread {
     pub use crate::counters::control::switch::saved::{SavedCounter, SavedCounters};
     pub use crate::counters::error::EventsError;
-    pub use crate::counters::events::saved::SavedEvent;
-    pub use crate::counters::events::thread_event::ThreadEvent;
-    pub use crate::counters::shared::waiting::Waiting;
+    pub use crate::counters::events::saved::{SavedEvent, ThreadEvent};
+    pub use crate::counters::shared::period::Waiting;
 }

@@ -4,16 +4,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
-use crate::counters::events::membership::Membership;
-use crate::counters::hooks::asked::{Asked, EventControl};
+use crate::counters::events::count::Membership;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
-use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
-use crate::msr::access::MsrAccess;
+use crate::counters::hooks::running::{Asked, EventControl, Running, RunningEvent, Unsettled};
+use crate::counters::names::{CounterId, CounterSet, MAX_COUNTERS};
 use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// Intel's auto counter reload of one processor, for the [source](crate::EventSource) of its events. A session with
 /// this facility may open groups in which the overflow of one event [reloads](crate::Event::reloaded_by) the counters

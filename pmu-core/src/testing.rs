@@ -4,10 +4,8 @@ use core::cell::{Cell, RefCell};
 
 use heapless::Vec;
 
-use crate::msr::address::{MsrAddress, PmcIndex};
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::{MsrErrorKind, MsrOperation};
-use crate::msr::update::MsrUpdate;
+use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
+use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrOperation};
 
 /// One register access: its instruction, its register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use crate::branch_recording::area::XsaveFault;
+use crate::branch_recording::switch::XsaveFault;
 use crate::branches::filter::BranchFilter;
 use crate::detection::NoFacility;
-use crate::msr::fault::MsrFault;
+use crate::msr::backend::MsrFault;
 
 /// Error of a [`BranchRecorder`](crate::branch_recording::BranchRecorder).
 ///

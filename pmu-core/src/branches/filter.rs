@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::branches::kind::{BranchKind, BranchKinds};
+use crate::branches::record::{BranchKind, BranchKinds};
 
 /// Selects the branches that a processor records: by privilege level, and by kind.
 ///

@@ -4,8 +4,7 @@ use core::fmt;
 
 use crate::branches::filter::BranchFilter;
 use crate::branches::record::{Branch, RawBranch};
-use crate::msr::address::MsrAddress;
-use crate::msr::register_bits::RegisterBits;
+use crate::msr::address::{MsrAddress, RegisterBits};
 
 /// Description of a processor's branch records: their registers, their format and their number.
 ///

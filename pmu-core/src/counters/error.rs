@@ -2,13 +2,10 @@
 
 use core::fmt;
 
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::event_id::EventId;
-use crate::counters::names::generic_event::GenericEvent;
-use crate::counters::names::group_id::GroupId;
+use crate::counters::names::{CounterSet, EventId, GenericEvent, GroupId};
 use crate::detection::NoInterface;
-use crate::msr::fault::MsrFault;
-use crate::precise::error::NotPrecise;
+use crate::msr::backend::MsrFault;
+use crate::precise::request::NotPrecise;
 
 /// Error of an operation on a processor's counters.
 ///

@@ -1,11 +1,7 @@
 //! Traits that the layers above implement, and that the control path and the interrupt path call.
 
-pub(crate) mod asked;
 pub(crate) mod division;
 pub(crate) mod event_facility;
 pub(crate) mod event_source;
 pub(crate) mod facility;
-pub(crate) mod on_shared_core;
-pub(crate) mod opened_events;
-pub(crate) mod recorded;
 pub(crate) mod running;

@@ -13,16 +13,7 @@
 //!   because from Intel's version 3 on, unmasking raises an interrupt while a bit of the status is set. Only for frozen
 //!   counters does unmasking come first; the interrupt that it raises is claimed as spurious.
 
-pub(crate) mod by_status;
-pub(crate) mod by_value;
-pub(crate) mod claim;
-pub(crate) mod facilities;
-pub(crate) mod overflow;
-pub(crate) mod parts;
 pub(crate) mod pass;
-pub(crate) mod records;
 pub(crate) mod reload;
 pub(crate) mod sample;
-pub(crate) mod sample_read;
 pub(crate) mod service;
-pub(crate) mod user_view;

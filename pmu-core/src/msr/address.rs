@@ -1,6 +1,8 @@
 //! Register addresses whose creator promises that any value may be written to the register.
 
 use core::fmt;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Number of a model-specific register to which safe code may write any value.
 ///
@@ -75,5 +77,205 @@ impl PmcIndex {
     #[inline]
     pub const fn get(self) -> u32 {
         self.0
+    }
+}
+
+/// An `Option<MsrAddress>` in four bytes. Zeros, as in new memory, stand for `None`. An address is inverted: so only
+/// `FFFF_FFFFh`, which is no register's, cannot be told from `None`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct OptionalAddress(u32);
+
+impl OptionalAddress {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) const fn some(address: MsrAddress) -> Self {
+        Self(!address.get())
+    }
+
+    #[inline]
+    pub(crate) const fn get(self) -> Option<MsrAddress> {
+        match self.0 {
+            0 => None,
+            // SAFETY: only `some` makes it, of an address that a `MsrAddress` had.
+            inverted => Some(unsafe { MsrAddress::new(!inverted) }),
+        }
+    }
+}
+
+/// The same, shared.
+#[derive(Debug)]
+pub(crate) struct SharedAddress(AtomicU32);
+
+impl SharedAddress {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(OptionalAddress::NONE.0))
+    }
+
+    pub(crate) fn store(&self, address: OptionalAddress) {
+        self.0.store(address.0, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> OptionalAddress {
+        OptionalAddress(self.0.load(Relaxed))
+    }
+}
+
+/// The bits that one owner has in a register with several owners, such as `IA32_DEBUGCTL`.
+///
+/// ```
+/// use pmu_core::msr::RegisterBits;
+/// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
+/// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+/// assert_eq!(freeze.set_to(1 << 12).apply(0x0001), Some(0x1001));
+/// assert_eq!(freeze.set_to(0).apply(0x0001), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RegisterBits {
+    register: u32,
+    bits: u64,
+}
+
+impl RegisterBits {
+    /// Describes some bits of a register: the bits that are set in `bits`, in the MSR at the address `register`.
+    ///
+    /// # Safety
+    /// - Setting and clearing any of the bits, while the register's other bits stay unchanged, does not break memory
+    ///   safety.
+    ///
+    /// ```
+    /// use pmu_core::msr::RegisterBits;
+    /// // SAFETY: bit 12 of IA32_DEBUGCTL, FREEZE_PERFMON_ON_PMI, stops counters, and no more.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+    /// # let _ = freeze;
+    /// ```
+    ///
+    /// Wrong: describing bits of `IA32_DEBUGCTL` that make the processor store branches to memory.
+    ///
+    /// ```
+    /// # use pmu_core::msr::RegisterBits;
+    /// // SAFETY: not given. Bits 6 and 7 are TR and BTS.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 0xC0) };
+    /// # let _ = freeze;
+    /// ```
+    pub const unsafe fn new(register: u32, bits: u64) -> Self {
+        Self { register, bits }
+    }
+
+    /// Returns the mask of the bits that this value describes.
+    pub const fn bits(&self) -> u64 {
+        self.bits
+    }
+
+    /// Returns a change of the register: each of these [`bits`](Self::bits) takes its value from `value`, and the
+    /// register's other bits stay unchanged.
+    ///
+    /// ```
+    /// # use pmu_core::msr::RegisterBits;
+    /// // SAFETY: FREEZE_PERFMON_ON_PMI alone: the processor writes no memory for it.
+    /// let freeze = unsafe { RegisterBits::new(0x1D9, 1 << 12) };
+    /// // Sets its bit, and leaves LBR (bit 0), which is another owner's.
+    /// assert_eq!(freeze.set_to(u64::MAX).apply(0b1), Some(1 << 12 | 0b1));
+    /// assert_eq!(freeze.set_to(0).apply(0b1), None); // Nothing is to be written.
+    /// ```
+    pub const fn set_to(&self, value: u64) -> MsrUpdate {
+        // SAFETY: by the promise of `new`.
+        unsafe { MsrUpdate::new(self.register, self.bits & !value, self.bits & value) }
+    }
+
+    /// Returns an [`MsrUpdate`] that only reads the register.
+    pub const fn read(&self) -> MsrUpdate {
+        MsrUpdate::read(self.register)
+    }
+}
+
+/// A change of selected bits of a register. Safe code must not write the whole register.
+///
+/// `IA32_DEBUGCTL` and `IA32_PEBS_ENABLE` have bits that make the processor write to memory. An `MsrUpdate` never
+/// changes these bits, and safe code can write these registers only through an `MsrUpdate`.
+///
+/// ```
+/// use pmu_core::msr::MsrUpdate;
+/// // SAFETY: bit 12 of IA32_DEBUGCTL freezes the counters, and no more.
+/// let freeze = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 12) };
+/// assert_eq!(freeze.apply(0x3), Some(0x1003));
+/// assert_eq!(freeze.apply(0x1003), None);
+/// ```
+///
+/// Wrong: the bit makes the processor write to memory.
+///
+/// ```
+/// # use pmu_core::msr::MsrUpdate;
+/// // SAFETY: not given. Bit 7 of IA32_DEBUGCTL, BTS, stores branches into the Debug Store's buffer.
+/// let trace = unsafe { MsrUpdate::new(0x1D9, 0, 1 << 7) };
+/// # let _ = trace;
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct MsrUpdate {
+    register: u32,
+    pub(crate) clear: u64,
+    pub(crate) set: u64,
+}
+
+impl MsrUpdate {
+    /// Describes a change of the register with the number `register`: the bits in `clear` become 0, and the bits in
+    /// `set` become 1.
+    ///
+    /// # Safety
+    /// - The change does not break memory safety, whatever value the register holds. This must be true at any time, and
+    ///   for any number of repetitions.
+    /// - The change is a read and a write. If an interrupt handler changes other bits of the register between the read
+    ///   and the write, the write undoes the handler's change. Undoing the handler's change must not break memory
+    ///   safety.
+    #[inline]
+    pub const unsafe fn new(register: u32, clear: u64, set: u64) -> Self {
+        Self { register, clear, set }
+    }
+
+    /// Describes an access that reads the register with the number `register`, and changes nothing.
+    #[inline]
+    pub const fn read(register: u32) -> Self {
+        Self { register, clear: 0, set: 0 }
+    }
+
+    /// Returns the register's number: the value of ECX for RDMSR and WRMSR.
+    #[inline]
+    pub const fn register(self) -> u32 {
+        self.register
+    }
+
+    /// Returns the value to write to a register that holds `found`. Returns `None` if `found` needs no change.
+    #[inline]
+    pub const fn apply(self, found: u64) -> Option<u64> {
+        let value = found & !self.clear | self.set;
+        if value == found { None } else { Some(value) }
+    }
+}
+
+impl fmt::Debug for MsrUpdate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { register, clear, set } = self;
+        write!(f, "MsrUpdate({register:#X}, clear {clear:#X}, set {set:#X})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_had_back_and_none_is_none() {
+        assert_eq!(OptionalAddress::NONE.get(), None);
+        let shared = SharedAddress::new();
+        assert_eq!(shared.load().get(), None);
+        for number in [0, 1, 0x1A6, 0xC001_0200, u32::MAX - 1] {
+            // SAFETY: nothing accesses the register.
+            let address = unsafe { MsrAddress::new(number) };
+            shared.store(OptionalAddress::some(address));
+            assert_eq!(shared.load().get(), Some(address), "{number:#X}");
+        }
     }
 }

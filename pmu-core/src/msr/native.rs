@@ -5,11 +5,10 @@ use core::arch::asm;
 use core::arch::naked_asm;
 use core::convert::Infallible;
 
-use crate::msr::address::{MsrAddress, PmcIndex};
+use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
 use crate::msr::backend::MsrBackend;
 #[cfg(target_arch = "x86_64")]
-use crate::msr::fault::MsrErrorKind;
-use crate::msr::update::MsrUpdate;
+use crate::msr::backend::MsrErrorKind;
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor directly.
 ///

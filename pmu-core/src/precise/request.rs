@@ -1,9 +1,174 @@
 //! A request for precise samples, packed for the table of events.
 
 use core::fmt;
+use core::ops::BitOr;
 
-use crate::precise::parts::SampleParts;
-use crate::precise::precision::Precision;
+/// The allowed skid: the distance of the sampled instruction from the instruction that caused the overflow. Each
+/// variant has the number of the same level in perf's `precise_ip`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Precision {
+    /// Level 1: constant skid. A record may have only the address of the next instruction.
+    ConstantSkid = 1,
+    /// Level 2: zero skid is requested. A record has the address of an instruction that caused the event. This
+    /// instruction may come after the instruction that made the counter overflow.
+    ZeroSkidRequested = 2,
+    /// Level 3: zero skid is required. A record describes exactly the instruction that made the counter overflow (PDIR,
+    /// PDIST).
+    ZeroSkidRequired = 3,
+}
+
+impl Precision {
+    /// Returns the precision for a level of perf's `precise_ip`. Returns `None` for level 0 and for levels above 3.
+    ///
+    /// ```
+    /// use pmu_core::precise::Precision;
+    /// assert_eq!(Precision::of_level(2), Some(Precision::ZeroSkidRequested)); // `cycles:pp`
+    /// assert_eq!(Precision::of_level(0), None); // an event without records
+    /// ```
+    pub const fn of_level(level: u8) -> Option<Self> {
+        match level {
+            1 => Some(Self::ConstantSkid),
+            2 => Some(Self::ZeroSkidRequested),
+            3 => Some(Self::ZeroSkidRequired),
+            _ => None,
+        }
+    }
+}
+
+/// Parts that each sample of a [precise](crate::Event::precise) event has in addition to the instruction's address and
+/// the time: groups of data in the processor's record. In PEBS formats 0 to 3, all records have the same groups.
+///
+/// ```
+/// use pmu_core::precise::SampleParts;
+/// let parts = SampleParts::ACCESS | SampleParts::branches(16);
+/// assert!(parts.contains(SampleParts::ACCESS) && !parts.contains(SampleParts::REGISTERS));
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SampleParts(u16);
+
+impl SampleParts {
+    /// No additional part.
+    pub const NONE: Self = Self(0);
+    /// The instruction's access to memory.
+    pub const ACCESS: Self = Self(1 << 0);
+    /// The general registers.
+    pub const REGISTERS: Self = Self(1 << 1);
+    /// The registers XMM0 to XMM15.
+    pub const VECTORS: Self = Self(1 << 2);
+    /// The values of all counters.
+    pub const COUNTERS: Self = Self(1 << 3);
+    /// The top-down metrics.
+    pub const METRICS: Self = Self(1 << 4);
+
+    const COUNT: u32 = 5;
+    const KINDS: u16 = (1 << Self::COUNT) - 1;
+    /// Number of bits of a set of parts.
+    pub(crate) const BITS: u32 = Self::COUNT + 6;
+
+    /// Returns the part of the last `count` branches, at most 32. If `count` is 0, returns [`NONE`](Self::NONE).
+    /// Architectural PEBS copies 8, 16 or all branch records, so a record can have more than `count` branches.
+    ///
+    /// The processor copies its branch records as they are. This part does not make the processor record branches:
+    /// while nothing records, a precise record has no branches of its sample. A
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder) or a running event [with
+    /// branches](crate::Event::with_branches) makes the processor record, by its own filter. If the precise event
+    /// itself has branches, the processor interrupts for each record.
+    ///
+    /// `Pebs::record` of `pmu-intel` returns the copied branches. [`Sample::branches`](crate::Sample::branches) does
+    /// not.
+    ///
+    /// ```
+    /// use pmu_core::precise::SampleParts;
+    /// assert_eq!(SampleParts::branches(16).branch_count(), 16);
+    /// assert_eq!(SampleParts::branches(100).branch_count(), 32);
+    /// assert_eq!(SampleParts::branches(0), SampleParts::NONE);
+    /// ```
+    pub const fn branches(count: u8) -> Self {
+        let count = if count > 32 { 32 } else { count };
+        Self((count as u16) << Self::COUNT)
+    }
+
+    /// Returns the number of last branches that these parts request for each record, or 0 if they request no branches.
+    pub const fn branch_count(self) -> u8 {
+        (self.0 >> Self::COUNT) as u8
+    }
+
+    /// Returns whether `self` has all parts in `parts`, and requests at least as many branches as `parts`.
+    ///
+    /// ```
+    /// use pmu_core::precise::SampleParts;
+    /// let parts = SampleParts::REGISTERS | SampleParts::branches(8);
+    /// assert!(parts.contains(SampleParts::branches(4)) && !parts.contains(SampleParts::branches(16)));
+    /// ```
+    pub const fn contains(self, parts: Self) -> bool {
+        self.kinds() & parts.kinds() == parts.kinds() && self.branch_count() >= parts.branch_count()
+    }
+
+    /// Returns whether this set has no parts.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the parts in either set, with the greater number of branches.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        let (own, others) = (self.branch_count(), other.branch_count());
+        let branches = Self::branches(if own > others { own } else { others });
+        Self(self.kinds() | other.kinds() | branches.0)
+    }
+
+    /// Returns the parts that `others` does not have.
+    #[must_use]
+    pub const fn without(self, others: Self) -> Self {
+        let has_all = others.branch_count() >= self.branch_count();
+        let branches = if has_all { 0 } else { self.0 & !Self::KINDS };
+        Self(self.kinds() & !others.kinds() | branches)
+    }
+
+    const fn kinds(self) -> u16 {
+        self.0 & Self::KINDS
+    }
+
+    /// Returns the set as the low 11 bits of a number, for [`from_bits`](Self::from_bits).
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Returns the set whose [`bits`](Self::bits) these are. Other bits are ignored.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & ((1 << Self::BITS) - 1))
+    }
+}
+
+impl BitOr for SampleParts {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.and(other)
+    }
+}
+
+impl fmt::Debug for SampleParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Self::ACCESS, "access"),
+            (Self::REGISTERS, "registers"),
+            (Self::VECTORS, "vectors"),
+            (Self::COUNTERS, "counters"),
+            (Self::METRICS, "metrics"),
+        ];
+        let mut set = f.debug_set();
+        for (_, name) in names.iter().filter(|(part, _)| self.contains(*part)) {
+            set.entry(&format_args!("{name}"));
+        }
+        if self.branch_count() != 0 {
+            set.entry(&format_args!("{} branches", self.branch_count()));
+        }
+        set.finish()
+    }
+}
 
 /// The precision, the parts, and whether the event has a threshold of latency: the upper 14 bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,6 +234,78 @@ impl defmt::Format for PackedPrecise {
         defmt::write!(f, "{} {} {}", self.precision(), self.parts(), self.has_latency());
     }
 }
+
+/// Reason why a processor cannot sample an event as [precisely](crate::Event::precise) as requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum NotPrecise {
+    /// The session's event source has no facility that samples precisely, or the processor has none. The
+    /// vendor's crate and `Pmu` tell the reason.
+    NoFacility,
+    /// The event has no [period](crate::Event::every), so it has no samples.
+    NoPeriod,
+    /// The processor cannot write records of the event.
+    Event,
+    /// The requested precision needs the address of the sampled instruction. Records of this processor have only the
+    /// address of the next instruction.
+    NextAddressOnly,
+    /// Zero skid is [required](crate::precise::Precision::ZeroSkidRequired), but no counter that can count this event
+    /// supports zero skid.
+    NoExactCounter,
+    /// Samples of this processor cannot have these parts, or the event is not [precise](crate::Event::precise).
+    Parts(SampleParts),
+    /// A [latency](crate::Event::latency_at_least) was requested for an event that is not the processor's load-latency
+    /// event. Some processors have no load-latency event.
+    NotLatencyEvent,
+    /// The event is the processor's load-latency event, but no [latency](crate::Event::latency_at_least) was requested.
+    NoLatency,
+    /// The processor counts the event only beside the event with this number and unit mask (bits 15:0 of a select),
+    /// which comes before it in the same group.
+    NeedsBeside(u16),
+    /// The processor lacks a filter of the sampled fetches or ops, or its latency is none that the processor has. The
+    /// check of the vendor's crate tells which.
+    Filter,
+    /// Firmware assigned no interrupt to the sampling units, or the platform could not unmask its entry of the local
+    /// vector table.
+    NoInterrupt,
+    /// The event counts in guests only, or the processor cannot write records of an event with this [extra
+    /// register](crate::Event::with_extra) and value.
+    Unsupported,
+}
+
+impl fmt::Display for NotPrecise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoFacility => f.write_str(
+                "the source of the events has no precise records, or the processor has none",
+            ),
+            Self::NoPeriod => f.write_str("precise samples need a period"),
+            Self::Event => f.write_str("the processor writes no records of this event"),
+            Self::NextAddressOnly => {
+                f.write_str("records have only the address of the next instruction")
+            }
+            Self::NoExactCounter => {
+                f.write_str("no counter records the very instruction that overflows")
+            }
+            Self::Parts(parts) => write!(f, "samples cannot have {parts:?}"),
+            Self::NotLatencyEvent => {
+                f.write_str("the processor samples only its event of load latencies by latency")
+            }
+            Self::NoLatency => f.write_str("the event of load latencies needs a latency"),
+            Self::NeedsBeside(event) => {
+                write!(f, "the event {event:#x} is to come before it in its group")
+            }
+            Self::Filter => f.write_str("the processor lacks a filter of the samples"),
+            Self::NoInterrupt => f.write_str("the sampling units have no interrupt"),
+            Self::Unsupported => f.write_str(
+                "an event of guests only, or with this extra register, cannot be sampled precisely",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for NotPrecise {}
 
 #[cfg(test)]
 mod tests {

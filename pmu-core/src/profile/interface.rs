@@ -1,21 +1,26 @@
 //! The operations of a profile interface, the same for all vendors.
 
-use crate::counters::error::ServiceError;
-use crate::counters::interrupt::claim::Serviced;
-use crate::counters::interrupt::service::serve;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::event_id::EventId;
+use core::fmt;
+use core::sync::atomic::AtomicU32;
+
+use crate::counters::error::{CounterError, ServiceError};
+use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::names::{CounterSet, EventId};
+use crate::counters::registers::counter::EventSelect;
+use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
-use crate::interval::Interval;
+use crate::detection::NoInterface;
+use crate::frame::ProcessorNumber;
+use crate::interval::{Interval, IntervalError, IntervalLimits};
 use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
-use crate::profile::declared::{declared_information, declared_interval, store_interval};
-use crate::profile::error::InterfaceError;
-use crate::profile::information::SourceInformation;
-use crate::profile::overflow::Overflow;
-use crate::profile::session::Session;
-use crate::profile::source::{KProfileSource, ProfileSource};
-use crate::profile::source_interface::SourceInterface;
+use crate::platform::{Platform, PlatformError};
+use crate::profile::session::{Overflow, Session};
+use crate::profile::source::{
+    KProfileSource, ProfileSource, SourceIndex, SourceInformation, SourceTable,
+};
+use crate::profile::source_interface::{
+    SourceInterface, declared_information, declared_interval, store_interval,
+};
 use crate::snapshot::Snapshot;
 
 /// The operations of every profile interface. A type that implements [`SourceInterface`] cannot override these
@@ -264,3 +269,284 @@ pub trait ProfileInterface: SourceInterface {
 }
 
 impl<I: SourceInterface> ProfileInterface for I {}
+
+/// The profile interface of a machine without counters. The interface's only source is `ProfileTime`.
+#[derive(Debug)]
+pub struct DefaultInterface {
+    time: AtomicU32,
+    unit: CounterUnit,
+}
+
+impl DefaultInterface {
+    /// Creates the interface, in which `ProfileTime` has its default interval.
+    pub const fn new() -> Self {
+        Self::instead_of(NoInterface::NoPerformanceMonitoring)
+    }
+
+    /// Creates the interface of a machine on which no counters were detected. `reason` is the error that the vendor
+    /// crate's detection of counters returned.
+    ///
+    /// ```
+    /// # use pmu_core::profile::{DefaultInterface, ProfileInterface};
+    /// # use pmu_core::NoInterface;
+    /// let interface = DefaultInterface::instead_of(NoInterface::NoLongMode);
+    /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
+    /// ```
+    pub const fn instead_of(reason: NoInterface) -> Self {
+        let time = AtomicU32::new(IntervalLimits::TIME.default);
+        Self { time, unit: CounterUnit::absent(reason) }
+    }
+}
+
+impl Default for DefaultInterface {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static SOURCES: [ProfileSource; 1] =
+    [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)).spelled("Timer")];
+
+static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
+
+static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
+
+// SAFETY: the unit is a field.
+unsafe impl SourceInterface for DefaultInterface {
+    type Facility = ();
+
+    fn facility(&self) {}
+
+    fn name(&self) -> &'static str {
+        "Default"
+    }
+
+    fn requires_memory(&self) -> bool {
+        false
+    }
+
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
+    }
+
+    fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+
+    fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+        self.unit
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        row == 0
+    }
+
+    fn intervals(&self) -> &[AtomicU32] {
+        core::slice::from_ref(&self.time)
+    }
+}
+
+/// Error of an operation on a profile interface.
+///
+/// A failed operation changes nothing. The only exception is the error [`CounterError::Faulted`]. After an error of
+/// [`initialize`](crate::profile::ProfileInterface::initialize), no counter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// The interface or this processor does not support the source.
+    UnsupportedSource(KProfileSource),
+    /// Every counter that could count the source is in use.
+    NoFreeCounter(KProfileSource),
+    /// The source already runs on this processor.
+    AlreadyStarted(KProfileSource),
+    /// The source does not run on this processor.
+    NotStarted(KProfileSource),
+    /// The interval is outside the source's limits.
+    Interval(IntervalError),
+    /// The platform has no profile timer, or the timer cannot run at the interval.
+    Platform(PlatformError),
+    /// Within the time that the embedder waits, the processor did not answer a request to start or stop a source. After
+    /// an unanswered start, the source does not run on that processor. If the processor handles the request later, the
+    /// source is stopped again. After an unanswered stop, the source stops when the processor handles the request.
+    NoAnswer(ProcessorNumber),
+    /// The processor has no session, because the kernel has not taken the processor's counters, or has released them.
+    NoSession(ProcessorNumber),
+    /// An operation on the processor's counters failed, or the processor cannot count the event of an added source.
+    Counters(CounterError),
+    /// A source with this value exists already.
+    Exists(KProfileSource),
+    /// The [`AddedSources`](crate::profile::AddedSources) have no free slot.
+    Full {
+        /// Number of sources for which the [`AddedSources`](crate::profile::AddedSources) have room.
+        room: usize,
+    },
+    /// The event of an added source does not interrupt, because it has no period.
+    NoPeriod,
+}
+
+impl InterfaceError {
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for this error.
+    ///
+    /// ```
+    /// # use pmu_core::profile::{InterfaceError, NtStatus};
+    /// /// The result of a system service.
+    /// fn result(outcome: Result<(), InterfaceError>) -> NtStatus {
+    ///     match outcome {
+    ///         Ok(()) => NtStatus::SUCCESS,
+    ///         Err(error) => error.status().unwrap_or(NtStatus::NOT_SUPPORTED),
+    ///     }
+    /// }
+    /// # let _ = result;
+    /// ```
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::UnsupportedSource(_) => Some(NtStatus::NOT_SUPPORTED),
+            Self::NoFreeCounter(_)
+            | Self::Counters(
+                CounterError::NoFreeCounter | CounterError::InsufficientMemory { .. },
+            ) => Some(NtStatus::INSUFFICIENT_RESOURCES),
+            Self::AlreadyStarted(_) => Some(NtStatus::PROFILING_NOT_STOPPED),
+            Self::NotStarted(_) => Some(NtStatus::PROFILING_NOT_STARTED),
+            // Windows' call to set an interval always succeeds, and Windows does not have the other errors.
+            Self::Interval(_)
+            | Self::Platform(_)
+            | Self::NoAnswer(_)
+            | Self::NoSession(_)
+            | Self::Counters(_)
+            | Self::Exists(_)
+            | Self::Full { .. }
+            | Self::NoPeriod => None,
+        }
+    }
+}
+
+impl fmt::Display for InterfaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
+            Self::NoFreeCounter(source) => write!(f, "no free counter for {source}"),
+            Self::AlreadyStarted(source) => write!(f, "{source} is already started"),
+            Self::NotStarted(source) => write!(f, "{source} is not started"),
+            Self::Interval(error) => error.fmt(f),
+            Self::Platform(error) => error.fmt(f),
+            Self::NoAnswer(processor) => write!(f, "processor {processor} does not answer"),
+            Self::NoSession(processor) => write!(f, "processor {processor} has no session"),
+            Self::Counters(error) => error.fmt(f),
+            Self::Exists(source) => write!(f, "{source} was added before"),
+            Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
+            Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
+        }
+    }
+}
+
+impl core::error::Error for InterfaceError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Counters(error) => error.source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<IntervalError> for InterfaceError {
+    fn from(error: IntervalError) -> Self {
+        Self::Interval(error)
+    }
+}
+
+impl From<PlatformError> for InterfaceError {
+    fn from(error: PlatformError) -> Self {
+        Self::Platform(error)
+    }
+}
+
+impl From<CounterError> for InterfaceError {
+    fn from(error: CounterError) -> Self {
+        Self::Counters(error)
+    }
+}
+
+/// An `NTSTATUS` value, with its name. Source: [MS-ERREF] §2.3.1.
+///
+/// ```
+/// use pmu_core::profile::NtStatus;
+/// let status = NtStatus::PROFILING_AT_LIMIT;
+/// assert_eq!((status.value(), status.name()), (0xC000_00D3, "STATUS_PROFILING_AT_LIMIT"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct NtStatus(u32);
+
+macro_rules! statuses {
+    ($($constant:ident = $value:literal $name:literal;)*) => {
+        impl NtStatus {
+            $(#[doc = concat!("`", $name, "`, ", stringify!($value), ".")]
+            pub const $constant: Self = Self($value);)*
+
+            /// All status values that have a constant here. Windows' profiling calls return these values.
+            pub const ALL: &[Self] = &[$(Self::$constant),*];
+
+            /// Returns the name of the status in NTSTATUS.H.
+            pub const fn name(self) -> &'static str {
+                match self.0 {
+                    $($value => $name,)*
+                    _ => "(unnamed)",
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = 0x0000_0000 "STATUS_SUCCESS";
+    DATATYPE_MISALIGNMENT = 0x8000_0002 "STATUS_DATATYPE_MISALIGNMENT";
+    BUFFER_OVERFLOW = 0x8000_0005 "STATUS_BUFFER_OVERFLOW";
+    NOT_IMPLEMENTED = 0xC000_0002 "STATUS_NOT_IMPLEMENTED";
+    INVALID_INFO_CLASS = 0xC000_0003 "STATUS_INVALID_INFO_CLASS";
+    INFO_LENGTH_MISMATCH = 0xC000_0004 "STATUS_INFO_LENGTH_MISMATCH";
+    ACCESS_VIOLATION = 0xC000_0005 "STATUS_ACCESS_VIOLATION";
+    INVALID_HANDLE = 0xC000_0008 "STATUS_INVALID_HANDLE";
+    INVALID_PARAMETER = 0xC000_000D "STATUS_INVALID_PARAMETER";
+    NO_MEMORY = 0xC000_0017 "STATUS_NO_MEMORY";
+    INVALID_SYSTEM_SERVICE = 0xC000_001C "STATUS_INVALID_SYSTEM_SERVICE";
+    ACCESS_DENIED = 0xC000_0022 "STATUS_ACCESS_DENIED";
+    BUFFER_TOO_SMALL = 0xC000_0023 "STATUS_BUFFER_TOO_SMALL";
+    OBJECT_TYPE_MISMATCH = 0xC000_0024 "STATUS_OBJECT_TYPE_MISMATCH";
+    PRIVILEGE_NOT_HELD = 0xC000_0061 "STATUS_PRIVILEGE_NOT_HELD";
+    INSUFFICIENT_RESOURCES = 0xC000_009A "STATUS_INSUFFICIENT_RESOURCES";
+    MEMORY_NOT_ALLOCATED = 0xC000_00A0 "STATUS_MEMORY_NOT_ALLOCATED";
+    PROFILING_NOT_STARTED = 0xC000_00B7 "STATUS_PROFILING_NOT_STARTED";
+    PROFILING_NOT_STOPPED = 0xC000_00B8 "STATUS_PROFILING_NOT_STOPPED";
+    NOT_SUPPORTED = 0xC000_00BB "STATUS_NOT_SUPPORTED";
+    PROFILING_AT_LIMIT = 0xC000_00D3 "STATUS_PROFILING_AT_LIMIT";
+    INVALID_PARAMETER_7 = 0xC000_00F5 "STATUS_INVALID_PARAMETER_7";
+    ADDRESS_ALREADY_EXISTS = 0xC000_020A "STATUS_ADDRESS_ALREADY_EXISTS";
+    WMI_INSTANCE_NOT_FOUND = 0xC000_0296 "STATUS_WMI_INSTANCE_NOT_FOUND";
+    WMI_ALREADY_ENABLED = 0xC000_0303 "STATUS_WMI_ALREADY_ENABLED";
+}
+
+impl NtStatus {
+    /// Returns the status as a number.
+    pub const fn value(self) -> u32 {
+        self.0
+    }
+
+    /// Returns whether the status has the severity success or informational, as `NT_SUCCESS` does. For a warning such
+    /// as [`BUFFER_OVERFLOW`](Self::BUFFER_OVERFLOW) the result is `false`.
+    ///
+    /// ```
+    /// # use pmu_core::profile::NtStatus;
+    /// assert!(NtStatus::SUCCESS.is_success());
+    /// assert!(!NtStatus::BUFFER_OVERFLOW.is_success()); // a warning
+    /// ```
+    pub const fn is_success(self) -> bool {
+        self.0 < 0x8000_0000
+    }
+}
+
+impl fmt::Debug for NtStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({:#010X})", self.name(), self.0)
+    }
+}

@@ -4,23 +4,19 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{CounterSession, SessionCounters};
 use crate::counters::control::switch::saved::SavedCounters;
-use crate::counters::control::window::lend::CounterWindow;
+use crate::counters::control::window::CounterWindow;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::Event;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::event_id::EventId;
+use crate::counters::interrupt::sample::EventOverflow;
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
 use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
-use crate::profile::added::AddedSource;
-use crate::profile::declared::declared_information;
-use crate::profile::error::InterfaceError;
-use crate::profile::information::{Availability, SourceInformation};
-use crate::profile::overflow::Overflow;
-use crate::profile::session_platform::SessionPlatform;
-use crate::profile::source::KProfileSource;
-use crate::profile::source_interface::SourceInterface;
+use crate::platform::{Platform, PlatformError};
+use crate::profile::added::{AddedSource, AddedSources};
+use crate::profile::interface::InterfaceError;
+use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
+use crate::profile::source_interface::{SourceInterface, declared_information};
 use crate::snapshot::Snapshot;
 
 /// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
@@ -500,5 +496,83 @@ fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
         CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
         CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
         error => InterfaceError::Counters(error),
+    }
+}
+
+/// The kernel's [`Platform`], with a record of whether the profile timer runs.
+#[derive(Debug)]
+pub struct SessionPlatform<P> {
+    pub(crate) platform: P,
+    /// Sources can be started: the embedder has provided the memory, and the session is open.
+    pub(crate) usable: bool,
+    pub(crate) running: bool,
+}
+
+impl<P: Platform> Platform for SessionPlatform<P> {
+    fn unmask_performance_interrupt(&self) {
+        self.platform.unmask_performance_interrupt();
+    }
+
+    fn mask_performance_interrupt(&self) {
+        self.platform.mask_performance_interrupt();
+    }
+
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        self.platform.unmask_extended_interrupt(entry)
+    }
+}
+
+/// An overflow of one source. [`service`](crate::profile::ProfileInterface::service) reports overflows in this form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Overflow {
+    /// Source whose counter overflowed.
+    pub source: KProfileSource,
+    /// Number of events counted up to this overflow: the interval with which the driver loaded the counter.
+    pub events: u64,
+    /// Counter that overflowed.
+    pub counter: CounterId,
+}
+
+impl Overflow {
+    /// Returns the overflow of a row's event, or of an added source's.
+    #[inline]
+    pub(crate) fn of(
+        table: &SourceTable,
+        added: &AddedSources,
+        overflow: EventOverflow,
+    ) -> Option<Self> {
+        let EventOverflow { event, period, counter, .. } = overflow;
+        let source = match event.row() {
+            Some(row) => table.rows().get(row)?.source(),
+            None => added.of(&overflow)?,
+        };
+        Some(Self { source, events: period, counter })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A platform with one extended entry.
+    struct One;
+
+    impl Platform for One {
+        fn unmask_performance_interrupt(&self) {}
+
+        fn mask_performance_interrupt(&self) {}
+
+        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+            if entry == 1 { Ok(()) } else { Err(PlatformError::ExtendedEntryInUse(entry.into())) }
+        }
+    }
+
+    #[test]
+    fn a_session_reaches_the_extended_entries_of_its_platform() {
+        let session = SessionPlatform { platform: One, usable: true, running: false };
+        assert_eq!(session.unmask_extended_interrupt(1), Ok(()));
+        let taken = Err(PlatformError::ExtendedEntryInUse(2));
+        assert_eq!(session.unmask_extended_interrupt(2), taken);
     }
 }

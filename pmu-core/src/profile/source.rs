@@ -2,7 +2,10 @@
 
 use core::fmt;
 
-use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::counter::EventSelect;
+use crate::interval::IntervalLimits;
+use crate::profile::added::AddedSources;
+use crate::windows::{HalInterface, Rules};
 
 /// A value of `KPROFILE_SOURCE`: the number of a profile source. A profile source counts an event, or measures time,
 /// and raises a profile interrupt after each interval.
@@ -244,6 +247,263 @@ const fn source(value: u32) -> KProfileSource {
     match KProfileSource::new(value) {
         Some(source) => source,
         None => panic!("ProfileMaximum is not a source"),
+    }
+}
+
+/// The sources of a profile interface as rows of a table, with an index that finds a row by value or by name.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceTable {
+    rows: &'static [ProfileSource],
+    general: &'static [u8; KProfileSource::MAXIMUM as usize],
+    generals: u16,
+    names: &'static [Named],
+}
+
+impl SourceTable {
+    /// Creates a table from `rows` and their index.
+    pub const fn new<const SLOTS: usize>(
+        rows: &'static [ProfileSource],
+        index: &'static SourceIndex<SLOTS>,
+    ) -> Self {
+        assert!(rows.len() == index.rows as usize);
+        Self { rows, general: &index.general, generals: index.generals, names: &index.names }
+    }
+
+    /// Returns the rows, ascending by value. The first row is `ProfileTime`.
+    pub const fn rows(&self) -> &'static [ProfileSource] {
+        self.rows
+    }
+
+    /// Returns the index of a source's row.
+    #[inline]
+    pub fn row(&self, source: KProfileSource) -> Option<usize> {
+        let row = match source.value().checked_sub(FIRST_SPECIFIC) {
+            None => usize::from(*self.general.get(source.value() as usize)?),
+            Some(specific) => specific as usize + usize::from(self.generals),
+        };
+        (row < self.rows.len()).then_some(row)
+    }
+
+    /// As [`row`](Self::row), and linked once: each operation on a source asks.
+    #[inline(never)]
+    pub(crate) fn row_by_call(&self, source: KProfileSource) -> Option<usize> {
+        self.row(source)
+    }
+
+    /// Returns the index of the row with this name. `name` is the documented name or the name that Windows reports.
+    /// Case matters.
+    pub fn row_named(&self, name: &str) -> Option<usize> {
+        let mask = self.names.len().checked_sub(1)?;
+        let (hash, tag) = hash_of(name.as_bytes());
+        let mut slot = hash & mask;
+        loop {
+            let there = self.names.get(slot)?;
+            if there.row == NONE {
+                return None;
+            }
+            let row = usize::from(there.row);
+            if there.tag == tag && self.rows.get(row)?.is_named(name) {
+                return Some(row);
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+}
+
+/// The index of a [`SourceTable`], computed at compile time by the vendor crates.
+///
+/// The hash of a name, without the prefix `Profile`, leads to the name's row. `SLOTS` is a power of two, and at least
+/// twice the number of names.
+#[derive(Debug)]
+pub struct SourceIndex<const SLOTS: usize> {
+    /// The row of each general source, or [`NONE`].
+    general: [u8; KProfileSource::MAXIMUM as usize],
+    /// Number of general sources at the beginning of the table. Those of the interface follow, with consecutive values.
+    generals: u16,
+    rows: u16,
+    /// Rows by the hashes of their names, or in the next free slot.
+    names: [Named; SLOTS],
+}
+
+/// The absence of a row.
+const NONE: u8 = u8::MAX;
+
+/// The row of a name, and a part of the name's hash, which avoids most comparisons with other names.
+#[derive(Clone, Copy, Debug)]
+struct Named {
+    tag: u8,
+    row: u8,
+}
+
+/// The first source that belongs to one interface alone.
+const FIRST_SPECIFIC: u32 = KProfileSource::MAXIMUM + 1;
+
+const PREFIX: &str = "Profile";
+
+impl<const SLOTS: usize> SourceIndex<SLOTS> {
+    /// Creates the index of the table `rows`. `rows` begins with the sources that are
+    /// [the same on every processor](KProfileSource::is_general), in ascending order of their values. The interface's
+    /// own sources follow, with consecutive values. Rows in any other order do not compile.
+    pub const fn new(rows: &[ProfileSource]) -> Self {
+        assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
+        let mut index = Self {
+            general: [NONE; KProfileSource::MAXIMUM as usize],
+            generals: 0,
+            rows: rows.len() as u16,
+            names: [Named { tag: 0, row: NONE }; SLOTS],
+        };
+        let (mut row, mut names) = (0, 0);
+        while row < rows.len() {
+            let (source, name) = (rows[row].source(), rows[row].name());
+            let windows_spelling = rows[row].windows_spelling();
+            if source.is_general() {
+                assert!(index.generals as usize == row, "a general source behind others");
+                index.general[source.value() as usize] = row as u8;
+                index.generals += 1;
+            } else {
+                let value = FIRST_SPECIFIC as usize + row - index.generals as usize;
+                assert!(source.value() as usize == value, "a gap between the values");
+            }
+            index.insert(name, row as u8);
+            names += 1;
+            if let Some(spelling) = windows_spelling {
+                index.insert(spelling, row as u8);
+                names += 1;
+            }
+            row += 1;
+        }
+        assert!(names * 2 <= SLOTS, "too few slots");
+        index
+    }
+
+    const fn insert(&mut self, name: &str, row: u8) {
+        let (hash, tag) = hash_of(name.as_bytes());
+        let mut slot = hash % SLOTS;
+        while self.names[slot].row != NONE {
+            slot = (slot + 1) % SLOTS;
+        }
+        self.names[slot] = Named { tag, row };
+    }
+}
+
+/// Returns the hash of a name, which selects its first slot, and its tag; the same with and without the prefix.
+const fn hash_of(name: &[u8]) -> (usize, u8) {
+    let mut rest = match name.split_at_checked(PREFIX.len()) {
+        Some((prefix, rest)) if equal(prefix, PREFIX.as_bytes()) => rest,
+        _ => name,
+    };
+    let mut hash = 0;
+    while let Some((word, after)) = rest.split_first_chunk() {
+        hash = mix(hash, u64::from_le_bytes(*word));
+        rest = after;
+    }
+    let mut tail = rest.len() as u64;
+    while let Some((byte, after)) = rest.split_first() {
+        tail = tail << 8 | *byte as u64;
+        rest = after;
+    }
+    hash = mix(hash, tail);
+    ((hash >> 32) as usize, (hash >> 56) as u8)
+}
+
+/// Does one step of a multiplicative hash, by a constant near 2⁶⁴ divided by the golden ratio (Knuth, The Art of
+/// Computer Programming, vol. 3, §6.4).
+const fn mix(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(5) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    let mut same = a.len() == b.len();
+    let mut at = 0;
+    while same && at < a.len() {
+        same = a[at] == b[at];
+        at += 1;
+    }
+    same
+}
+
+/// Degree of certainty that a source works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum Availability {
+    /// The source is not in the interface's table, or the processor declares the source's event unavailable.
+    Unsupported,
+    /// CPUID declares the source. No counter was accessed.
+    Declared,
+    /// This processor can count the source on counters that kept written values.
+    Verified,
+}
+
+/// Information on a source: `HAL_PROFILE_SOURCE_INFORMATION_EX`, in which an [`Availability`] replaces the boolean
+/// `Supported`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SourceInformation {
+    /// Source that was queried.
+    pub source: KProfileSource,
+    /// Availability of the source.
+    pub availability: Availability,
+    /// Present interval; 0 if the source is unsupported.
+    pub interval: u32,
+    /// Unit, default and limits of the interval.
+    pub limits: IntervalLimits,
+}
+
+impl SourceInformation {
+    /// Returns whether the source can be started.
+    pub fn is_supported(&self) -> bool {
+        self.availability != Availability::Unsupported
+    }
+}
+
+/// General sources of the Emon interface, one bit per value: 0x02, 0x06, 0x0A, 0x0B and 0x13.
+const GENERAL_OF_EMON: u32 = 1 << 0x02 | 1 << 0x06 | 1 << 0x0A | 1 << 0x0B | 1 << 0x13;
+
+/// General sources of the Amd64 interface, one bit per value: 0x02, 0x06, 0x08, 0x09, 0x0B, 0x0D, 0x14 and 0x15.
+const GENERAL_OF_AMD64: u32 =
+    1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
+
+impl Rules {
+    /// Returns whether this Windows version has the profile source `source` on a machine whose profile interface is
+    /// `interface`. The version has the following sources:
+    ///
+    /// - `ProfileTime`;
+    /// - the sources of the interface's table, if this version's HAL has the counters of the interface;
+    /// - Intel's sources 0x20 to 0x24, if this version has them
+    ///   ([`has_fixed_sources`](crate::windows::WindowsVersion::has_fixed_sources));
+    /// - the sources of higher values that are in `added`, if this version can add sources at run time
+    ///   ([`adds_sources`](crate::windows::WindowsVersion::adds_sources)). If the kernel adds no sources, pass
+    ///   [`AddedSources::none`].
+    ///
+    /// ```
+    /// # use pmu_core::profile::{AddedSources, KProfileSource};
+    /// # use pmu_core::windows::{HalInterface, Rules, WindowsVersion};
+    /// // Intel's fixed counters are sources from version 1903 on.
+    /// let (fixed, none) = (KProfileSource::new(0x20).unwrap(), AddedSources::none());
+    /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed, none));
+    /// let before = Rules { version: WindowsVersion::Windows8, ..Rules::LATEST };
+    /// assert!(!before.has_source(HalInterface::Emon, fixed, none));
+    /// // A higher value is no source, unless the kernel adds it.
+    /// assert!(!Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::new(0x25).unwrap(), none));
+    /// ```
+    pub fn has_source(
+        self,
+        interface: HalInterface,
+        source: KProfileSource,
+        added: &AddedSources,
+    ) -> bool {
+        let (version, value) = (self.version, source.value());
+        let in_version = match (interface, value) {
+            (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
+            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => {
+                version.adds_sources() && added.contains(source)
+            }
+            (HalInterface::Emon, 0..0x19) => GENERAL_OF_EMON >> value & 1 != 0,
+            (HalInterface::Amd64, 0..0x19) => GENERAL_OF_AMD64 >> value & 1 != 0,
+            _ => true,
+        };
+        value == KProfileSource::TIME.value()
+            || (version.has_counters(interface, self.width) && in_version)
     }
 }
 

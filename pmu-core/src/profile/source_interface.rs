@@ -1,16 +1,19 @@
 //! The part of a profile interface that a vendor crate implements: its counters, and its table of sources.
 
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::ptr;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
+use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::added::AddedSources;
-use crate::profile::counter_answer::CounterAnswer;
-use crate::profile::source_index::SourceTable;
+use crate::profile::interface::InterfaceError;
+use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
 use crate::snapshot::Snapshot;
 
 /// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
@@ -271,5 +274,152 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     #[inline]
     fn opened(&self) -> &EventTable {
         (**self).opened()
+    }
+}
+
+// From the worst result to the best.
+const NO_MEMORY: u8 = 1;
+const NONE_ANSWERED: u8 = 2;
+const ANSWERED: u8 = 3;
+
+/// Record of whether the counters of a machine work, and have memory. A counter works if it keeps a value that was
+/// written to it. A session records the result when it takes ownership of a processor's counters, or lacks the memory
+/// for this.
+///
+/// ```
+/// use pmu_core::profile::CounterAnswer;
+/// // A `SourceInterface` returns a reference to such a value.
+/// static ANSWER: CounterAnswer = CounterAnswer::new();
+/// # let _ = &ANSWER;
+/// ```
+#[derive(Debug, Default)]
+pub struct CounterAnswer(AtomicU8);
+
+impl CounterAnswer {
+    /// Creates a record without a result.
+    pub const fn new() -> Self {
+        Self(AtomicU8::new(0))
+    }
+
+    /// Notes that a processor's counters answered, or that none of them did.
+    pub(crate) fn note(&self, answered: bool) {
+        self.note_result(if answered { ANSWERED } else { NONE_ANSWERED });
+    }
+
+    /// Notes that the kernel had no memory for a processor's counters.
+    pub(crate) fn note_no_memory(&self) {
+        self.note_result(NO_MEMORY);
+    }
+
+    /// Notes a processor's result. Of the results of all processors, the best is kept.
+    #[inline(never)] // Linked once: two results are noted by it.
+    fn note_result(&self, result: u8) {
+        self.0.fetch_max(result, Ordering::Relaxed);
+    }
+
+    /// Returns whether the record makes a source unsupported. Without memory, all sources are.
+    pub(crate) fn excludes(&self, source: KProfileSource) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            NONE_ANSWERED => source != KProfileSource::TIME,
+            result => result == NO_MEMORY,
+        }
+    }
+}
+
+/// Returns the cell of the interval of a source that the boot processor declares, and its limits.
+pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
+    if interface.answer().is_some_and(|answer| answer.excludes(source)) {
+        return Err(InterfaceError::UnsupportedSource(source));
+    }
+    let declared = match interface.table().row_by_call(source) {
+        Some(row) => interface
+            .intervals()
+            .get(row)
+            .filter(|_| interface.is_declared(row))
+            .map(|cell| (cell, IntervalLimits::of(unit_of(source)))),
+        None => interface.added().interval(source, interface.unit()),
+    };
+    declared.ok_or(InterfaceError::UnsupportedSource(source))
+}
+
+/// Sets a source's interval for all names of the source. Each name has a variable, so that the interrupt does not look
+/// for the source that the name stands for.
+#[inline(never)] // Linked once: two operations set an interval, which take 150 bytes more of text by copies of this.
+pub(crate) fn store_interval<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+    cell: &AtomicU32,
+    interval: Interval,
+) {
+    let names = || interface.table().rows().iter().zip(interface.intervals());
+    let known = names().find(|(_, own)| ptr::eq(*own, cell));
+    let shared = known.and_then(|(row, _)| row.canonical()).unwrap_or(source);
+    // The variable that all names copy.
+    let row = interface.table().row_by_call(shared);
+    let canonical = row.and_then(|row| interface.intervals().get(row)).unwrap_or(cell);
+    canonical.store(interval.get(), SeqCst);
+    for (_, name) in names().filter(|(row, _)| row.canonical() == Some(shared)) {
+        // Another task may set the interval by another name. Whoever comes last copies the interval that stays.
+        loop {
+            let copied = canonical.load(SeqCst);
+            name.store(copied, SeqCst);
+            if canonical.load(SeqCst) == copied {
+                break;
+            }
+        }
+    }
+}
+
+/// Returns the information on a source: at best [`Declared`](Availability::Declared).
+pub(crate) fn declared_information<I: SourceInterface + ?Sized>(
+    interface: &I,
+    source: KProfileSource,
+) -> SourceInformation {
+    match declared_interval(interface, source) {
+        Ok((cell, limits)) => SourceInformation {
+            source,
+            availability: Availability::Declared,
+            interval: cell.load(Relaxed),
+            limits,
+        },
+        Err(_) => SourceInformation {
+            source,
+            availability: Availability::Unsupported,
+            interval: 0,
+            limits: IntervalLimits::of(unit_of(source)),
+        },
+    }
+}
+
+/// Returns the unit of a source's interval.
+fn unit_of(source: KProfileSource) -> IntervalUnit {
+    if source == KProfileSource::TIME {
+        IntervalUnit::HundredNanoseconds
+    } else {
+        IntervalUnit::Events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_result_of_all_processors_stays() {
+        let (time, other) = (KProfileSource::TIME, KProfileSource::TOTAL_CYCLES);
+        let answer = CounterAnswer::new();
+        let excluded = || [time, other].map(|source| answer.excludes(source));
+        assert_eq!(excluded(), [false, false]);
+        answer.note_no_memory();
+        assert_eq!(excluded(), [true, true]);
+        answer.note(false);
+        answer.note_no_memory();
+        assert_eq!(excluded(), [false, true]);
+        answer.note(true);
+        answer.note(false);
+        assert_eq!(excluded(), [false, false]);
     }
 }

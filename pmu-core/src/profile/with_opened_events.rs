@@ -2,16 +2,13 @@
 
 use core::sync::atomic::AtomicU32;
 
-use crate::counters::control::window::lend::CounterWindow;
-use crate::counters::error::EventsError;
-use crate::counters::error::ServiceError;
-use crate::counters::events::thread_event::ThreadEvent;
+use crate::counters::control::window::CounterWindow;
+use crate::counters::error::{EventsError, ServiceError};
+use crate::counters::events::saved::ThreadEvent;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::interrupt::claim::Serviced;
-use crate::counters::interrupt::overflow::EventOverflow;
-use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::serve;
-use crate::counters::names::counter_id::CounterSet;
+use crate::counters::interrupt::sample::{EventOverflow, Sample};
+use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::names::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::memory::CounterMemory;
@@ -19,13 +16,10 @@ use crate::counters::shared::table::EventTable;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 use crate::profile::added::AddedSources;
-use crate::profile::counter_answer::CounterAnswer;
-use crate::profile::error::InterfaceError;
-use crate::profile::overflow::Overflow;
-use crate::profile::session::Session;
-use crate::profile::session_platform::SessionPlatform;
-use crate::profile::source_index::SourceTable;
-use crate::profile::source_interface::{SourceInterface, forward_interface};
+use crate::profile::interface::InterfaceError;
+use crate::profile::session::{Overflow, Session, SessionPlatform};
+use crate::profile::source::SourceTable;
+use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
 use crate::snapshot::Snapshot;
 
 /// A profile interface, and one processor's table of [opened](crate::CounterSession::open_event) events. With this
@@ -339,5 +333,67 @@ unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpened
     #[inline]
     fn facility(&self) -> F {
         self.facility
+    }
+}
+
+/// A profile interface for a core with two logical processors and the following erratum: while one logical processor
+/// counts certain events, the other logical processor's counters count wrong.
+/// [`OnSharedCore`](crate::shared_core::OnSharedCore) describes how sources and events are scheduled on this core.
+///
+/// ```
+/// use pmu_core::shared_core::{CoreCounters, CoreThread, WithSharedCore};
+/// use pmu_core::{EventEntry, EventTable};
+/// use pmu_core::profile::WithOpenedEvents;
+/// # use pmu_core::profile::DefaultInterface;
+/// # static MACHINE: DefaultInterface = DefaultInterface::new();
+/// static CORE: CoreCounters = CoreCounters::new(); // one per core
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+///
+/// // Of the core's second logical processor. 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
+/// let second = WithSharedCore::new(&MACHINE, CoreThread::new(&CORE, true, 0xD0..=0xD3));
+/// let events = WithOpenedEvents::new(&second, &EVENTS[1]);
+/// # let _ = events;
+/// ```
+#[derive(Debug)]
+pub struct WithSharedCore<'a, I> {
+    interface: &'a I,
+    thread: CoreThread<'a>,
+}
+
+impl<I> Clone for WithSharedCore<'_, I> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<I> Copy for WithSharedCore<'_, I> {}
+
+impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
+    /// Creates the profile interface for the logical processor `thread`. The created interface has the sources of
+    /// `interface`.
+    pub const fn new(interface: &'a I, thread: CoreThread<'a>) -> Self {
+        Self { interface, thread }
+    }
+}
+
+// SAFETY: the unit and the table of events are the interface's.
+unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
+    type Facility = I::Facility;
+
+    forward_interface!(self => self.interface; Some(self.thread));
+
+    #[inline]
+    fn facility(&self) -> I::Facility {
+        self.interface.facility()
+    }
+
+    #[inline]
+    fn added(&self) -> &'static AddedSources {
+        self.interface.added()
+    }
+
+    #[inline]
+    fn opened(&self) -> &EventTable {
+        self.interface.opened()
     }
 }

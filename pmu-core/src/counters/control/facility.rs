@@ -3,27 +3,22 @@
 use crate::branches::filter::PackedFilter;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, ServiceError};
+use crate::counters::events::count::Membership;
 use crate::counters::events::event::Event;
-use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
-use crate::counters::hooks::asked::Asked;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::hooks::running::{Moment, Running, RunningEvent, Unsettled};
-use crate::counters::interrupt::claim::Serviced;
+use crate::counters::hooks::running::{Asked, Moment, Running, RunningEvent, Unsettled};
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::serve;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
+use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
-use crate::counters::shared::slot::SlotState;
-use crate::counters::shared::waiting::Waiting;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::counters::shared::memory::SlotState;
+use crate::counters::shared::period::Waiting;
+use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
-use crate::precise::error::NotPrecise;
-use crate::precise::request::PackedPrecise;
+use crate::precise::request::{NotPrecise, PackedPrecise};
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Checks that an event asks for nothing, where the session has no facility.

@@ -7,10 +7,12 @@ use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::Facility;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::{CounterId, CounterSet};
+use crate::counters::registers::counter::CounterControl;
+use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrBackend;
+use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
@@ -113,4 +115,141 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         self.open_gate(open)
     }
+
+    /// Makes the processor freeze all its counters at each performance interrupt. [`service`](crate::service()) ends
+    /// the freeze when it acknowledges the overflow. While the counters are frozen, they do not count events that the
+    /// interrupt handler itself causes. Servicing an interrupt also needs fewer register accesses.
+    ///
+    /// **Every** counter of the processor is frozen, including counters of other owners. From the interrupt until the
+    /// acknowledgement, no counter of the processor counts.
+    ///
+    /// Call this before the first event is started, and before a performance interrupt can come.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Freezes the counters in interrupts if the processor can, and returns whether it can.
+    /// fn freeze<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.freeze_on_interrupt() {
+    ///         Err(CounterError::FreezeUnsupported) => Ok(false),
+    ///         frozen => frozen.map(|()| true),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
+    ///   freeze bit reads back 0 after it was set.
+    /// - [`Access`](CounterError::Access): a register access failed. If the freeze bit was set and cannot be cleared,
+    ///   the counters freeze all the same, and [`shut_down`](Self::shut_down) clears the bit.
+    pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
+        let freezes = &self.memory.freezes;
+        // The interrupt path is told first: otherwise an interrupt would leave the counters frozen.
+        if freezes.swap(true, Relaxed) {
+            return Ok(());
+        }
+        let mut stays = false;
+        let set = self.msr.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
+            let kept = self.msr.update_retrying(freeze.read()).inspect_err(|_| {
+                stays = before & freeze.bits() == 0
+                    && self.msr.update_retrying(freeze.set_to(0)).is_err();
+            })?;
+            Ok((before, kept))
+        });
+        match set {
+            Ok((before, kept)) if kept & freeze.bits() != 0 => {
+                self.memory.froze_before.store(before & freeze.bits() != 0, Relaxed);
+                Ok(())
+            }
+            Ok(_) => {
+                freezes.store(false, Relaxed);
+                Err(CounterError::FreezeUnsupported)
+            }
+            Err(fault) => {
+                // A bit that was written and cannot be cleared freezes the counters. The shut-down clears it.
+                self.memory.froze_before.store(false, Relaxed);
+                freezes.store(stays, Relaxed);
+                Err(CounterError::Access(fault))
+            }
+        }
+    }
+
+    /// Restores the freeze bit as it was found, and leaves the register's other bits.
+    pub(crate) fn stop_freezing(&mut self) -> Result<(), MsrFault> {
+        let freeze = self.unit().global().and_then(|global| global.freeze);
+        let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
+            return Ok(());
+        };
+        let before = if self.memory.froze_before.load(Relaxed) { freeze.bits() } else { 0 };
+        self.msr.update_retrying(freeze.set_to(before))?;
+        self.memory.freezes.store(false, Relaxed);
+        Ok(())
+    }
+}
+
+/// Stops every counter of the processor that executes the call, regardless of its owner, and cancels pending
+/// interrupts.
+///
+/// The call clears the global control register, each event select, the fixed counters' control register, and the
+/// overflow status. The counters' values stay unchanged, and so do the
+/// [`UnusedRegisters`](crate::registers::UnusedRegisters). To clear the unused registers, call
+/// [`clear`](crate::registers::UnusedRegisters::clear).
+///
+/// The call needs no session, and does not end sessions. After this call, use this processor's sessions only for
+/// [`reprogram`](crate::CounterSession::reprogram), which starts the sessions' events again. A performance interrupt
+/// may still come after this call. If its handler calls [`service`](crate::service), `service` may write the global
+/// control register once more. Each counter's own control bits stay clear, so no counter counts.
+///
+/// # Context
+/// Any: task, interrupt, NMI, panic handler.
+///
+/// # Errors
+/// A failed access is retried once. The error is the first access whose retry also failed. The remaining accesses are
+/// still attempted.
+///
+/// ```
+/// # use pmu_core::CounterUnit;
+/// # use pmu_core::msr::MsrBackend;
+/// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
+///     // A register that does not answer does not keep the next kernel from starting.
+///     let _ = pmu_core::stop_all(unit, msr);
+/// }
+/// ```
+pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    let mut outcome = Ok(());
+    let mut clear = |register| {
+        outcome = outcome.and(msr.wrmsr_retrying(register, 0));
+    };
+    if let Some(global) = unit.global() {
+        clear(global.control);
+    }
+    for (_, counter) in unit.iter() {
+        if let CounterControl::Select(select) = counter.control() {
+            clear(select);
+        }
+    }
+    if !(unit.counters() & CounterSet::FIXED).is_empty() {
+        clear(unit.fixed_control());
+    }
+    if let Some(global) = unit.global() {
+        let acknowledge = |bits| msr.wrmsr_retrying(global.acknowledge, bits);
+        let own = unit.counters().bits() | global.frozen;
+        let pending = || msr.rdmsr_retrying(global.status);
+        outcome = outcome.and(pending().and_then(|status| match status {
+            0 => Ok(()),
+            // Buffers' bits too; a processor may have some that it does not let software clear.
+            _ => acknowledge(status).or_else(|_| acknowledge(status & own)),
+        }));
+        // Zhaoxin's ZX-C takes an acknowledgement only while counters are enabled here: their own controls are clear.
+        let left = pending().map_or(0, |status| status & unit.counters().bits());
+        if left != 0 && outcome.is_ok() {
+            outcome = msr.wrmsr_retrying(global.control, left).and_then(|()| acknowledge(left));
+            outcome = msr.wrmsr_retrying(global.control, 0).and(outcome);
+        }
+    }
+    outcome
 }

@@ -14,19 +14,15 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, opens_events, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
-use crate::counters::registers::counter::Counter;
+use crate::counters::names::{CounterId, CounterSet, EventId};
+use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::hybrid::HybridDelta;
-use crate::counters::registers::select::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::CounterMemory;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
+use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -8,13 +8,11 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, divided_by, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Moment;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
+use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::memory::CounterMemory;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
+use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {

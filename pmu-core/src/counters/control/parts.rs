@@ -2,24 +2,21 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::control::assignment::detach::Detached;
+use crate::counters::control::assignment::Detached;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::event::Event;
-use crate::counters::events::thread_event::ThreadEvent;
-use crate::counters::hooks::asked::Asked;
+use crate::counters::events::saved::ThreadEvent;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
-use crate::counters::names::group_id::GroupId;
+use crate::counters::hooks::running::Asked;
+use crate::counters::names::{CounterId, CounterSet, EventId, GroupId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

@@ -8,13 +8,12 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::names::counter_id::CounterSet;
+use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::counters::shared::waiting::Waiting;
-use crate::msr::access::MsrAccess;
-use crate::msr::backend::MsrBackend;
+use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::period::Waiting;
+use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {

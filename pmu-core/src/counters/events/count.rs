@@ -1,4 +1,6 @@
-//! Counts of events.
+//! The count of an event, its period, and its place in a group.
+
+use crate::counters::names::GenericEvent;
 
 /// Count of an event, with two times: how long the event was started, and how long the event was on a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,5 +29,120 @@ impl EventCount {
     pub fn scaled(&self) -> Option<u64> {
         let scaled = u128::from(self.value) * u128::from(self.enabled);
         scaled.checked_div(self.running.into())?.try_into().ok()
+    }
+}
+
+/// The period of an event while the event is in no table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Period {
+    /// Events between two reports, from the next report on; 0: no reports.
+    pub(crate) every: u64,
+    /// Period that the next report stands for.
+    pub(crate) current: u64,
+    /// Events of that period beyond those that the counter is loaded with.
+    pub(crate) left: u64,
+    /// Events that the counter is to be loaded with; 0: a period begins.
+    pub(crate) resume: u64,
+}
+
+impl Period {
+    /// Shortest period, unless a table has another minimum.
+    pub(crate) const DEFAULT_MIN: u64 = 0x1000;
+
+    /// Longest period.
+    pub(crate) const MAX: u64 = i64::MAX as u64;
+
+    /// Bit of `every`, above any period: the event does not report until it is started again. No counter ever gets to
+    /// the end of such a period.
+    pub(crate) const SILENT: u64 = 1 << 63;
+
+    /// Creates a period that has not begun.
+    pub(crate) const fn new(every: u64) -> Self {
+        Self { every, current: 0, left: 0, resume: 0 }
+    }
+
+    /// Returns the period of an event that reports again, if it had stopped reporting: a whole one.
+    pub(crate) const fn reporting(self) -> Self {
+        if self.every & Self::SILENT == 0 { self } else { Self::new(self.every & !Self::SILENT) }
+    }
+}
+
+/// An event's group, present encoding, name and flags, in 8 bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Membership {
+    /// 0: the event is ungrouped.
+    pub(crate) group: u32,
+    /// Number of events of the group.
+    pub(crate) members: u8,
+    /// Present encoding.
+    pub(crate) encoding: u8,
+    /// Bit of the generic event's name; 0xFF: it has none.
+    pub(crate) name: u8,
+    /// Those below.
+    pub(crate) flags: u8,
+    /// Members of the group whose overflow reloads the event's counter, one bit each of six.
+    pub(crate) reload: u8,
+}
+
+impl Membership {
+    /// User mode may read the event's counter.
+    pub(crate) const USER_RDPMC: u8 = 1 << 0;
+
+    /// The event is not counted with its group.
+    pub(crate) const DISABLED: u8 = 1 << 1;
+
+    /// No other event is counted while this one is, except those of its group.
+    pub(crate) const EXCLUSIVE: u8 = 1 << 2;
+
+    /// The event has an [extra register](crate::Event::with_extra).
+    pub(crate) const EXTRA: u8 = 1 << 3;
+
+    /// The event counts in guests only, by the value of the global control register with which guests run.
+    pub(crate) const IN_GUESTS: u8 = 1 << 4;
+
+    /// The event is the first of its group.
+    pub(crate) const FIRST: u8 = 1 << 5;
+
+    /// The event's overflow reloads counters of its group.
+    pub(crate) const RELOADS: u8 = 1 << 7;
+
+    /// The list of a processor's events does not contain the event.
+    pub(crate) const UNLISTED: u8 = 1 << 6;
+
+    /// Creates the word of an ungrouped event in its first encoding.
+    pub(crate) const fn ungrouped(name: Option<GenericEvent>, flags: u8) -> Self {
+        let name = match name {
+            Some(name) => name as u8,
+            None => u8::MAX,
+        };
+        Self { group: 0, members: 0, encoding: 0, name, flags, reload: 0 }
+    }
+
+    pub(crate) fn name(self) -> Option<GenericEvent> {
+        GenericEvent::of_bit(self.name)
+    }
+
+    /// Returns whether any of these flags is set.
+    pub(crate) const fn has(self, flags: u8) -> bool {
+        self.flags & flags != 0
+    }
+
+    /// Sets or clears flags.
+    pub(crate) const fn with(self, flags: u8, set: bool) -> Self {
+        let flags = if set { self.flags | flags } else { self.flags & !flags };
+        Self { flags, ..self }
+    }
+
+    pub(crate) const fn pack(self) -> u64 {
+        let Self { group, members, encoding, name, flags, reload } = self;
+        let [a, b, c, d] = group.to_le_bytes();
+        u64::from_le_bytes([a, b, c, d, members, encoding & 3 | reload << 2, name, flags])
+    }
+
+    pub(crate) const fn unpack(bits: u64) -> Self {
+        let [.., members, encoding, name, flags] = bits.to_le_bytes();
+        let (encoding, reload) = (encoding & 3, encoding >> 2);
+        Self { group: bits as u32, members, encoding, name, flags, reload }
     }
 }

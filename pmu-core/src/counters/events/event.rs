@@ -1,11 +1,10 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
 use crate::branches::filter::PackedFilter;
-use crate::counters::events::extra::Extra;
-use crate::counters::events::membership::Membership;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::generic_event::GenericEvent;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::events::count::Membership;
+use crate::counters::events::resolve::Extra;
+use crate::counters::names::{CounterSet, GenericEvent};
+use crate::counters::registers::counter::EventSelect;
 use crate::msr::address::MsrAddress;
 use crate::precise::request::PackedPrecise;
 

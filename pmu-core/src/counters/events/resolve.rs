@@ -1,11 +1,12 @@
 //! An event on a processor: its select, and the counters that can count it.
 
 use crate::counters::error::CounterError;
+use crate::counters::events::count::Membership;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
-use crate::counters::events::membership::Membership;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::names::CounterSet;
+use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
+use crate::msr::address::{MsrAddress, OptionalAddress};
 
 impl CounterUnit {
     /// Returns the counters of this processor that can count an event, among those that the event
@@ -94,5 +95,77 @@ impl CounterUnit {
         // A fixed counter counts its event without the extra register.
         let capable = if event.extra.is_none() { capable } else { capable & CounterSet::GENERAL };
         Ok((EventSelect::from_bits(bits), capable & event.counters))
+    }
+}
+
+impl Event {
+    /// Replaces what the event counts: the counter gets the event number, unit mask and qualifiers of `select`. Period,
+    /// tag, privilege levels, counters and scheduling of the event stay. The event loses its
+    /// [extra register](Self::with_extra). The call ignores the mode bits of `select`.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, EventSelect, GenericEvent};
+    /// // Skylake's precise records need an event that retires: cycles in which fewer than 16 instructions retire.
+    /// let cycles = Event::generic(GenericEvent::Cycles).user_only().every(100_003);
+    /// // The mode bits 16 and 17 of this select have no effect.
+    /// let precise = cycles.counted_as(EventSelect::from_bits(0x1083_00C0));
+    /// assert_eq!((precise.period(), precise.counts_kernel()), (Some(100_003), false));
+    /// assert_eq!(precise.select(), Some(EventSelect::from_bits(0x1080_00C0)));
+    /// ```
+    pub const fn counted_as(mut self, select: EventSelect) -> Self {
+        let bits = select.select_bits() & !EventSelect::MODES;
+        self.kind = EventKind::Raw(EventSelect::from_bits(bits));
+        self.extra = Extra::NONE;
+        self.flags &= !Membership::EXTRA;
+        self
+    }
+}
+
+/// Greatest number of encodings of an event: Nova Lake's off-module response has four registers.
+pub(crate) const MAX_ENCODINGS: u8 = 4;
+
+/// The extra register of an event, and its value. An event may have several encodings, each with another register and
+/// another select.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Extra {
+    /// The value of the register. Of an event with a latency, the latency: the processor's facility names the register.
+    pub(crate) value: u64,
+    /// The register of each encoding; the first ones are in use.
+    pub(crate) registers: [OptionalAddress; MAX_ENCODINGS as usize],
+    /// Bits 15:0 in which an encoding's select differs from the first one's, 16 bits for each encoding.
+    pub(crate) differences: u64,
+}
+
+impl Extra {
+    pub(crate) const NONE: Self = Self {
+        value: 0,
+        registers: [OptionalAddress::NONE; MAX_ENCODINGS as usize],
+        differences: 0,
+    };
+
+    pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
+        let mut extra = Self { value, ..Self::NONE };
+        extra.registers[0] = OptionalAddress::some(register);
+        extra
+    }
+
+    /// Adds an encoding, if there is room.
+    pub(crate) const fn or(mut self, difference: u16, register: MsrAddress) -> Self {
+        let mut encoding = 1;
+        while encoding < MAX_ENCODINGS as usize {
+            if self.registers[encoding].get().is_none() {
+                self.registers[encoding] = OptionalAddress::some(register);
+                self.differences |= (difference as u64) << (16 * encoding);
+                break;
+            }
+            encoding += 1;
+        }
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn is_none(&self) -> bool {
+        self.registers[0].get().is_none()
     }
 }

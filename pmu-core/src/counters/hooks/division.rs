@@ -3,16 +3,12 @@
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-use crate::counters::names::counter_id::CounterId;
-use crate::counters::names::event_id::EventId;
-use crate::counters::registers::counter::Counter;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::names::{CounterId, EventId};
+use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::table::EventTable;
-use crate::msr::access::MsrAccess;
 use crate::msr::address::{MsrAddress, PmcIndex};
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::{MsrErrorKind, MsrFault, MsrOperation};
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 /// Hardware that divides the occurrences of one counter's event into parts. Intel's P-cores divide issue slots so:
 /// fixed counter 3 counts them, and each byte of `MSR_PERF_METRICS` is the share of one part.

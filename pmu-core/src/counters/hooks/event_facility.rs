@@ -2,16 +2,13 @@
 
 use crate::branches::sampled::Branches;
 use crate::counters::error::CounterError;
-use crate::counters::hooks::asked::{Asked, EventControl};
 use crate::counters::hooks::division::Division;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::hooks::running::{Running, RunningEvent, Unsettled};
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
+use crate::counters::hooks::running::{Asked, EventControl, Running, RunningEvent, Unsettled};
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
-use crate::counters::shared::waiting::Waiting;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::counters::shared::period::Waiting;
+use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 use crate::precise::sample::PreciseSample;
 

@@ -1,11 +1,9 @@
 //! Hardware beside the counters that shares their interrupt.
 
-use crate::counters::hooks::recorded::Recorded;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
+use crate::counters::hooks::running::Recorded;
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::msr::backend::{MsrBackend, MsrFault};
 
 /// Hardware that shares the performance interrupt with the counters, such as branch records.
 /// [`service`](crate::service()) calls this trait's methods, while it services the interrupt, for the facility of the

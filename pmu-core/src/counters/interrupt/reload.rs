@@ -2,18 +2,22 @@
 
 use core::sync::atomic::Ordering;
 
-use crate::counters::hooks::event_source::{EventSource, opens_events};
+use crate::counters::error::CounterError;
+use crate::counters::events::user_view::UserView;
+use crate::counters::hooks::division::{Division, NotHarvested};
+use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::hooks::event_source::{EventSource, opens_events, read_counter, registers_of};
 use crate::counters::hooks::facility::Facility;
-use crate::counters::interrupt::overflow::EventOverflow;
+use crate::counters::hooks::running::Recorded;
 use crate::counters::interrupt::pass::{Pass, Running};
-use crate::counters::names::counter_id::CounterId;
-use crate::counters::names::event_id::EventId;
-use crate::counters::registers::counter::Counter;
-use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::access::MsrAccess;
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrBackend;
+use crate::counters::interrupt::sample::{EventOverflow, total_on};
+use crate::counters::names::{CounterId, CounterSet, EventId};
+use crate::counters::registers::counter::{Counter, CounterControl};
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
+use crate::counters::shared::period::Waiting;
+use crate::msr::address::{MsrAddress, RegisterBits};
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
@@ -126,4 +130,217 @@ where
             self.fall_out(Some(event));
         }
     }
+
+    /// Harvests at an overflow of a counter that is divided, or of its shares. If a task has the registers, the task
+    /// finds the wrap.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn divide(&mut self, status: u64) {
+        let facility = self.source.facility();
+        let Some(division) = facility.division() else { return };
+        let wrapped = status & division.counter.only().bits() != 0;
+        if !wrapped && status & division.bits == 0 {
+            return;
+        }
+        let Some(Running { event, .. }) = self.memory.slot(division.counter).and_then(Running::of)
+        else {
+            return;
+        };
+        if !division.divides(self.source.opened(), event) {
+            return;
+        }
+        if wrapped {
+            division.memory.note_wrap();
+        }
+        if !division.memory.begin() {
+            return;
+        }
+        let harvested = self.harvest(&division, event);
+        division.memory.end();
+        if let Err(fault) = harvested {
+            self.note::<()>(Err(fault));
+        }
+    }
+
+    /// Stops the counter, harvests, and starts the counter again. A task may be about to write other bits of the
+    /// control register, so only the counter's own bits are changed.
+    fn harvest(&mut self, division: &Division<'_>, event: EventId) -> Result<(), MsrFault> {
+        let registers = self.unit().registers(division.counter);
+        let CounterControl::Shared { register, .. } = registers.control else { return Ok(()) };
+        // SAFETY: the bits decide what a counter counts, and whether it interrupts.
+        let control = unsafe { RegisterBits::new(register.get(), registers.control.mask()) };
+        let found = self.msr.update_retrying(control.set_to(0))?;
+        let value = registers.read(self.msr).map_err(NotHarvested::Unchanged);
+        let harvested = value.and_then(|value| {
+            division.harvest(self.msr, &registers, (self.source.opened(), event), value)
+        });
+        division.memory.note_use();
+        let restarted = self.msr.update_retrying(control.set_to(found));
+        if restarted.is_err() {
+            self.fall_out(Some(event));
+        }
+        harvested.map_err(NotHarvested::fault).and(restarted.map(|_| ()))
+    }
+
+    /// Returns whether an overflow of an event's counter is [harvested](Self::divide).
+    #[inline(always)]
+    pub(crate) fn is_divided(&self, event: EventId) -> bool {
+        S::Facility::DIVIDES
+            && self
+                .source
+                .facility()
+                .division()
+                .is_some_and(|division| division.divides(self.source.opened(), event))
+    }
+
+    /// Reports the records that a facility found. The counters are stopped. A counter whose period is another one from
+    /// now on is loaded for it.
+    #[inline(always)]
+    pub(crate) fn report_records(&mut self) {
+        let (mut changed, mut sampled) = (CounterSet::NONE, CounterSet::NONE);
+        while let Some(record) = self.facility.next_record() {
+            if S::Facility::UNITS {
+                sampled = sampled | self.source.facility().units() & record.counter.only();
+            }
+            if self.report_record(record) {
+                changed = changed | record.counter.only();
+            }
+        }
+        for counter in changed.iter() {
+            self.load_recorded(counter);
+        }
+        for counter in sampled.iter() {
+            self.go_on(counter);
+        }
+    }
+
+    /// Lets a unit go on after its sample.
+    fn go_on(&mut self, counter: CounterId) {
+        let event = self.memory.slot(counter).and_then(CounterSlot::running);
+        let registers = registers_of(self.source, counter);
+        // The event may have faulted with another one of its group.
+        let access = event.map_or(UnitAccess::WriteControl(0), |_| UnitAccess::GoOn);
+        let went_on = self.source.facility().access_unit(self.msr, &registers, access);
+        if self.note(went_on).is_none() {
+            self.fall_out(event);
+        }
+    }
+
+    /// Reports a record. Returns whether its counter is to be loaded for another period.
+    fn report_record(&mut self, record: Recorded) -> bool {
+        let Recorded { counter, event, reloaded, left, hidden } = record;
+        let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return false };
+        let is_on = self.memory.slot(counter).and_then(CounterSlot::running) == Some(event);
+        if let Some(period) = left.or((!is_on).then_some(reloaded)) {
+            // The count up to here was added when the event left its counter, or is lost with the counter.
+            if !hidden && period != 0 {
+                self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+            }
+            return false;
+        }
+        let registers = registers_of(self.source, counter);
+        let one = Waiting { records: 1, reloaded };
+        entry.accumulate_records(one, &registers);
+        if let Some(period) = entry.period.over().filter(|_| !hidden) {
+            // Before the next period begins, so that it is the one that the handler sets.
+            self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+        }
+        entry.period.recorded(reloaded)
+    }
+
+    /// Loads a counter for the next part of its event's period, in place of what the processor loaded.
+    #[cold]
+    fn load_recorded(&mut self, counter: CounterId) {
+        let slot = self.memory.slot(counter);
+        let Some((slot, running)) = slot.and_then(|slot| Some((slot, Running::of(slot)?))) else {
+            return;
+        };
+        let registers = registers_of(self.source, counter);
+        let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
+        let read = read_counter(self.source, self.msr, &registers);
+        let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
+        let (_, began) = entry.accumulated();
+        entry.accumulate_precise(value, registers.mask());
+        let chunk = entry.period.next_chunk(registers.max_reload());
+        let mut preload = registers.preload(chunk);
+        if S::Facility::UNITS && registers.is_unit() {
+            // The unit has stopped. Its sample came as many events late as it has counted already.
+            let late = value.wrapping_sub(began) & registers.mask();
+            preload += late.min(chunk.saturating_sub(1));
+        }
+        entry.loaded(preload);
+        if S::Facility::UNITS && registers.is_unit() {
+            let access = UnitAccess::WriteValue(preload);
+            let _ = self.source.facility().access_unit(self.msr, &registers, access);
+            slot.store(SlotState::Running { event: running.event, period: chunk });
+        } else {
+            self.load(slot, registers.register_for(preload), preload, running, chunk);
+        }
+        let set = self.facility.set_reload(self.msr, counter, chunk);
+        if self.note(set).is_none() {
+            self.fall_out(Some(running.event));
+        }
+    }
+}
+
+/// Returns the data that lets user mode read an opened event's count by RDPMC. The call needs no session. If the event
+/// is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
+/// [`service`](crate::service()). `now` is the current time by the clock that the processor's session uses.
+///
+/// An interrupt handler calls this function after `service`. If `service` loads the event's counter, the data from
+/// before is no longer valid. A task calls [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The
+/// documentation of that method says how long the data is valid.
+///
+/// ```
+/// use pmu_core::{CounterMemory, EventId, EventSource, Platform, service};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::reading::{UserView, user_view};
+/// /// Serves a counter's interrupt, and shows user mode the event's counter as it is now.
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+///     (event, now): (EventId, u64),
+///     publish: impl FnOnce(Option<UserView>),
+/// ) {
+///     let _ = service(source, msr, platform, memory, |_| ());
+///     publish(user_view(source, msr, memory, event, now).ok());
+/// }
+/// ```
+///
+/// # Context
+/// Interrupt or NMI, after `service`. The call is wait-free. If the interrupt interrupted `service`, or a task's
+/// operation on this event, the data may be wrong. The interrupted handler or task then calls `user_view` again.
+///
+/// # Errors
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+///   [total](crate::Event::with_total).
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is [lent](crate::CounterSession::lend),
+///   or a task was removing the event from its counter.
+/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
+///   and its counter may have wrapped since `service` last handled the counter. After `service`, the call succeeds.
+pub fn user_view<S: EventSource, M: MsrBackend>(
+    source: &S,
+    msr: &M,
+    memory: &CounterMemory,
+    event: EventId,
+    now: u64,
+) -> Result<UserView, CounterError> {
+    let entry = source.opened().entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+    if !entry.wants_total() {
+        return Err(CounterError::NoTotal(event));
+    }
+    let on = memory.counter_of(event);
+    let mut count = entry.count_at(now, on.is_some());
+    let permitted = entry.permits_user_rdpmc();
+    let Some(counter) = on else {
+        return match entry.state() {
+            EventState::Counting => Err(CounterError::CounterLost(event)),
+            _ => Ok(UserView::off_counter(permitted, entry.is_enabled(), count, now)),
+        };
+    };
+    let value;
+    (count.value, value) = total_on((source, msr, memory), counter, None, entry)?;
+    let registers = registers_of(source, counter);
+    Ok(UserView::on_counter(&registers, permitted, value, count, now))
 }

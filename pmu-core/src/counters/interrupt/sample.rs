@@ -1,15 +1,40 @@
 //! One sample, as the interrupt path reports it.
 
+use core::cell::Cell;
 use core::ops::Deref;
+use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
 use crate::branches::sampled::Branches;
+use crate::counters::error::{CounterError, EventsError, no_such};
+use crate::counters::events::count::EventCount;
+use crate::counters::hooks::division::Division;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::overflow::EventOverflow;
-use crate::counters::shared::entry::EventEntry;
+use crate::counters::hooks::event_source::{EventSource, counters_of, read_counter, registers_of};
+use crate::counters::hooks::facility::Facility;
+use crate::counters::names::{CounterId, EventId};
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::{CounterMemory, IDLE, SlotState};
+use crate::counters::shared::period::since_record;
+use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::precise::sample::PreciseSample;
+
+/// One overflow of an event. The interrupt path reports overflows in this form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventOverflow {
+    /// The event that overflowed.
+    pub event: EventId,
+    /// The event's period. The overflow stands for this number of occurrences of the event.
+    pub period: u64,
+    /// The counter that overflowed.
+    pub counter: CounterId,
+    /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
+    /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
+    /// event by its tag.
+    pub tag: u64,
+}
 
 /// One sample of an event: the overflow, and what the source's [facilities](crate::EventSource::Facility) recorded with
 /// it. The value derefs to the [`EventOverflow`], so `sample.event`, `sample.tag`, `sample.period` and `sample.counter`
@@ -110,4 +135,239 @@ impl<F> Deref for Sample<'_, F> {
     fn deref(&self) -> &EventOverflow {
         &self.overflow
     }
+}
+
+/// The count of one event of a group, read at an overflow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SampleRead {
+    /// The event that was counted.
+    pub event: EventId,
+    /// The event's [tag](crate::Event::tagged).
+    pub tag: u64,
+    /// The event's count.
+    pub count: Result<EventCount, CounterError>,
+}
+
+/// A wrap is served before the counter has counted this many events more.
+const SERVED_WITHIN: u64 = 1 << 31;
+
+/// Reads the count of each event in an event's group, for sample records such as those of `PERF_SAMPLE_READ`. The
+/// counts come in the group's order. If the event is in no group, only the event itself is read. The call needs no
+/// session, and costs one RDPMC for each event that is on a counter.
+///
+/// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
+/// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is
+/// the current time by the clock that the processor's session uses.
+///
+/// Each count ends at one of these moments:
+/// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters at the interrupt, all counts
+///   end at the overflow.
+/// - If `service` stops the counters, all counts end when `service` stops the counters.
+/// - Otherwise, each count ends at its own RDPMC. This is the case on AMD before PerfMonV2, on Intel's architectural
+///   version 1, and in a call after `service`.
+///
+/// ```
+/// use pmu_core::{CounterMemory, EventSource, Platform, Sample, service};
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::reading::sample_read;
+/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
+///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+///     clock: impl Fn() -> u64,
+///     mut record: impl FnMut(u64, Option<u64>),
+/// ) {
+///     let sample = |sample: Sample<'_, S::Facility>| {
+///         let counts = sample_read(source, msr, memory, sample.event, clock());
+///         for read in counts.into_iter().flatten() {
+///             record(read.tag, read.count.ok().map(|count| count.value));
+///         }
+///     };
+///     let _ = service(source, msr, platform, memory, sample);
+/// }
+/// ```
+///
+/// # Context
+/// In the closure given to [`service`](crate::service()), or after `service` in the same interrupt. The call is
+/// wait-free. The call's time is limited by the number of counters and the capacity of the event table. For each
+/// [precise](crate::Event::precise) event it also walks the records that wait in the buffer, at most all of it. If
+/// `sample_read` is called in an interrupt that interrupted `service`, such as an NMI, the counts may be inconsistent.
+///
+/// If the interrupt interrupted a task's operation on these events, the enabled and running times may end at the task's
+/// previous operation.
+///
+/// # Errors
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
+///
+/// In place of its count, an event may have one of these errors:
+/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+///   [total](crate::Event::with_total).
+/// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was removing the event from its
+///   counter.
+/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
+///   may have wrapped since `service` last handled the counter. After `service`, the count can be read.
+pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
+    source: &'a S,
+    msr: &'a M,
+    memory: &'a CounterMemory,
+    event: EventId,
+    now: u64,
+) -> Result<impl Iterator<Item = SampleRead> + use<'a, S, M>, EventsError> {
+    let table = source.opened();
+    let no_event = EventsError::of_group(CounterError::NoSuchEvent(event));
+    let group = table.entry(event).ok_or(no_event)?.group();
+    let its = move |of: EventId, entry: &EventEntry| match group {
+        Some(_) => entry.group() == group,
+        None => of == event,
+    };
+    if let Some(id) = group {
+        let members = table.opened().filter(|(of, entry)| its(*of, entry));
+        let declared = table.entry(event).map_or(0, EventEntry::members);
+        if members.count() != usize::from(declared) {
+            return Err(no_such(id));
+        }
+    }
+    let overflowed = counter_of(source, memory, event);
+    // All parts are of one moment.
+    let divided = Cell::new(None);
+    let read = move |(event, entry): (EventId, &EventEntry)| SampleRead {
+        event,
+        tag: entry.tag(),
+        count: read((source, msr, memory), overflowed, (event, entry), now, &divided),
+    };
+    Ok(table.opened().filter(move |(of, entry)| its(*of, entry)).map(read))
+}
+
+/// Returns the counter that runs for an event.
+fn counter_of<S: EventSource>(
+    source: &S,
+    memory: &CounterMemory,
+    event: EventId,
+) -> Option<CounterId> {
+    let runs = |counter: &CounterId| match memory.slot(*counter).map(|slot| slot.load()) {
+        Some(SlotState::Running { event: of, .. }) => of == event,
+        _ => false,
+    };
+    memory.verified(counters_of(source)).iter().find(runs)
+}
+
+/// Reads the count of one event.
+fn read<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    overflowed: Option<CounterId>,
+    (event, entry): (EventId, &EventEntry),
+    now: u64,
+    divided: &Cell<Option<(u64, u64)>>,
+) -> Result<EventCount, CounterError> {
+    if !entry.wants_total() {
+        return Err(CounterError::NoTotal(event));
+    }
+    if S::Facility::DIVIDES && entry.is_part() {
+        return read_part((source, msr, memory), entry, now, divided);
+    }
+    let on = counter_of(source, memory, event);
+    let count = entry.count_at(now, on.is_some());
+    let Some(counter) = on else {
+        let moves = entry.state() == EventState::Counting;
+        return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
+    };
+    if S::Facility::DIVIDES && divides(source, event) {
+        let (occurrences, _) = divided_now((source, msr), counter, divided)?;
+        return Ok(EventCount { value: count.value.wrapping_add(occurrences), ..count });
+    }
+    let (value, _) = total_on((source, msr, memory), counter, overflowed, entry)?;
+    Ok(EventCount { value, ..count })
+}
+
+/// Reads the count of a part of an event.
+fn read_part<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    part: &EventEntry,
+    now: u64,
+    read: &Cell<Option<(u64, u64)>>,
+) -> Result<EventCount, CounterError> {
+    let of_group =
+        |(_, entry): &(EventId, &EventEntry)| part.is_grouped() && entry.group() == part.group();
+    let divided = source.opened().opened().filter(of_group).find(|(of, _)| divides(source, *of));
+    let Some((divided, of)) = divided else { return Ok(part.count()) };
+    let on = counter_of(source, memory, divided);
+    let count = EventCount { value: part.count().value, ..of.count_at(now, on.is_some()) };
+    match (on, Division::part_of(part.select())) {
+        (Some(counter), Some(number)) => {
+            let (occurrences, shares) = divided_now((source, msr), counter, read)?;
+            let share = Division::share(number, occurrences, shares);
+            Ok(EventCount { value: count.value.wrapping_add(share), ..count })
+        }
+        _ => Ok(count),
+    }
+}
+
+/// Returns whether an event has parts.
+fn divides<S: EventSource>(source: &S, event: EventId) -> bool {
+    let facility = source.facility();
+    facility.division().is_some_and(|division| division.divides(source.opened(), event))
+}
+
+/// Reads what a counter and its shares hold now, which is not yet in the counts of the event and of its parts.
+fn divided_now<S: EventSource, M: MsrBackend>(
+    (source, msr): (&S, &M),
+    counter: CounterId,
+    read: &Cell<Option<(u64, u64)>>,
+) -> Result<(u64, u64), CounterError> {
+    if let Some(found) = read.get() {
+        return Ok(found);
+    }
+    let facility = source.facility();
+    let readable = facility.division().filter(|division| division.memory.is_readable());
+    let division = readable.ok_or(CounterError::NotAvailable(counter.only()))?;
+    let occurrences = source.unit().registers(counter).read(msr).map_err(CounterError::Access)?;
+    let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Access)?;
+    read.set(Some((occurrences, shares)));
+    Ok((occurrences, shares))
+}
+
+/// Reads the total of an event on this counter, and the counter's value then. `overflowed`: the counter of the event
+/// whose overflow is being reported.
+pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
+    (source, msr, memory): (&S, &M, &CounterMemory),
+    counter: CounterId,
+    overflowed: Option<CounterId>,
+    entry: &EventEntry,
+) -> Result<(u64, u64), CounterError> {
+    let registers = registers_of(source, counter);
+    let value = read_counter(source, msr, &registers).map_err(CounterError::Access)?;
+    let (mut total, mut counted_to) = entry.accumulated();
+    if S::Facility::RECORDS && entry.is_precise() {
+        let waiting = source.facility().waiting(msr, counter).map_err(CounterError::Access)?;
+        (total, counted_to) = waiting.added_to((total, counted_to), &registers);
+    }
+    let mut since = value.wrapping_sub(counted_to) & registers.mask();
+    if S::Facility::RECORDS && entry.is_precise() {
+        since = since_record(value, counted_to, registers.mask());
+    }
+    if entry.has_wrapped()
+        && value < SERVED_WITHIN
+        && let Some(global) = source.unit().global()
+    {
+        let status = msr.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+        let (is_set, is_frozen) =
+            (status & counter.only().bits() != 0, status & global.frozen != 0);
+        // The pass serves the counters in the order of their bits. It acknowledges them first, unless they are frozen.
+        let serving = memory.service.load(Relaxed) != IDLE;
+        let is_served = overflowed.is_some_and(|overflowed| counter.bit() < overflowed.bit());
+        let is_in_total = match (is_set, is_frozen) {
+            (true, false) => Some(false),
+            (true, true) => Some(serving && is_served),
+            (false, true) => Some(true),
+            // Acknowledged for this wrap, or for one that is in the total already.
+            (false, false) => (!serving || is_served).then_some(true),
+        };
+        match is_in_total {
+            Some(true) => {}
+            Some(false) => since = since.wrapping_add(registers.mask()).wrapping_add(1),
+            None => return Err(CounterError::NotAvailable(counter.only())),
+        }
+    }
+    Ok((total.wrapping_add(since), value))
 }

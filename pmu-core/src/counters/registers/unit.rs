@@ -1,17 +1,13 @@
 //! A processor's counters as data: the counters' registers, and the events that the counters can count.
 
-use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_FIXED};
-use crate::counters::names::generic_event::GenericEvent;
-use crate::counters::registers::banks::{CounterBank, FixedCounters, FullWidth};
-use crate::counters::registers::counter::{Counter, CounterControl};
-use crate::counters::registers::global::GlobalRegisters;
-use crate::counters::registers::precise::PreciseSampling;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::names::{CounterId, CounterSet, GenericEvent, MAX_FIXED, MAX_GENERAL};
+use crate::counters::registers::counter::{
+    Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,
+};
+use crate::counters::registers::unused::PreciseSampling;
 use crate::detection::NoInterface;
-use crate::msr::access::MsrAccess;
-use crate::msr::address::{MsrAddress, PmcIndex};
-use crate::msr::backend::MsrBackend;
-use crate::msr::update::MsrUpdate;
+use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex, RegisterBits};
+use crate::msr::backend::{MsrAccess, MsrBackend};
 
 impl EventSelect {
     /// Returns the select that denies user mode's RDPMC of the counter, if the processor can.
@@ -490,6 +486,25 @@ impl CounterUnit {
         let fixed = if alike { CounterSet::FIXED } else { CounterSet::NONE };
         self.counters & other.counters & (general | fixed)
     }
+
+    /// Returns the number of slots that these counters need: one for each slot up to the last.
+    pub(crate) fn slots_needed(&self, counters: CounterSet) -> usize {
+        counters.last().map_or(0, |last| {
+            let first = if last.is_fixed() { self.first_fixed_slot() } else { 0 };
+            first + usize::from(last.number()) + 1
+        })
+    }
+
+    /// Returns the counters for which this number of slots is enough.
+    pub(crate) fn addressable_with(&self, slots: usize) -> CounterSet {
+        let first = |count: usize, most: usize| (1u64 << count.min(most)) - 1;
+        let fixed = first(slots.saturating_sub(self.first_fixed_slot()), MAX_FIXED) as u8;
+        CounterSet::from_bits(first(slots, MAX_GENERAL)) | CounterSet::fixed(fixed)
+    }
+
+    pub(crate) fn first_fixed_slot(&self) -> usize {
+        (u32::BITS - (self.counters().bits() as u32).leading_zeros()) as usize
+    }
 }
 
 /// Select bit that excludes the events of aborted transactions: only `IA32_PERFEVTSEL2` has it (SDM vol. 3B,
@@ -501,4 +516,36 @@ const fn mask_of(width: u8) -> u64 {
         Some(unused @ 0..64) => u64::MAX >> unused,
         _ => 0,
     }
+}
+
+/// The registers that control all counters of a processor together.
+///
+/// A session owns the bits of its own counters in these registers. While the session lives, other owners must not write
+/// the control register: they set their bits by
+/// [`CounterSession::set_others_control`](crate::CounterSession::set_others_control). In the status register, each
+/// owner acknowledges its own bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct GlobalRegisters {
+    /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
+    /// enable bits in its own control register are set.
+    pub control: MsrAddress,
+    /// The overflow status register, with one bit per counter. The bit is set if the counter has overflowed.
+    pub status: MsrAddress,
+    /// The acknowledgement register: writing 1 to a bit clears the same bit of the [status](Self::status) register.
+    pub acknowledge: MsrAddress,
+    /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
+    /// interrupt. Events that the interrupt handler itself causes are then not counted.
+    pub stop_while_serviced: bool,
+    /// If set, VM entry and VM exit can load the control register, as with Intel's VMX. The hypervisor then has to load
+    /// the values that [`guest_control`](crate::lending::guest_control) returns. These values confine events to guests,
+    /// or to the host.
+    pub loaded_for_guests: bool,
+    /// Mask of the bit that the processor sets in the overflow status when it freezes the counters. Acknowledging this
+    /// bit lets the counters run again. This field is 0 if the processor has no such bit. Such a processor freezes its
+    /// counters by clearing the control register.
+    pub frozen: u64,
+    /// The register bit that enables freezing, if the processor has such a bit. While this bit is set, the processor
+    /// stops all its counters when it raises the performance interrupt.
+    pub freeze: Option<RegisterBits>,
 }

@@ -4,8 +4,8 @@ use core::ops::RangeInclusive;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
-use crate::counters::names::counter_id::{CounterSet, MAX_GENERAL};
-use crate::counters::registers::select::EventSelect;
+use crate::counters::names::{CounterSet, MAX_GENERAL};
+use crate::counters::registers::counter::EventSelect;
 
 /// Memory that the two logical processors of a core share. These 8 bytes record which general counters are in use.
 ///

@@ -4,19 +4,15 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, fence};
 
 use crate::branches::filter::PackedFilter;
-use crate::counters::events::count::EventCount;
+use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::events::event::{Event, GuestMode};
-use crate::counters::events::membership::Membership;
 use crate::counters::events::saved::SavedEvent;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::registers::counter::Counter;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::names::CounterSet;
+use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::extra::SharedExtra;
-use crate::counters::shared::period::SharedPeriod;
-use crate::counters::shared::waiting::{Waiting, since_record};
-use crate::msr::address::MsrAddress;
-use crate::msr::optional::OptionalAddress;
+use crate::counters::shared::extra_registers::SharedExtra;
+use crate::counters::shared::period::{SharedPeriod, Waiting, since_record};
+use crate::msr::address::{MsrAddress, OptionalAddress};
 use crate::precise::request::PackedPrecise;
 
 /// State of an opened event.

@@ -5,11 +5,9 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::counters::error::CounterError;
-use crate::msr::access::MsrAccess;
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
-use crate::msr::optional::{OptionalAddress, SharedAddress};
+use crate::counters::events::resolve::{Extra, MAX_ENCODINGS};
+use crate::msr::address::{MsrAddress, OptionalAddress, SharedAddress};
+use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that one processor's events use.
 pub(crate) const MAX_REGISTERS: usize = 8;
@@ -123,6 +121,38 @@ impl ExtraRegisters {
         for of in &self.registers {
             of.address.store(OptionalAddress::NONE);
             of.known.store(false, Relaxed);
+        }
+    }
+}
+
+/// An event's [`Extra`] in a table.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct SharedExtra {
+    pub(crate) value: AtomicU64,
+    pub(crate) registers: [SharedAddress; MAX_ENCODINGS as usize],
+    pub(crate) differences: AtomicU64,
+}
+
+impl SharedExtra {
+    pub(crate) const fn new() -> Self {
+        let registers = [const { SharedAddress::new() }; MAX_ENCODINGS as usize];
+        Self { value: AtomicU64::new(0), registers, differences: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn store(&self, extra: &Extra) {
+        self.value.store(extra.value, Relaxed);
+        for (shared, register) in self.registers.iter().zip(extra.registers) {
+            shared.store(register);
+        }
+        self.differences.store(extra.differences, Relaxed);
+    }
+
+    pub(crate) fn load(&self) -> Extra {
+        Extra {
+            value: self.value.load(Relaxed),
+            registers: self.registers.each_ref().map(SharedAddress::load),
+            differences: self.differences.load(Relaxed),
         }
     }
 }

@@ -3,9 +3,7 @@
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::table::EventTable;
 
 /// Memory for the counters of one processor: 8 bytes per counter, plus 32 bytes.
@@ -307,6 +305,94 @@ impl CounterMemory {
     }
 }
 
+/// State of one counter, in 8 bytes that a session and [`service`](crate::service) share.
+///
+/// The driver changes a slot by a single store, so an interrupt never sees a half-changed state.
+#[derive(Debug, Default)]
+pub struct CounterSlot(AtomicU64);
+
+/// The state of a slot, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotState {
+    /// Not in use.
+    Free,
+    /// Counts this event, and overflows `period` events after the counter was loaded.
+    Running { event: EventId, period: u64 },
+    /// Not in use, and stopped by the global control register. The counter's control register still holds this event,
+    /// enabled.
+    Parked { event: EventId },
+    /// The counter could not be stopped or re-armed. It is presumed to run until the shutdown, for no event.
+    Faulted,
+}
+
+impl CounterSlot {
+    /// The event's identity is in the 12 bits below the flags.
+    const PARKED: u64 = 1 << 13;
+
+    const FAULTED: u64 = 1 << 14;
+
+    const RUNNING: u64 = 1 << 15;
+
+    /// The period is in the 48 bits above the flags.
+    const FIRST_OF_PERIOD: u32 = 16;
+
+    /// Creates a slot whose counter is not in use.
+    pub const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    #[inline]
+    pub(crate) fn load(&self) -> SlotState {
+        Self::decode(self.0.load(Ordering::Acquire))
+    }
+
+    /// Returns the event for which the counter runs.
+    pub(crate) fn running(&self) -> Option<EventId> {
+        match self.load() {
+            SlotState::Running { event, .. } => Some(event),
+            SlotState::Free | SlotState::Parked { .. } | SlotState::Faulted => None,
+        }
+    }
+
+    /// Stores a state, and returns the previous state, whose period an interrupt may have changed since the last load.
+    #[inline]
+    pub(crate) fn replace(&self, state: SlotState) -> SlotState {
+        Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
+    }
+
+    #[inline]
+    fn decode(bits: u64) -> SlotState {
+        let event = EventId::of_bits(bits as u16);
+        if bits & Self::RUNNING != 0 {
+            SlotState::Running { event, period: bits >> Self::FIRST_OF_PERIOD }
+        } else if bits & Self::FAULTED != 0 {
+            SlotState::Faulted
+        } else if bits & Self::PARKED != 0 {
+            SlotState::Parked { event }
+        } else {
+            SlotState::Free
+        }
+    }
+
+    #[inline]
+    pub(crate) fn store(&self, state: SlotState) {
+        self.0.store(Self::encode(state), Ordering::Release);
+    }
+
+    #[inline]
+    fn encode(state: SlotState) -> u64 {
+        let id = |event: EventId| u64::from(event.bits());
+        match state {
+            SlotState::Free => 0,
+            SlotState::Running { event, period } => {
+                Self::RUNNING | id(event) | period << Self::FIRST_OF_PERIOD
+            }
+            SlotState::Faulted => Self::FAULTED,
+            SlotState::Parked { event } => Self::PARKED | id(event),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,5 +412,22 @@ mod tests {
         assert!(!memory.take());
         memory.give_back();
         assert!(memory.take());
+    }
+
+    #[test]
+    fn a_slot_gives_back_what_was_stored() {
+        let slot = CounterSlot::new();
+        assert_eq!(slot.load(), SlotState::Free);
+        let last = EventId::of_bits(u16::MAX);
+        for state in [
+            SlotState::Running { event: EventId::of_bits(0), period: 0 },
+            SlotState::Running { event: last, period: (1 << 48) - 1 },
+            SlotState::Faulted,
+            SlotState::Parked { event: last },
+            SlotState::Free,
+        ] {
+            slot.store(state);
+            assert_eq!(slot.load(), state);
+        }
     }
 }

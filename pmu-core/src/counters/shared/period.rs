@@ -4,7 +4,11 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::counters::events::period::Period;
+use crate::counters::error::CounterError;
+use crate::counters::events::count::Period;
+use crate::counters::events::saved::SavedEvent;
+use crate::counters::registers::counter::Counter;
+use crate::counters::shared::table::EventTable;
 
 /// A [`Period`] in a table. While the event is on a counter, the period belongs to the interrupt path.
 #[derive(Debug)]
@@ -160,6 +164,58 @@ impl SharedPeriod {
         let left = self.left.swap(0, Relaxed);
         self.resume.store(left, Relaxed);
         left == 0 && self.current.load(Relaxed) != 0
+    }
+}
+
+impl SavedEvent {
+    /// Sets the period of an event that interrupts. When the event is next on a counter, a whole period of this length
+    /// begins. The remainder of the old period is discarded. `table` gives the
+    /// [shortest accepted period](EventTable::set_min_period). Pass [`EventTable::none`] for the default.
+    ///
+    /// # Errors
+    /// [`Period`](CounterError::Period): the period is below the shortest accepted period, the period does not fit in
+    /// 63 bits, or the event does not interrupt.
+    pub fn set_period(&mut self, table: &EventTable, period: u64) -> Result<(), CounterError> {
+        table.check_period(period)?;
+        if self.period.every == 0 {
+            return Err(CounterError::Period(period));
+        }
+        self.period = Period::new(period);
+        Ok(())
+    }
+}
+
+/// Records of a counter's event that wait in a facility's memory: the overflows are not reported yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Number of records.
+    pub records: u32,
+    /// Number of events for which the processor loaded the counter after each of them.
+    pub reloaded: u64,
+}
+
+/// Returns the number of events since a precise event's counter had the value `counted_to`. If it is behind that value
+/// now, the processor has loaded it with a record that was lost: only the events before that record are known.
+pub(crate) const fn since_record(value: u64, counted_to: u64, mask: u64) -> u64 {
+    let since = value.wrapping_sub(counted_to) & mask;
+    if since > mask / 2 { counted_to.wrapping_neg() & mask } else { since }
+}
+
+impl Waiting {
+    /// No record waits.
+    pub const NONE: Self = Self { records: 0, reloaded: 0 };
+
+    /// Adds what was counted up to the last record to a total. A total comes with the counter's value up to which it
+    /// was added.
+    pub(crate) fn added_to(
+        self,
+        (total, counted_to): (u64, u64),
+        registers: &Counter,
+    ) -> (u64, u64) {
+        let Some(more) = self.records.checked_sub(1) else { return (total, counted_to) };
+        let first = registers.mask().wrapping_sub(counted_to).wrapping_add(1);
+        let others = u64::from(more).wrapping_mul(self.reloaded);
+        (total.wrapping_add(first).wrapping_add(others), registers.preload(self.reloaded))
     }
 }
 

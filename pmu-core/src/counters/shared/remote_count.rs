@@ -1,14 +1,12 @@
 //! The count of an event on another processor, from memory alone.
 
-use core::sync::atomic::Ordering;
-use core::sync::atomic::fence;
+use core::sync::atomic::{Ordering, fence};
 
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
-use crate::counters::names::event_id::EventId;
+use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::CounterMemory;
-use crate::counters::shared::slot::SlotState;
+use crate::counters::shared::memory::{CounterMemory, SlotState};
 use crate::counters::shared::table::EventTable;
 
 /// Count of an event on another processor. The variants tell how recent the count is.

@@ -2,15 +2,15 @@
 
 use core::mem;
 
-use crate::counters::control::assignment::plan::{PlacementError, Plan};
+use crate::branches::filter::PackedFilter;
+use crate::counters::control::assignment::plan::{NoRoom, Placement, PlacementError, Plan};
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::events::count::Membership;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::counter_id::{CounterId, CounterSet};
-use crate::counters::names::event_id::EventId;
+use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::CounterMemory;
-use crate::counters::shared::slot::CounterSlot;
+use crate::counters::shared::memory::{CounterMemory, CounterSlot};
 use crate::counters::shared::table::EventTable;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -157,5 +157,141 @@ impl Planner<'_> {
             Some(counter) if !self.moves => counter.only(),
             _ => self.table.capable(event) & self.counters,
         }
+    }
+
+    /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign).
+    // Inlined into its few callers, for the sake of the stack.
+    #[inline(always)]
+    pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
+        while let Err(no_room) = self.try_place(event) {
+            let first = self.first_to_go(great).ok_or(no_room)?;
+            self.table.with_group(first).for_each(|event| self.plan.remove(event));
+        }
+        // Put back the events whose eviction was unnecessary; the first that was evicted is tried last.
+        let mut last = None;
+        while let Some(gone) = self.last_gone(last) {
+            let _ = self.try_place(gone);
+            last = Some(self.rank(gone));
+        }
+        Ok(())
+    }
+
+    /// Adds an event and its group to the plan. Running events move only if there is no room otherwise. After an error
+    /// the plan is as it was.
+    #[inline(never)]
+    pub(crate) fn try_place(&mut self, event: EventId) -> Result<(), NoRoom> {
+        self.check_alone(event)?;
+        self.before = self.plan;
+        self.moves = false;
+        loop {
+            let outcome = self.try_place_all(event);
+            if outcome.is_ok() {
+                return outcome;
+            }
+            self.plan = self.before;
+            if self.moves {
+                return outcome;
+            }
+            self.moves = true;
+        }
+    }
+
+    /// Checks that neither the event nor one of the plan's excludes the other.
+    #[inline(never)]
+    fn check_alone(&self, event: EventId) -> Result<(), NoRoom> {
+        let of = self.membership(event);
+        for other in self.plan.events() {
+            let with = self.membership(other);
+            let excludes = (of.flags | with.flags) & Membership::EXCLUSIVE != 0;
+            if excludes && other != event && (of.group == 0 || of.group != with.group) {
+                return Err(NoRoom { event, register: 0 });
+            }
+        }
+        Ok(())
+    }
+
+    fn membership(&self, event: EventId) -> Membership {
+        self.table.entry(event).map_or(Membership::unpack(0), EventEntry::membership)
+    }
+
+    fn try_place_all(&mut self, event: EventId) -> Result<(), NoRoom> {
+        for event in self.table.with_group(event) {
+            if !self.try_place_one(event) {
+                return Err(NoRoom { event, register: 0 });
+            }
+            if !self.shares_branches(event) {
+                return Err(NoRoom { event, register: NoRoom::BRANCHES });
+            }
+            let extra = self.table.entry(event).and_then(|entry| entry.extra_register(0));
+            if let Some(register) = extra
+                && !self.choose_encodings()
+            {
+                return Err(NoRoom { event, register: register.get() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether an event and the others of the plan record branches by the same filter, if at all.
+    fn shares_branches(&self, event: EventId) -> bool {
+        let filter_of =
+            |event| self.table.entry(event).map_or(PackedFilter::NONE, EventEntry::branches);
+        let filter = filter_of(event);
+        let agrees = |other: PackedFilter| other.is_none() || other == filter;
+        filter.is_none() || self.plan.events().map(filter_of).all(agrees)
+    }
+
+    /// Adds an event to the plan. Other events keep their counters, unless `moves`. Returns `false` if there is no
+    /// counter.
+    #[inline(never)]
+    fn try_place_one(&mut self, event: EventId) -> bool {
+        // The event may have been removed to make room for another.
+        let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
+        let Some(counter) = present.or_else(|| self.make_room(event)) else { return false };
+        let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
+        self.plan.set(counter, Some(Placement { event, encoding }));
+        true
+    }
+
+    /// Frees a counter for an event, and returns it. Prefers a counter that is free, and a fixed to a general one,
+    /// because fewer events can use it. Otherwise finds the shortest chain of events: each moves to the next one's
+    /// counter, and the last to a free counter.
+    ///
+    /// This is an augmenting path of the bipartite matching of events and counters, searched breadth first: if any
+    /// assignment of all these events exists, there is such a path.
+    #[inline(never)]
+    pub(crate) fn make_room(&mut self, event: EventId) -> Option<CounterId> {
+        let used = self.plan.counters();
+        let capable = self.capable(event);
+        let free = capable.without(used);
+        if let Some(counter) = (free & CounterSet::FIXED).first().or(free.first()) {
+            return Some(counter);
+        }
+        let mut taker = [None::<CounterId>; MAX_COUNTERS];
+        let (mut reached, mut frontier) = (capable, capable);
+        while !frontier.is_empty() {
+            let mut farther = CounterSet::NONE;
+            for counter in frontier.iter() {
+                let Some(placed) = self.plan.at(counter) else { continue };
+                let next = self.capable(placed.event).without(reached);
+                for alternative in next.iter() {
+                    if let Some(taker) = taker.get_mut(alternative.place()) {
+                        *taker = Some(counter);
+                    }
+                }
+                if let Some(mut free) = next.without(used).first() {
+                    while let Some(Some(from)) = taker.get(free.place()) {
+                        self.plan.set(free, self.plan.at(*from));
+                        free = *from;
+                    }
+                    self.plan.set(free, None);
+                    return Some(free);
+                }
+                reached = reached | next;
+                farther = farther | next;
+            }
+            frontier = farther;
+        }
+        None
     }
 }

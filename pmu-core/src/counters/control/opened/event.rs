@@ -5,11 +5,14 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
-use crate::counters::hooks::asked::Asked;
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::event_id::EventId;
-use crate::counters::registers::select::EventSelect;
+use crate::counters::hooks::facility::Facility;
+use crate::counters::hooks::running::Asked;
+use crate::counters::interrupt::sample::EventOverflow;
+use crate::counters::names::{CounterSet, EventId};
+use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -395,5 +398,135 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             None if entry.state() == EventState::Counting => Err(CounterError::CounterLost(event)),
             None => Ok(entry.count()),
         }
+    }
+
+    /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new
+    /// length begins at once. The event's count continues. In contrast,
+    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
+    ///
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
+    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
+    ///
+    /// There is one exception: the event waits for a counter, and at most one occurrence of its old period remains. The
+    /// old period then ends, and its overflow is reported, when the event has a counter again. Only then does the new
+    /// period begin. The same holds for a [precise](crate::Event::precise) event whose counter has overflowed and whose
+    /// record is yet to be written.
+    ///
+    /// On a processor with a global control register, the event's group is stopped during the call.
+    ///
+    /// ```
+    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Platform};
+    /// use pmu_core::msr::MsrBackend;
+    /// fn ioc_period<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     period: u64,
+    ///     now: u64,
+    ///     mut sample: impl FnMut(EventOverflow),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.apply_period(event, period, now, |overflow| sample(overflow))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// - [`Period`](CounterError::Period): the period is below the event table's
+    ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and no part
+    ///   of the event's count is lost.
+    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
+    ///   the event's count since the last interrupt of its counter is lost.
+    pub fn apply_period(
+        &mut self,
+        event: EventId,
+        period: u64,
+        now: u64,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.period.reports() {
+            return Err(CounterError::NoPeriod(event));
+        }
+        self.table().check_period(period)?;
+        let Some(counter) = self.counter_of(event) else {
+            // A stopped event has no overflow pending.
+            let keeps = self.is_started(event);
+            entry.period.begin_anew(period, keeps);
+            return Ok(());
+        };
+        let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
+        let group = match entry.is_grouped() {
+            true => group.collect(),
+            // Its records from before the facilities are settled would belong to no event.
+            false if S::Facility::RECORDS && entry.is_precise() => counter.only(),
+            false => CounterSet::NONE,
+        };
+        self.pause(group)?;
+        let applied = self.detach(counter, event).and_then(|detached| {
+            if detached.overflowed {
+                let (period, tag) = (entry.period.ended(), entry.tag());
+                overflowed(EventOverflow { event, period, counter, tag });
+            }
+            entry.period.begin_anew(period, S::Facility::RECORDS && detached.is_due);
+            self.run_for(counter, event, None, true)
+        });
+        if applied.is_err() {
+            for member in self.table().with_group(event) {
+                if let Ok(entry) = self.entry(member) {
+                    // Those that do not answer are marked as faulted; the first error is the reason.
+                    let _ = self.detach_and_stop(member, entry, now);
+                }
+            }
+        }
+        let settled = self.settle_facilities();
+        applied.and(settled).and(self.unpause(group | counter.only()))
+    }
+
+    /// Returns a [child](SavedEvent::child) of an opened event, for a thread that the running thread creates. The
+    /// opened event continues.
+    ///
+    /// ```
+    /// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// use pmu_core::msr::MsrBackend;
+    /// use pmu_core::thread::ThreadEvent;
+    /// /// Returns the events that a new thread inherits from the running thread.
+    /// fn fork<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     parent: ThreadEvent,
+    ///     tag: u64,
+    /// ) -> Result<ThreadEvent, CounterError> {
+    ///     let child = match parent {
+    ///         ThreadEvent::Opened(event) => counters.child_event(event, tag)?,
+    ///         ThreadEvent::SwitchedOut(event) => event.child(tag),
+    ///         ThreadEvent::Unused => return Ok(parent),
+    ///     };
+    ///     Ok(ThreadEvent::SwitchedOut(child))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    pub fn child_event(&self, event: EventId, tag: u64) -> Result<SavedEvent, CounterError> {
+        Ok(self.extract(self.entry(event)?).child(tag))
+    }
+
+    /// Adds a child event's count to the count of an opened event: the value, and the `enabled` and `running` times.
+    /// The call may be made while the opened event is on a counter. A [`UserView`](crate::reading::UserView) that was
+    /// made before the call does not include the child's count.
+    ///
+    /// For an event that is on no processor, use [`SavedEvent::add_count`].
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+    ///   [total](crate::Event::with_total).
+    pub fn add_count(&mut self, event: EventId, child: EventCount) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if !entry.wants_total() {
+            return Err(CounterError::NoTotal(event));
+        }
+        entry.add_count(child);
+        Ok(())
     }
 }

@@ -6,13 +6,11 @@
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::overflow::EventOverflow;
-use crate::counters::names::counter_id::CounterSet;
-use crate::counters::names::event_id::EventId;
+use crate::counters::interrupt::sample::EventOverflow;
+use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::access::MsrAccess;
-use crate::msr::backend::MsrBackend;
+use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 
 /// Saved state of one counter of a thread that is switched out.

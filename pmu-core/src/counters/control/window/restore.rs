@@ -1,17 +1,20 @@
 //! Restoring lent counters.
 
+use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::CounterSession;
-use crate::counters::control::window::error::Failures;
+use crate::counters::control::window::CounterWindow;
+use crate::counters::error::CounterError;
+use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::names::counter_id::{CounterId, CounterSet, MAX_COUNTERS};
+use crate::counters::interrupt::sample::Sample;
+use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
-use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::slot::SlotState;
-use crate::msr::backend::MsrBackend;
-use crate::msr::fault::MsrFault;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
 impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
@@ -154,3 +157,186 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
 /// The values of a session's counters, in the order of their bits.
 pub(crate) type Values = [u64; MAX_COUNTERS];
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Stops this processor's counters before a suspend. The session's memory keeps the count of each opened event, and
+    /// the remainder of its period. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers
+    /// may lose their contents. Before `resume`, call no other method of the session than
+    /// [`shut_down`](Self::shut_down).
+    ///
+    /// The call also suspends the [facilities](crate::EventSource::Facility) of the session's event source, such as a
+    /// [`BranchRecorder`](crate::branch_recording::BranchRecorder)'s records, and `resume` programs them again. A
+    /// facility that the source does not have is programmed again by its own method.
+    ///
+    /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # fn sample(_tag: u64) {}
+    /// /// Suspends one processor. No event loses a count, or begins a period anew.
+    /// fn suspend<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     clock: impl Fn() -> u64,
+    ///     sleep: impl FnOnce(),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.suspend(clock(), |overflow| sample(overflow.tag))?;
+    ///     sleep();
+    ///     counters.resume(clock(), |_overflow| ()).map(|_| ())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The errors of [`lend`](Self::lend). After an error, the counters are not suspended.
+    pub fn suspend(
+        &mut self,
+        now: u64,
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
+    ) -> Result<(), CounterError> {
+        self.lend(now, overflowed).map(|window| window.keep_counts())
+    }
+
+    /// Programs this processor's counters again after [`suspend`](Self::suspend), whether the registers lost their
+    /// contents or not. Each opened event continues with its count and with the remainder of its period. The events'
+    /// `enabled` and `running` times do not include the time of the suspend. An event that is a row of the
+    /// [`EventSource`]'s table begins a new period.
+    ///
+    /// Returns the counters of all running events. If [`suspend`](Self::suspend) was not called before, this method is
+    /// the same as [`reprogram`](Self::reprogram), and returns the counters that `reprogram` returns.
+    ///
+    /// # Errors
+    /// The errors of [`reprogram`](Self::reprogram).
+    pub fn resume(
+        &mut self,
+        now: u64,
+        overflowed: impl FnMut(Sample<'_, S::Facility>),
+    ) -> Result<CounterSet, CounterError> {
+        if !self.memory.is_lent() {
+            return self.reprogram(overflowed);
+        }
+        let own = self.candidates();
+        for (_, slot) in self.slots_of(own) {
+            // An event that was stopped or closed meanwhile left its counter.
+            if slot.running().is_some_and(|event| !self.is_counting(event)) {
+                slot.store(SlotState::Free);
+            }
+        }
+        self.table().opened().for_each(|(_, entry)| entry.skip_time(now));
+        self.program_again(own, true, overflowed)
+    }
+
+    /// Returns whether an event's state is that of an event on a counter.
+    fn is_counting(&self, event: EventId) -> bool {
+        let entry = self.table().entry(event);
+        event.row().is_some() || entry.is_some_and(|entry| entry.state() == EventState::Counting)
+    }
+}
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
+    /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
+    /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
+    /// accessed.
+    ///
+    /// During a window, none of the session's events is counted. The count of an event without `exclude_guest`
+    /// therefore lacks the occurrences in the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled)
+    /// estimates the missing part: the event's `enabled` time advances, and its `running` time does not. Without this
+    /// call, neither time advances, and the scaled count covers only the time outside windows.
+    ///
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::lending::LentCounters;
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
+    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     clock: impl Fn() -> u64,
+    ///     guest: impl FnOnce(&mut LentCounters),
+    /// ) -> Result<(), CounterError> {
+    ///     let mut window = counters.lend(clock(), |_| ())?;
+    ///     guest(window.lent());
+    ///     let now = clock();
+    ///     window.count_as_enabled(now);
+    ///     Ok(window.end(now)?)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, on the processor on which the counters were lent.
+    pub fn count_as_enabled(&mut self, now: u64) {
+        for (_, entry) in self.table().opened() {
+            if entry.guest_mode() != GuestMode::HostOnly {
+                entry.add_time(now, false);
+            }
+        }
+    }
+}
+
+/// Failure to restore some counters at the end of a [window](crate::lending::CounterWindow).
+///
+/// ```
+/// use pmu_core::CounterSet;
+/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+/// use pmu_core::lending::WindowError;
+/// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
+/// let fault = MsrFault { operation, register: 0x186, kind };
+/// let error = WindowError { counters: CounterSet::from_bits(0b1), fault };
+/// assert!(error.to_string().contains("0x186"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct WindowError {
+    /// Counters that could not be restored. Their events do not run. No event uses these counters before the next call
+    /// of [`reprogram`](crate::CounterSession::reprogram). The set is empty if the only failure was that a
+    /// [facility](crate::facility::EventFacility) could not be resumed.
+    pub counters: CounterSet,
+    /// The first register access that failed.
+    pub fault: MsrFault,
+}
+
+impl fmt::Display for WindowError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { counters, fault } = self;
+        write!(f, "the counters {:#X} could not be brought back: {fault}", counters.bits())
+    }
+}
+
+impl core::error::Error for WindowError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        Some(&self.fault)
+    }
+}
+
+impl From<WindowError> for CounterError {
+    fn from(error: WindowError) -> Self {
+        Self::Faulted(error.fault)
+    }
+}
+
+/// The counters that failed, and the first fault.
+#[derive(Default)]
+pub(crate) struct Failures {
+    pub(crate) counters: CounterSet,
+    pub(crate) fault: Option<MsrFault>,
+}
+
+impl Failures {
+    /// Notes that a counter faulted, and marks its slot.
+    pub(crate) fn note(&mut self, counter: CounterId, slot: &CounterSlot, fault: MsrFault) {
+        slot.store(SlotState::Faulted);
+        self.add(counter, fault);
+    }
+
+    /// Adds a counter that faulted.
+    pub(crate) fn add(&mut self, counter: CounterId, fault: MsrFault) {
+        self.counters = self.counters | counter.only();
+        self.fault.get_or_insert(fault);
+    }
+
+    pub(crate) fn outcome(self) -> Result<(), WindowError> {
+        match self.fault {
+            Some(fault) => Err(WindowError { counters: self.counters, fault }),
+            None => Ok(()),
+        }
+    }
+}
