@@ -20,8 +20,8 @@ mod sources;
 pub mod topdown;
 mod unused;
 
-pub use branches::detect::branches;
-pub use branches::format::LbrFormat;
+pub use branches::branches;
+pub use branches::legacy::LbrFormat;
 pub use counters::counters;
 pub use cpuid::ArchitecturalPerfmon;
 pub use interface::Emon;

@@ -7,9 +7,7 @@ use pmu_core::branches::{
 use pmu_core::msr::MsrAddress;
 use pmu_core::{NoFacility, Snapshot};
 
-use crate::branches::format::{of, transaction};
-use crate::branches::legacy::freeze;
-use crate::branches::select::has_transactions;
+use crate::branches::legacy::{freeze, has_transactions, of, transaction};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{
     IA32_LBR_0_FROM_IP, IA32_LBR_0_INFO, IA32_LBR_0_TO_IP, IA32_LBR_CTL, IA32_LBR_DEPTH, LbrCtl,

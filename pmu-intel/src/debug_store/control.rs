@@ -1,14 +1,13 @@
 //! Creation and destruction of a processor's control area: `ZwSetSystemInformation` with the information class
 //! `SystemProcessorProfileControlArea` (0x81).
 
+use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use pmu_core::profile::NtStatus;
 use pmu_core::windows::{PointerWidth, Rules};
 
-use crate::debug_store::area::{ControlAreaMemory, ProcessorProfileControlArea};
-use crate::debug_store::error::ControlAreaError;
-use crate::debug_store::request::{CallerMode, ProfileControlRequest};
-use crate::debug_store::support::DebugStoreSupport;
+use crate::debug_store::{ControlAreaMemory, DebugStoreSupport, ProcessorProfileControlArea};
 
 /// Handles requests to create or destroy one processor's control area, as Windows does. A control area is a DS save
 /// area.
@@ -237,13 +236,143 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     }
 }
 
+/// `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA`: a request to create or destroy a control area, and the answer to the
+/// request.
+///
+/// ```
+/// use pmu_intel::debug_store::ProfileControlRequest;
+/// let mut bytes = [0; ProfileControlRequest::SIZE];
+/// bytes[8] = 1; // Allocate
+/// let request = ProfileControlRequest::decode(&bytes, true)?;
+/// assert!(request.allocate);
+/// ProfileControlRequest { area: 0x1000, ..request }.encode(&mut bytes, true)?;
+/// assert_eq!(bytes[..8], 0x1000_u64.to_le_bytes());
+/// # Ok::<(), pmu_intel::debug_store::ControlAreaError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct ProfileControlRequest {
+    /// Output `ProcessorProfileControlArea`: address of the area, or 0 if there is no area.
+    pub area: u64,
+    /// Input `Allocate`: `true` creates the area, and `false` destroys the area.
+    pub allocate: bool,
+}
+
+impl ProfileControlRequest {
+    /// Size of a 64-bit caller's request, in bytes.
+    pub const SIZE: usize = 0x10;
+    /// Size of a 32-bit caller's request, in bytes.
+    pub const SIZE_32: usize = 0x08;
+
+    /// Decodes a caller's request. `is_64_bit` tells whether the caller is 64-bit. The request of a 32-bit caller has
+    /// another layout.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
+    /// request.
+    pub fn decode(bytes: &[u8], is_64_bit: bool) -> Result<Self, ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        let (pointer, rest) = bytes.split_at(size / 2);
+        let mut area = [0; 8];
+        area.iter_mut().zip(pointer).for_each(|(to, from)| *to = *from);
+        let allocate = rest.first().is_some_and(|byte| *byte != 0);
+        Ok(Self { area: u64::from_le_bytes(area), allocate })
+    }
+
+    /// Writes the control area's address into a caller's request. `is_64_bit` tells whether the caller is 64-bit. The
+    /// request of a 32-bit caller has another layout. The other bytes of the request keep their values.
+    ///
+    /// # Errors
+    /// [`LengthMismatch`](ControlAreaError::LengthMismatch): the length of `bytes` is not the size of the caller's
+    /// request.
+    pub fn encode(&self, bytes: &mut [u8], is_64_bit: bool) -> Result<(), ControlAreaError> {
+        let mismatch = ControlAreaError::LengthMismatch { length: bytes.len() };
+        let size = if is_64_bit { Self::SIZE } else { Self::SIZE_32 };
+        if bytes.len() != size {
+            return Err(mismatch);
+        }
+        bytes.iter_mut().zip(self.area.to_le_bytes()).take(size / 2).for_each(|(to, b)| *to = b);
+        Ok(())
+    }
+}
+
+/// Processor mode from which `ZwSetSystemInformation` was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum CallerMode {
+    /// Kernel mode.
+    Kernel,
+    /// User mode. Requests from user mode are always refused.
+    User,
+}
+
+/// Reason why a request for a control area was refused. A refused request changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum ControlAreaError {
+    /// The request came from user mode.
+    AccessDenied,
+    /// The request is shorter or longer than `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA` for the caller's pointer width.
+    LengthMismatch {
+        /// The request's size in bytes.
+        length: usize,
+    },
+    /// The value names a Windows version without control areas. Windows has control areas from version 6.2 on.
+    NotInVersion(Rules),
+    /// The embedder provided no memory for this processor's area.
+    InsufficientResources,
+    /// The processor has no usable Debug Store.
+    NotSupported,
+    /// The processor already has a control area. The call also writes `area` to the caller's request buffer.
+    AlreadyExists {
+        /// Address of the area.
+        area: u64,
+    },
+    /// The processor has no area to destroy.
+    NotAllocated,
+}
+
+impl ControlAreaError {
+    /// Returns the status with which Windows reports the error.
+    pub const fn status(&self) -> NtStatus {
+        match self {
+            Self::AccessDenied => NtStatus::ACCESS_DENIED,
+            Self::LengthMismatch { .. } => NtStatus::INFO_LENGTH_MISMATCH,
+            Self::NotInVersion(_) => NtStatus::INVALID_INFO_CLASS,
+            Self::InsufficientResources => NtStatus::INSUFFICIENT_RESOURCES,
+            Self::NotSupported => NtStatus::NOT_SUPPORTED,
+            Self::AlreadyExists { .. } => NtStatus::ADDRESS_ALREADY_EXISTS,
+            Self::NotAllocated => NtStatus::MEMORY_NOT_ALLOCATED,
+        }
+    }
+}
+
+impl fmt::Display for ControlAreaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AccessDenied => f.write_str("only kernel mode may set a control area"),
+            Self::LengthMismatch { length } => write!(f, "request of {length} bytes"),
+            Self::NotInVersion(rules) => write!(f, "{rules} has no control area"),
+            Self::InsufficientResources => f.write_str("no memory for a control area"),
+            Self::NotSupported => f.write_str("the processor has no usable Debug Store"),
+            Self::AlreadyExists { area } => write!(f, "there is a control area at {area:#X}"),
+            Self::NotAllocated => f.write_str("the processor has no control area"),
+        }
+    }
+}
+
+impl core::error::Error for ControlAreaError {}
+
 #[cfg(test)]
 mod tests {
-    use pmu_core::profile::NtStatus;
-    use pmu_core::windows::WindowsVersion;
-
     use super::*;
     use crate::registers::MiscEnable;
+    use pmu_core::profile::NtStatus;
+    use pmu_core::windows::WindowsVersion;
 
     fn supported() -> DebugStoreSupport {
         DebugStoreSupport {

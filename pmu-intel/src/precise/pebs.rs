@@ -2,15 +2,20 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::facility::{Asked, EventControl, EventFacility, Running, RunningEvent, Unsettled};
-use pmu_core::msr::{MsrBackend, MsrFault};
-use pmu_core::precise::PreciseSample;
+use pmu_core::facility::{
+    Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
+    Unsettled,
+};
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault};
+use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId, NoFacility};
+use pmu_core::{CounterError, CounterId, CounterSet, Event, EventId, EventSelect, NoFacility};
 
-use crate::precise::decode::record::PreciseRecord;
 use crate::precise::memory::{PAGE, PreciseMemory};
+use crate::precise::model::LatencyEvent;
 use crate::precise::reading::Reading;
+use crate::precise::record::PreciseRecord;
+use crate::precise::registers::{MSR_PEBS_FRONTEND, MSR_PEBS_LD_LAT_THRESHOLD};
 use crate::precise::settle::Registers;
 use crate::precise::state::{KNOWN, TAKEN};
 use crate::precise::unit::PreciseUnit;
@@ -221,4 +226,185 @@ impl Pebs<'_> {
     pub(crate) fn reload_of(&self, counter: CounterId) -> u64 {
         self.memory.state.slot(counter).map_or(0, |slot| slot.reload.load(Relaxed))
     }
+}
+
+/// Bits of a select that say what is counted: all but the modes, `EN`, `INT`, `PC`, and the bits from 32 on.
+const EVENT: u64 = 0xFF84_FFFF;
+
+impl PreciseUnit {
+    /// Meets a request for precise samples that the processor can record.
+    pub(crate) fn resolve(
+        &self,
+        asked: &mut Asked,
+        counters: CounterSet,
+    ) -> Result<CounterSet, CounterError> {
+        // A sampling unit's is another facility's.
+        let precision = asked.precision.filter(|_| !asked.select.is_of_unit());
+        let Some(precision) = precision else { return Ok(counters) };
+        let capable = self.capable_of(asked, precision, counters);
+        let capable = capable.map_err(CounterError::NotPrecise)?;
+        let mut counters = counters & capable;
+        if let Some(instead) = self.instead(asked.select, precision) {
+            let others = asked.select.select_bits() & !EVENT;
+            asked.select = EventSelect::from_bits(others | instead.select_bits());
+            counters = counters & self.counters.counters_of(&Event::raw(instead))?;
+        }
+        // SAFETY: the value selects loads, and changes no memory.
+        let register = unsafe { MsrAddress::new(MSR_PEBS_LD_LAT_THRESHOLD) };
+        asked.latency_register = asked.latency.take().map(|_| register);
+        (asked.precision, asked.parts) = (None, SampleParts::NONE);
+        Ok(counters)
+    }
+
+    /// Returns the counters that can record an event, which these counters can count.
+    fn capable_of(
+        &self,
+        asked: &mut Asked,
+        precision: Precision,
+        counters: CounterSet,
+    ) -> Result<CounterSet, NotPrecise> {
+        if !asked.samples {
+            return Err(NotPrecise::NoPeriod);
+        }
+        if asked.in_guests_only || !self.takes_extra(asked) {
+            return Err(NotPrecise::Unsupported);
+        }
+        let select = self.instead(asked.select, precision).unwrap_or(asked.select);
+        if !self.can_record(select) {
+            return Err(NotPrecise::Event);
+        }
+        if precision > Precision::ConstantSkid && !self.format().has_own_address() {
+            return Err(NotPrecise::NextAddressOnly);
+        }
+        let lacking = asked.parts.without(self.groups());
+        if !lacking.is_empty() {
+            return Err(NotPrecise::Parts(lacking));
+        }
+        let mut capable = self.counters();
+        let number = select.select_bits() as u16;
+        match self.model.latency_event().filter(|latency| latency.event == number) {
+            Some(_) if asked.latency.is_none_or(|cycles| cycles == 0) => {
+                return Err(NotPrecise::NoLatency);
+            }
+            Some(LatencyEvent { counters, beside, .. }) => {
+                capable = capable & counters;
+                asked.beside = (beside != 0).then_some(beside);
+            }
+            None if asked.latency.is_some() => return Err(NotPrecise::NotLatencyEvent),
+            None => {}
+        }
+        if precision == Precision::ZeroSkidRequired {
+            let only = self.model.exact_event;
+            capable = capable & self.exact_counters();
+            if (counters & capable).is_empty() || only != 0 && only != number && !self.is_baseline()
+            {
+                return Err(NotPrecise::NoExactCounter);
+            }
+        }
+        Ok(capable)
+    }
+
+    /// Returns whether records can be written of an event with its extra register: only the condition of a front-end
+    /// event.
+    fn takes_extra(&self, asked: &Asked) -> bool {
+        let Some((register, condition)) = asked.extra else { return true };
+        asked.latency.is_none()
+            && self.has_frontend()
+            && register.get() == MSR_PEBS_FRONTEND
+            && FRONTEND_EVENTS.contains(&(asked.select.select_bits() as u16))
+            && condition & !FRONTEND_BITS == 0
+    }
+
+    /// Returns the event that is counted in place of cycles, if the processor writes no records of cycles.
+    fn instead(&self, select: EventSelect, precision: Precision) -> Option<EventSelect> {
+        let is_cycles = select.select_bits() & EVENT == 0x3C;
+        self.model.cycles(precision).filter(|_| is_cycles)
+    }
+}
+
+/// Front-end events: `FRONTEND_RETIRED` with its unit masks, and the events of E-cores.
+const FRONTEND_EVENTS: [u16; 5] = [0x01C6, 0x02C6, 0x03C6, 0x04C2, 0x40AD];
+
+/// The bits of `MSR_PEBS_FRONTEND`.
+const FRONTEND_BITS: u64 = 0x7F_FFFF;
+
+/// Periods from here on may be parts of longer ones: at least half of what a counter can take.
+pub(crate) const LEAST_PART: u64 = 1 << 30;
+
+impl Facility for Pebs<'_> {
+    const RECORDS: bool = true;
+
+    fn status_bits(&self) -> u64 {
+        if self.memory.state.is(TAKEN) { self.unit.status_bit() } else { 0 }
+    }
+
+    fn own_counters(&self) -> CounterSet {
+        self.recording()
+    }
+
+    fn collect<M: MsrBackend>(
+        &mut self,
+        msr: &M,
+        interrupted: Interrupted<'_>,
+    ) -> Result<u32, MsrFault> {
+        if !self.memory.state.is(TAKEN) {
+            return Ok(0);
+        }
+        let interrupts = match interrupted.status {
+            // Another owner's interrupt, or a status that could not be read: the buffer's own threshold tells.
+            0 => self.memory.interrupts(self.unit, msr)?,
+            status => status & self.status_bits() != 0,
+        };
+        if interrupts || self.all {
+            self.begin_reading(msr)?;
+        }
+        Ok(interrupts.into())
+    }
+
+    fn has_records(&self) -> bool {
+        self.reading.is_some() && self.has_more()
+    }
+
+    fn next_record(&mut self) -> Option<Recorded> {
+        self.next_recorded()
+    }
+
+    fn set_reload<M: MsrBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+        events: u64,
+    ) -> Result<(), MsrFault> {
+        let state = &self.memory.state;
+        let Some(slot) = state.slot(counter).filter(|_| self.recording().contains(counter)) else {
+            return Ok(());
+        };
+        let registers = Registers { pebs: self, msr };
+        slot.reload.store(events, core::sync::atomic::Ordering::Relaxed);
+        if events >= LEAST_PART {
+            // The interrupt begins the next part.
+            registers.interrupt_for_each()?;
+        }
+        if self.unit.needs_physical_address() {
+            return registers.write_control(counter, true);
+        }
+        if let Some(of_counter) = self.unit.counters.counter(counter) {
+            registers.set_reset(counter, of_counter.preload(events));
+        }
+        Ok(())
+    }
+}
+
+/// The fill level of the buffer of precise records at which the processor interrupts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum PreciseThreshold {
+    /// The processor interrupts for each record.
+    #[default]
+    EachRecord,
+    /// The processor interrupts when the rest of the buffer has room for only one record per counter. One interrupt
+    /// then reports many records, so the size of the buffer limits the time of the interrupt. After an event has left
+    /// its counter while its records wait, each record interrupts until a precise event next starts, stops or takes its
+    /// turn. A task reports records that wait by [`report_samples`](pmu_core::CounterSession::report_samples).
+    NearlyFull,
 }

@@ -7,15 +7,12 @@ use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::SampleParts;
 use pmu_core::{CounterId, CounterSet};
 
-use crate::precise::buffer::index_register;
-use crate::precise::memory::PAGE;
-use crate::precise::pebs::Pebs;
+use crate::precise::memory::{PAGE, index_register};
+use crate::precise::pebs::{LEAST_PART, Pebs, PreciseThreshold};
 use crate::precise::registers::{
     IA32_PEBS_BASE, MSR_PEBS_DATA_CFG, PebsDataCfg, PebsIndex, PmcCfgC,
 };
-use crate::precise::service::LEAST_PART;
 use crate::precise::state::{KNOWN, STOPPED, SlotFlags, TAKEN};
-use crate::precise::threshold::PreciseThreshold;
 use crate::precise::unit::kinds_of_counters;
 use crate::registers::{IA32_DS_AREA, IA32_PEBS_ENABLE, IA32_PMC_FX0_CFG_C, IA32_PMC_GP0_CFG_C};
 

@@ -6,8 +6,8 @@ use pmu_core::{CounterSet, CounterUnit, EventSelect, NoFacility, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
-use crate::debug_store::support::DebugStoreSupport;
-use crate::precise::decode::format::PreciseFormat;
+use crate::debug_store::DebugStoreSupport;
+use crate::precise::layout::PreciseFormat;
 use crate::precise::model::{MEROM, Model};
 use crate::precise::registers::{
     PEBS_BASELINE, PEBS_TIMING_INFO, PmcCfgC, STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,

@@ -1,20 +1,14 @@
 //! One precise record, whose groups are read on demand.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use pmu_core::CounterSet;
 
-use crate::precise::decode::adaptive::AdaptiveHeader;
-use crate::precise::decode::branches::RecordBranches;
-use crate::precise::decode::format::PreciseFormat;
-use crate::precise::decode::fragment::{
-    FragmentHeader, without_branches_header, without_vectors_header,
+use crate::precise::fragment::{FragmentHeader, without_branches_header, without_vectors_header};
+use crate::precise::groups::{
+    CounterValues, GeneralRegister, GeneralRegisters, MemoryInfo, RecordBranches, VectorRegisters,
 };
-use crate::precise::decode::group::Group;
-use crate::precise::decode::memory::MemoryInfo;
-use crate::precise::decode::registers::{GeneralRegister, GeneralRegisters};
-use crate::precise::decode::shown::Shown;
-use crate::precise::decode::values::CounterValues;
-use crate::precise::decode::vectors::VectorRegisters;
-use crate::precise::decode::words::Words;
+use crate::precise::layout::{AdaptiveHeader, Group, PreciseFormat};
 
 /// One precise record: the state of the processor at one sampled instruction.
 ///
@@ -218,5 +212,238 @@ impl<'a> PreciseRecord<'a> {
             }
             rest = rest.after(fragment.len());
         }
+    }
+}
+
+/// Iterator over the precise records in a buffer, the oldest first.
+///
+/// The buffer's content is not trusted. If a record's fields contradict each other, or if this crate does not know one
+/// of the record's groups, the iterator drops the record and [counts](Self::malformed) it. If the size in a record is
+/// impossible, the iterator cannot find the next record, and drops the rest of the buffer. Whatever the buffer
+/// contains, the iterator terminates, allocates nothing, and does not panic.
+///
+/// ```
+/// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
+/// // An adaptive record of the basic group only: its size in bits 63:48, the address, counter 0, the time.
+/// let words: [u64; 4] = [32 << 48, 0x40_1000, 1, 5_000];
+/// let bytes: Vec<u8> = words.into_iter().flat_map(u64::to_le_bytes).collect();
+/// let mut records = PreciseRecords::from_bytes(PreciseFormat::Adaptive, &bytes);
+/// let record = records.next().unwrap();
+/// assert_eq!((record.address(), record.time()), (Some(0x40_1000), Some(5_000)));
+/// assert!(records.next().is_none() && records.malformed() == 0);
+/// ```
+///
+/// # Context
+/// Any context, including interrupt and NMI.
+#[derive(Clone, Debug)]
+pub struct PreciseRecords<'a> {
+    format: PreciseFormat,
+    rest: Words<'a>,
+    malformed: u32,
+}
+
+impl<'a> PreciseRecords<'a> {
+    /// Returns the precise records in a copy of a buffer. `bytes` starts at the first byte of the buffer.
+    pub const fn from_bytes(format: PreciseFormat, bytes: &'a [u8]) -> Self {
+        Self::new(format, Words::Bytes(bytes))
+    }
+
+    /// Returns the precise records in a buffer to which a processor writes.
+    ///
+    /// ```
+    /// use core::sync::atomic::AtomicU64;
+    /// use pmu_intel::precise::{PreciseFormat, PreciseRecords};
+    /// static BUFFER: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
+    /// // The processor wrote one record of format 3.
+    /// let written = &BUFFER[..0xC8 / 8];
+    /// assert_eq!(PreciseRecords::from_words(PreciseFormat::Skylake, written).count(), 1);
+    /// ```
+    pub const fn from_words(format: PreciseFormat, words: &'a [AtomicU64]) -> Self {
+        Self::new(format, Words::Shared(words))
+    }
+
+    pub(crate) const fn new(format: PreciseFormat, rest: Words<'a>) -> Self {
+        Self { format, rest, malformed: 0 }
+    }
+
+    /// Returns the number of precise records that this iterator has dropped so far. If the iterator had to drop the
+    /// rest of the buffer, this rest counts as one record.
+    pub const fn malformed(&self) -> u32 {
+        self.malformed
+    }
+
+    /// Returns the number of bytes that are not read yet.
+    pub(crate) fn remaining(&self) -> usize {
+        8 * self.rest.len()
+    }
+
+    /// Takes `count` words off the rest.
+    fn take(&mut self, count: usize) -> Option<Words<'a>> {
+        let taken = self.rest.range(0, count)?;
+        self.rest = self.rest.after(count);
+        Some(taken)
+    }
+
+    /// Drops the rest.
+    fn give_up(&mut self) -> Next<'a> {
+        self.rest = Words::Bytes(&[]);
+        Next::Malformed
+    }
+
+    fn advance(&mut self) -> Next<'a> {
+        if self.rest.is_empty() {
+            return Next::End;
+        }
+        match self.format {
+            PreciseFormat::Adaptive => self.adaptive(),
+            PreciseFormat::Architectural => self.architectural(),
+            format => {
+                let size = format.record_size().unwrap_or(0) / 8;
+                match self.take(size) {
+                    Some(words) => Next::Record(PreciseRecord::new(format, words)),
+                    None => self.give_up(),
+                }
+            }
+        }
+    }
+
+    fn adaptive(&mut self) -> Next<'a> {
+        let header = self.rest.get(0).map(AdaptiveHeader::from_bits);
+        let words = header.and_then(|header| self.take(header.words()?));
+        let Some((header, words)) = header.zip(words) else { return self.give_up() };
+        if header.is_consistent(words) {
+            Next::Record(PreciseRecord::new(self.format, words))
+        } else {
+            Next::Malformed
+        }
+    }
+
+    /// Takes all fragments of one record.
+    fn architectural(&mut self) -> Next<'a> {
+        let (mut count, mut is_consistent) = (0, true);
+        loop {
+            let fragment = self.rest.after(count);
+            let Some(header) = fragment.get(0).map(FragmentHeader::from_bits) else {
+                // The last fragment says that another one follows.
+                return self.give_up();
+            };
+            if header.is_end() && count == 0 {
+                self.rest = Words::Bytes(&[]);
+                return Next::End;
+            }
+            if header.begins() && count != 0 {
+                // Another record begins where the rest of this one was announced.
+                is_consistent = false;
+                break;
+            }
+            let words = header.words().and_then(|words| fragment.range(0, words));
+            let Some(words) = words else { return self.give_up() };
+            is_consistent &= header.is_consistent(words) && (header.begins() || count != 0);
+            count += words.len();
+            if !header.is_continued() || count == words.len() && !header.begins() {
+                break;
+            }
+        }
+        match self.take(count) {
+            Some(words) if is_consistent => Next::Record(PreciseRecord::new(self.format, words)),
+            _ => Next::Malformed,
+        }
+    }
+}
+
+/// Result of a step of the iterator.
+enum Next<'a> {
+    Record(PreciseRecord<'a>),
+    Malformed,
+    End,
+}
+
+impl<'a> Iterator for PreciseRecords<'a> {
+    type Item = PreciseRecord<'a>;
+
+    fn next(&mut self) -> Option<PreciseRecord<'a>> {
+        loop {
+            match self.advance() {
+                Next::Record(record) => return Some(record),
+                Next::Malformed => self.malformed = self.malformed.saturating_add(1),
+                Next::End => return None,
+            }
+        }
+    }
+}
+
+/// Words of a buffer: lent memory, to which a processor writes records, or a copy of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Words<'a> {
+    /// Memory to which a processor may write meanwhile.
+    Shared(&'a [AtomicU64]),
+    /// Bytes in the processor's order, little-endian.
+    Bytes(&'a [u8]),
+}
+
+impl<'a> Words<'a> {
+    /// Returns the number of whole words.
+    pub(crate) const fn len(&self) -> usize {
+        match self {
+            Self::Shared(words) => words.len(),
+            Self::Bytes(bytes) => bytes.len() / 8,
+        }
+    }
+
+    /// Returns whether there is neither a word nor a part of one.
+    pub(crate) const fn is_empty(&self) -> bool {
+        match self {
+            Self::Shared(words) => words.is_empty(),
+            Self::Bytes(bytes) => bytes.is_empty(),
+        }
+    }
+
+    /// Returns the word with this number.
+    pub(crate) fn get(&self, number: usize) -> Option<u64> {
+        match self {
+            Self::Shared(words) => Some(words.get(number)?.load(Ordering::Relaxed)),
+            Self::Bytes(bytes) => {
+                let first = number.checked_mul(8)?;
+                Some(u64::from_le_bytes(*bytes.get(first..)?.first_chunk()?))
+            }
+        }
+    }
+
+    /// Returns `count` words from the word `first` on, if all of them exist.
+    pub(crate) fn range(&self, first: usize, count: usize) -> Option<Self> {
+        let end = first.checked_add(count)?;
+        match self {
+            Self::Shared(words) => Some(Self::Shared(words.get(first..end)?)),
+            Self::Bytes(bytes) => {
+                let bytes = bytes.get(first.checked_mul(8)?..end.checked_mul(8)?)?;
+                Some(Self::Bytes(bytes))
+            }
+        }
+    }
+
+    /// Returns all words from the word `first` on, and none if there is no such word.
+    pub(crate) fn after(&self, first: usize) -> Self {
+        match self {
+            Self::Shared(words) => Self::Shared(words.get(first..).unwrap_or_default()),
+            Self::Bytes(bytes) => {
+                Self::Bytes(bytes.get(first.saturating_mul(8)..).unwrap_or_default())
+            }
+        }
+    }
+}
+
+/// Privilege levels that an event counts, and of which its records may show addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) user: bool,
+    pub(crate) kernel: bool,
+}
+
+impl Shown {
+    pub(crate) const ALL: Self = Self { user: true, kernel: true };
+
+    /// Returns whether an address may be shown. The upper half of the address space is the kernel's.
+    pub(crate) const fn shows(self, address: u64) -> bool {
+        if address >> 63 != 0 { self.kernel } else { self.user }
     }
 }

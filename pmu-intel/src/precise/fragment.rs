@@ -2,8 +2,8 @@
 
 use bitfield_struct::bitfield;
 
-use crate::precise::decode::group::{Group, counters_words};
-use crate::precise::decode::words::Words;
+use crate::precise::layout::{Group, counters_words};
+use crate::precise::record::Words;
 
 /// First word of a fragment's header (Intel's Architecture Instruction Set Extensions reference, "Architectural PEBS";
 /// the places are those of CFG_C's upper half). The second word is reserved.
