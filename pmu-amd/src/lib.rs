@@ -13,7 +13,7 @@ pub mod registers;
 mod sources;
 mod zen;
 
-pub use branches::detect::branches;
+pub use branches::branches;
 pub use branches::sampling::branch_sampling_event;
 pub use counters::counters;
 pub use generation::Generation;

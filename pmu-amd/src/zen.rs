@@ -5,10 +5,9 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::profile::{CounterAnswer, ProfileSource, SourceIndex, SourceInterface, SourceTable};
 use pmu_core::{CounterUnit, EventSelect, Snapshot};
 
-use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
-use crate::sources;
+use crate::{counters, sources};
 
 /// Profile interface for AMD's Zen processors. Its profile sources are the sources of Windows that are not specific to
 /// a vendor. Each source counts the event in its name.

@@ -7,7 +7,7 @@ use pmu_core::branches::{
 use pmu_core::msr::RegisterBits;
 use pmu_core::{Event, EventSelect, NoFacility, Snapshot};
 
-use crate::branches::address::{address_bits, extended};
+use crate::branches::{address_bits, extended};
 use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};
 
 /// Number of sampled branches.

@@ -7,7 +7,7 @@ use pmu_core::branches::{
 use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::{NoFacility, Snapshot};
 
-use crate::branches::address::{address_bits, extended};
+use crate::branches::{address_bits, extended};
 use crate::registers::{
     DEBUG_CTL, DEBUG_CTL_FREEZE_LBRS, DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP,
     LAST_BRANCH_STACK_SELECT, LastBranchFrom, LastBranchStackSelect, LastBranchTo,

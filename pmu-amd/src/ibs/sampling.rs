@@ -5,9 +5,8 @@ use core::fmt;
 use pmu_core::precise::Precision;
 use pmu_core::{Event, EventSelect};
 
-use crate::ibs::erratum::IbsErratum;
 use crate::ibs::registers::{IbsFetchCtl, IbsFetchCtl2, IbsOpCtl, IbsOpCtl2};
-use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
+use crate::ibs::unit::{IbsErratum, IbsKind, IbsUnit, IbsUnits};
 
 /// Fetches or ops to sample, with filters: the request of an [`Event`] for a sampling unit.
 ///
@@ -292,6 +291,53 @@ impl IbsUnit {
             IbsKind::Op => op_values(sampling, no_user, no_kernel),
         }
     }
+
+    /// Returns how the unit is programmed such that the sample comes after `remaining` events: exactly then where the
+    /// count can be written, and otherwise up to 15 events later, or at the end of the shortest period. `whole` is the
+    /// event's period: a filter that leaves a sample out lets the unit begin the programmed period again.
+    pub(crate) fn programmed(&self, remaining: u32, whole: u32) -> Programmed {
+        let shortest = match self.kind() {
+            IbsKind::Fetch => SHORTEST_FETCH,
+            IbsKind::Op => SHORTEST_OP,
+        };
+        if self.kind() == IbsKind::Op && self.capabilities().count_writable() {
+            let target = remaining.max(whole).max(shortest).next_multiple_of(16);
+            Programmed { target, count: target - remaining }
+        } else {
+            Programmed { target: remaining.max(shortest).next_multiple_of(16), count: 0 }
+        }
+    }
+
+    /// Returns the bits of the control register for a period and a count.
+    pub(crate) fn period_bits(&self, Programmed { target, count }: Programmed) -> u64 {
+        match self.kind() {
+            IbsKind::Fetch => IbsFetchCtl::new()
+                .with_max_count((target >> 4) as u16)
+                .with_count((count >> 4) as u16)
+                .into_bits(),
+            IbsKind::Op => IbsOpCtl::new()
+                .with_max_count((target >> 4) as u16)
+                .with_max_count_high((target >> 20) as u8 & 0x7F)
+                .with_count(count & 0x7FF_FFFF)
+                .into_bits(),
+        }
+    }
+
+    /// Returns the number of bits that count the events until a sample.
+    pub(crate) const fn width(&self) -> u8 {
+        match self.kind() {
+            IbsKind::Op if self.capabilities().wide_period() => 27,
+            IbsKind::Fetch | IbsKind::Op => 20,
+        }
+    }
+
+    /// Returns the count in the control register. Ops and cycles are counted exactly, fetches in steps of 16.
+    pub(crate) fn count(&self, control: u64) -> u32 {
+        match self.kind() {
+            IbsKind::Fetch => u32::from(IbsFetchCtl::from_bits(control).count()) << 4,
+            IbsKind::Op => IbsOpCtl::from_bits(control).count(),
+        }
+    }
 }
 
 /// The privilege levels of a select.
@@ -354,52 +400,3 @@ pub(crate) struct Programmed {
 /// early (PPR, `IBS_OP_CTL`).
 const SHORTEST_FETCH: u32 = 0x10;
 pub(crate) const SHORTEST_OP: u32 = 0x90;
-
-impl IbsUnit {
-    /// Returns how the unit is programmed such that the sample comes after `remaining` events: exactly then where the
-    /// count can be written, and otherwise up to 15 events later, or at the end of the shortest period. `whole` is the
-    /// event's period: a filter that leaves a sample out lets the unit begin the programmed period again.
-    pub(crate) fn programmed(&self, remaining: u32, whole: u32) -> Programmed {
-        let shortest = match self.kind() {
-            IbsKind::Fetch => SHORTEST_FETCH,
-            IbsKind::Op => SHORTEST_OP,
-        };
-        if self.kind() == IbsKind::Op && self.capabilities().count_writable() {
-            let target = remaining.max(whole).max(shortest).next_multiple_of(16);
-            Programmed { target, count: target - remaining }
-        } else {
-            Programmed { target: remaining.max(shortest).next_multiple_of(16), count: 0 }
-        }
-    }
-
-    /// Returns the bits of the control register for a period and a count.
-    pub(crate) fn period_bits(&self, Programmed { target, count }: Programmed) -> u64 {
-        match self.kind() {
-            IbsKind::Fetch => IbsFetchCtl::new()
-                .with_max_count((target >> 4) as u16)
-                .with_count((count >> 4) as u16)
-                .into_bits(),
-            IbsKind::Op => IbsOpCtl::new()
-                .with_max_count((target >> 4) as u16)
-                .with_max_count_high((target >> 20) as u8 & 0x7F)
-                .with_count(count & 0x7FF_FFFF)
-                .into_bits(),
-        }
-    }
-
-    /// Returns the number of bits that count the events until a sample.
-    pub(crate) const fn width(&self) -> u8 {
-        match self.kind() {
-            IbsKind::Op if self.capabilities().wide_period() => 27,
-            IbsKind::Fetch | IbsKind::Op => 20,
-        }
-    }
-
-    /// Returns the count in the control register. Ops and cycles are counted exactly, fetches in steps of 16.
-    pub(crate) fn count(&self, control: u64) -> u32 {
-        match self.kind() {
-            IbsKind::Fetch => u32::from(IbsFetchCtl::from_bits(control).count()) << 4,
-            IbsKind::Op => IbsOpCtl::from_bits(control).count(),
-        }
-    }
-}
