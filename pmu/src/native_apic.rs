@@ -99,14 +99,7 @@ impl<M: MsrBackend> NativeApic<M> {
             (true, false) => Ok(Self { msr, page }),
         }
     }
-}
 
-/// Offsets of the version, whose bit 31 declares the extended registers, and of the extended features, whose bits 23:16
-/// are the number of extended LVT entries (AMD APM vol. 2, "Extended Interrupts").
-const VERSION: usize = 0x30;
-const EXTENDED_FEATURES: usize = 0x400;
-
-impl<M: MsrBackend> NativeApic<M> {
     /// Reads the register at an offset in the page of xAPIC mode; `None` if the read of its MSR fails.
     fn read(&self, offset: usize) -> Option<u32> {
         let Some(page) = self.page else {
@@ -126,6 +119,11 @@ impl<M: MsrBackend> NativeApic<M> {
         exists.then(|| LocalApic::<Self>::XAPIC_EXTENDED_OFFSET + 16 * usize::from(number))
     }
 }
+
+/// Offsets of the version, whose bit 31 declares the extended registers, and of the extended features, whose bits 23:16
+/// are the number of extended LVT entries (AMD APM vol. 2, "Extended Interrupts").
+const VERSION: usize = 0x30;
+const EXTENDED_FEATURES: usize = 0x400;
 
 impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
     /// Writes the LVT entry. In x2APIC mode, the entry is unchanged if the write faults twice.

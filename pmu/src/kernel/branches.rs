@@ -6,9 +6,8 @@ use pmu_core::msr::MsrBackend;
 use pmu_core::{NoFacility, Snapshot, WriteOnce};
 
 use crate::facilities::branches;
-use crate::kernel::error::PmuError;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
-use crate::kernel::pmu::Pmu;
+use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
@@ -166,9 +165,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             }
         })
     }
-}
 
-impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Stops Zen 3's branch sampling on the processor that executes the call, which is about to go idle: see
     /// [`Branches::before_idle`]. Otherwise the call accesses no register.
     ///

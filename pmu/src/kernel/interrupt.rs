@@ -4,11 +4,9 @@ use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::Report;
 use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
 
-use crate::kernel::duties::Duties;
 use crate::kernel::facilities::Facilities;
-use crate::kernel::of_processor::PmuSource;
-use crate::kernel::pmu::Pmu;
-use crate::kernel::required::Kernel;
+use crate::kernel::pmu::{Pmu, PmuSource};
+use crate::kernel::required::{Duties, Kernel};
 use crate::local_apic::Delivery;
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`] recorded.

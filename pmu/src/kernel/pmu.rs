@@ -1,19 +1,25 @@
 //! The type.
 
-use core::fmt;
 use core::sync::atomic::AtomicBool;
+use core::{fmt, ptr};
 
-use pmu_core::profile::{AddedSlot, AddedSources};
-use pmu_core::{Snapshot, WriteOnce};
-use pmu_kprofile::Profiles;
+use pmu_core::branch_recording::BranchError;
+use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, Session, WithOpenedEvents};
+use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::{
+    CounterError, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable,
+    EventsError, NoFacility, Snapshot, WriteOnce,
+};
 use pmu_kprofile::hardware::Mailbox;
+use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
-use crate::kernel::duties::Duties;
-use crate::kernel::of_processor::{Here, OfProcessor};
-use crate::kernel::required::Kernel;
-use crate::kernel::sources::MachineSources;
+use crate::kernel::facilities::Facilities;
+use crate::kernel::reach::MachineSources;
+use crate::kernel::required::{Duties, Kernel, KernelApic};
 use crate::machine::Machine;
-use crate::per_processor::PerProcessor;
+use crate::per_processor::{Busy, OnProcessor, PerProcessor};
+use crate::perf::errno;
+use crate::watchdog::Watchdog;
 
 /// The performance-monitoring units of all processors of a machine. A kernel `K` keeps this value in a static.
 ///
@@ -133,5 +139,198 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Default for Pmu<
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for Pmu<K, P, E, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pmu").field("machine", &self.machine).finish_non_exhaustive()
+    }
+}
+
+/// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
+/// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
+/// [opened](pmu_core::CounterSession::open_event) events.
+pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
+
+/// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
+pub type PmuSource<K> = WithOpenedEvents<
+    'static,
+    MachineSources<K>,
+    <<K as Kernel>::Facilities as Facilities>::Facility,
+>;
+
+/// Memory that the interrupt and the tasks of one processor share.
+pub(super) struct OfProcessor<K: Kernel, const E: usize> {
+    pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
+    pub(super) events: EventTable<[EventEntry; E]>,
+    pub(super) facilities: K::Facilities,
+    pub(super) watchdog: Watchdog,
+    /// The processor has a session.
+    pub(super) is_up: AtomicBool,
+    /// A request came while the session was in use: whoever uses the session serves the request afterwards.
+    pub(super) is_asked: AtomicBool,
+}
+
+impl<K: Kernel, const E: usize> OfProcessor<K, E> {
+    pub(super) const fn new() -> Self {
+        Self {
+            counters: CounterMemory::new(),
+            events: EventTable::new(),
+            facilities: K::Facilities::NEW,
+            watchdog: Watchdog::new(),
+            is_up: AtomicBool::new(false),
+            is_asked: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns the sources and events of the processor, and its facilities.
+    #[inline]
+    pub(super) fn source(&'static self, sources: &'static MachineSources<K>) -> PmuSource<K> {
+        WithOpenedEvents::new(sources, &self.events).with(self.facilities.facility())
+    }
+
+    /// Returns the tag of the watchdog's event: an address, which no event of the kernel has. So the watchdog does not
+    /// take an event for its own that the kernel opened at the place of a closed one.
+    #[inline]
+    pub(super) fn watchdog_tag(&self) -> u64 {
+        ptr::from_ref(&self.watchdog).addr() as u64
+    }
+
+    /// Returns the watchdog's event, if it is open.
+    pub(super) fn watched(&self, here: &mut Here<K>) -> Option<EventId> {
+        let event = self.watchdog.watched()?;
+        let tag = here.session.counters_mut().event_tag(event);
+        (tag == Ok(self.watchdog_tag())).then_some(event)
+    }
+}
+
+/// State of one processor that only its tasks use.
+pub(super) struct Here<K: Kernel> {
+    pub(super) session: PmuSession<K>,
+    /// This processor's counters: to make the description takes some hundred instructions of CPUID's leaves.
+    pub(super) unit: CounterUnit,
+    /// The session is suspended, and is not used until it is resumed.
+    pub(super) is_suspended: bool,
+}
+
+// SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`),
+// or shared (the machine, the counters' memory); (2) a unit is plain data.
+unsafe impl<K: Kernel> OnProcessor for Here<K> {}
+
+/// Reason why an operation of [`Pmu`](crate::Pmu) failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum PmuError {
+    /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or the call failed.
+    NotUp,
+    /// [`processor_up`](crate::Pmu::processor_up) was already called on this processor.
+    IsUp,
+    /// The processor is suspended: [`processor_suspended`](crate::Pmu::processor_suspended) was called, and
+    /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called yet.
+    Suspended,
+    /// The event belongs to the processor of this number, and the operation must be called there.
+    OtherProcessor(usize),
+    /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no slot for this processor.
+    Session(Busy),
+    /// A profile source could not be started or stopped, or `Pmu` could not take or release ownership of the
+    /// processor's counters.
+    Interface(InterfaceError),
+    /// An event could not be opened, started, stopped or read.
+    Counters(CounterError),
+    /// A group of events could not be opened, started or read, or some events of a thread could not be switched in or
+    /// out.
+    Events(EventsError),
+    /// The profile object could not be created.
+    Create(CreateError),
+    /// The profile could not be started or stopped.
+    Profile(ProfileError),
+    /// The processor has no branch records, or an operation on its branch records failed.
+    Branches(BranchError),
+    /// The processor has no precise records that it can use, or does not divide issue slots.
+    Facility(NoFacility),
+}
+
+impl PmuError {
+    /// Returns the `errno` value with which Linux' `perf_event_open` and `ioctl` refuse the operation, as a positive
+    /// number: that of [`perf::errno`](crate::perf::errno()) for an error of the counters; `ENODEV` (19) for a
+    /// processor that is not up; `EBUSY` (16) for a session or for branch records that are in use, lent or suspended;
+    /// `EIO` (5) for branch records whose registers fail; `EOPNOTSUPP` (95) for hardware that the processor lacks;
+    /// otherwise `EINVAL` (22).
+    ///
+    /// Source: `perf_event_open(2)`, "Errors".
+    ///
+    /// ```
+    /// # use pmu::PmuError;
+    /// # use pmu::core::CounterError;
+    /// assert_eq!(PmuError::NotUp.errno(), 19);
+    /// assert_eq!(PmuError::from(CounterError::NoCounterForEvent).errno(), 22);
+    /// ```
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Counters(reason) | Self::Interface(InterfaceError::Counters(reason)) => {
+                errno(*reason)
+            }
+            Self::Events(error) => errno(error.reason),
+            Self::NotUp | Self::Session(Busy::NoPlace { .. }) => 19,
+            Self::Suspended | Self::IsUp | Self::Session(_) => 16,
+            Self::Branches(BranchError::MemoryInUse | BranchError::Lent) => 16,
+            Self::Branches(
+                BranchError::Access(_) | BranchError::Faulted(_) | BranchError::Xsaves(_),
+            ) => 5,
+            Self::Branches(_) | Self::Facility(_) => 95,
+            Self::OtherProcessor(_) | Self::Interface(_) | Self::Create(_) | Self::Profile(_) => 22,
+        }
+    }
+}
+
+macro_rules! from {
+    ($($variant:ident $error:ty,)*) => {
+        $(impl From<$error> for PmuError {
+            fn from(error: $error) -> Self {
+                Self::$variant(error)
+            }
+        })*
+    };
+}
+
+from! {
+    Session Busy,
+    Interface InterfaceError,
+    Counters CounterError,
+    Events EventsError,
+    Create CreateError,
+    Profile ProfileError,
+    Branches BranchError,
+    Facility NoFacility,
+}
+
+impl fmt::Display for PmuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotUp => f.write_str("this processor's counters were not taken"),
+            Self::IsUp => f.write_str("this processor's counters were taken before"),
+            Self::Suspended => f.write_str("this processor's counters are suspended"),
+            Self::OtherProcessor(number) => write!(f, "the event is processor {number}'s"),
+            Self::Session(error) => error.fmt(f),
+            Self::Interface(error) => error.fmt(f),
+            Self::Counters(error) => error.fmt(f),
+            Self::Events(error) => error.fmt(f),
+            Self::Create(error) => error.fmt(f),
+            Self::Profile(error) => error.fmt(f),
+            Self::Branches(error) => error.fmt(f),
+            Self::Facility(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for PmuError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::NotUp | Self::IsUp | Self::Suspended | Self::OtherProcessor(_) => None,
+            Self::Session(error) => Some(error),
+            Self::Interface(error) => Some(error),
+            Self::Counters(error) => Some(error),
+            Self::Events(error) => Some(error),
+            Self::Create(error) => Some(error),
+            Self::Profile(error) => Some(error),
+            Self::Branches(error) => Some(error),
+            Self::Facility(error) => Some(error),
+        }
     }
 }

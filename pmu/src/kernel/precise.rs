@@ -7,9 +7,8 @@ use pmu_core::msr::MsrBackend;
 use pmu_core::{NoFacility, Snapshot, WriteOnce};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
-use crate::kernel::error::PmuError;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
-use crate::kernel::pmu::Pmu;
+use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 

@@ -2,19 +2,18 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::profile::{InterfaceError, SourceInterface};
+use pmu_core::lending::LentCounters;
+use pmu_core::profile::{InterfaceError, Report, SourceInterface};
 use pmu_core::{CounterError, CounterSet, Snapshot};
 use pmu_kprofile::ProfileError;
 
-use crate::kernel::duties::Duties;
-use crate::kernel::error::PmuError;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
-use crate::kernel::of_processor::Here;
-use crate::kernel::pmu::Pmu;
+use crate::kernel::pmu::{Here, OfProcessor, Pmu, PmuError};
 use crate::kernel::reach::number;
-use crate::kernel::required::Kernel;
+use crate::kernel::required::{Duties, Kernel};
 use crate::per_processor::Busy;
+use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
@@ -211,5 +210,196 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let lost = resumed?;
         watched?;
         profiles.map(|()| lost)
+    }
+
+    /// Gives other [rotating](pmu_core::Event::rotating) events the counters of the processor that executes the call,
+    /// and tells the [watchdog](Self::watch) that the timer tick runs. The kernel's timer tick calls this, for instance
+    /// each 4 milliseconds, on every processor.
+    ///
+    /// If the interrupted task uses the processor's session, the events take turns at the next tick. On a processor
+    /// that is not up, or is suspended, the call does nothing.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// static PMU: pmu::Pmu<MyKernel, 8> = pmu::Pmu::new();
+    ///
+    /// fn timer_interrupt() {
+    ///     if let Err(error) = PMU.tick() {
+    ///         println!("events that take turns: {error}");
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// The handler of the timer tick, or task. Not an NMI. The call is [pinned](Kernel::pinned).
+    ///
+    /// # Errors
+    /// [`Counters`](PmuError::Counters): an access to a register failed. The other events took turns.
+    pub fn tick(&'static self) -> Result<(), PmuError> {
+        K::pinned(|| {
+            self.touch();
+            match self.here(|here| here.session.counters_mut().rotate(K::now())) {
+                Ok(rotated) => Ok(rotated?),
+                Err(PmuError::Session(_) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
+                Err(error) => Err(error),
+            }
+        })
+    }
+
+    /// Lends the counters of the processor that executes the call while `guest` runs, for example to a virtual
+    /// processor. All events and [`Facilities`](crate::Facilities) stop meanwhile, the profiles by events and the
+    /// watchdog too, and continue afterwards with the counts and periods that they had. On a processor without
+    /// counters, `guest` runs with none. `sampled` gets each pending sample of an event that the kernel opened; those
+    /// of profiles are lost.
+    ///
+    /// While `guest` runs, the handler passes an interrupt on to the guest if
+    /// [`Interrupted::lent`](crate::Interrupted::lent) is set. If `guest` panics and unwinds, the counters stay lent:
+    /// the kernel calls [`processor_resumed`](Self::processor_resumed).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Pmu, PmuError};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn run(enter_guest: fn(global_control: u64)) -> Result<(), PmuError> {
+    ///     PMU.lend(
+    ///         |_sample| (),
+    ///         |lent| {
+    ///             enter_guest(lent.global_control());
+    ///             lent.set_programmed(true); // the guest wrote to the registers of the counters
+    ///         },
+    ///     )
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. The call, and so `guest`, is [pinned](Kernel::pinned). An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): `guest` was
+    ///   not run.
+    /// - [`Interface`](PmuError::Interface): accesses to registers failed, before `guest`, which was not run, or after
+    ///   it. In the latter case all other counters are programmed again, and what was on the counters that did not
+    ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), which starts profiles
+    ///   and the watchdog again, and starts its own events whose
+    ///   [`event_status`](pmu_core::CounterSession::event_status) is an error.
+    pub fn lend(
+        &'static self,
+        sampled: impl FnMut(PmuSample<'_, K>),
+        guest: impl FnOnce(&mut LentCounters),
+    ) -> Result<(), PmuError> {
+        K::pinned(|| {
+            self.here(|here| {
+                let mut window = match here.session.lend_all(K::now(), self.of_kernel(sampled)) {
+                    Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
+                        guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
+                        return Ok(());
+                    }
+                    window => window?,
+                };
+                guest(window.lent());
+                let Err(error) = window.end(K::now()) else { return Ok(()) };
+                here.session.reprogram_all(|_, _| ())?;
+                // A facility alone is programmed again by now.
+                if error.counters.is_empty() {
+                    Ok(())
+                } else {
+                    Err(CounterError::from(error).into())
+                }
+            })?
+            .map_err(PmuError::Interface)
+        })
+    }
+
+    /// Returns a function that passes on the samples of the events that the kernel opened.
+    pub(super) fn of_kernel(
+        &'static self,
+        mut sampled: impl FnMut(PmuSample<'_, K>),
+    ) -> impl FnMut(Report, PmuSample<'_, K>) {
+        let tag = self.processors.get(K::this_processor()).map(OfProcessor::watchdog_tag);
+        move |report, sample| match report {
+            Report::Event(overflow) if tag != Some(overflow.tag) => sampled(sample),
+            _ => {}
+        }
+    }
+
+    /// Watches the processor that executes the call. If the processor's timer tick does not call [`touch`](Self::touch)
+    /// for `seconds` seconds, the watchdog's counter raises an interrupt. In the result of
+    /// [`interrupt`](Self::interrupt), [`is_stuck`](crate::Interrupted::is_stuck) is then `true`. `hertz` is the
+    /// highest frequency of the processor: see [`Watchdog::event`].
+    ///
+    /// If the processor is already watched, the call restarts its watchdog. If the watchdog's counter failed, the call
+    /// gives the watchdog another counter.
+    ///
+    /// # Context
+    /// Task, on the processor to watch.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
+    ///   event.
+    pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
+        self.unwatch()?;
+        K::pinned(|| {
+            let Some(of) = self.processors.get(K::this_processor()) else {
+                return Err(PmuError::NotUp);
+            };
+            self.here(|here| {
+                let event = Watchdog::event(&here.unit, hertz, seconds);
+                let counters = here.session.counters_mut();
+                let event = event.ok_or(CounterError::NoCounterForEvent)?;
+                let event = event.tagged(of.watchdog_tag()).unlisted();
+                let id = counters.open_event(&here.unit, &event)?;
+                of.watchdog.watch(id);
+                counters.start_event(id, K::now()).or_else(|error| {
+                    of.watchdog.unwatch();
+                    counters.close_event(id, K::now()).and(Err(error))
+                })
+            })?
+            .map_err(PmuError::Counters)
+        })
+    }
+
+    /// Stops watching the processor that executes the call, if it is watched.
+    ///
+    /// # Context
+    /// Task, on the processor that is watched.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog counter failed. The processor is no
+    ///   longer watched.
+    pub fn unwatch(&'static self) -> Result<(), PmuError> {
+        K::pinned(|| {
+            let Some(of) = self.processors.get(K::this_processor()) else {
+                return Err(PmuError::NotUp);
+            };
+            self.here(|here| {
+                let event = of.watched(here);
+                of.watchdog.unwatch();
+                let Some(event) = event else { return Ok(()) };
+                let counters = here.session.counters_mut();
+                counters.close_event(event, K::now()).map(drop).inspect_err(|_| {
+                    // By now the event is stopped, so this accesses no register.
+                    let _ = counters.close_event(event, K::now());
+                })
+            })?
+            .map_err(PmuError::Counters)
+        })
+    }
+
+    /// Tells the watchdog that the executing processor's timer tick runs. The kernel's timer tick calls this, or
+    /// [`tick`](Self::tick).
+    ///
+    /// # Context
+    /// Any.
+    #[inline]
+    pub fn touch(&self) {
+        if let Some(of) = self.processors.get(K::this_processor()) {
+            of.watchdog.touch();
+        }
     }
 }

@@ -5,9 +5,8 @@ use pmu_core::msr::MsrBackend;
 use pmu_core::{Event, NoFacility, Snapshot, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
-use crate::kernel::error::PmuError;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
-use crate::kernel::pmu::Pmu;
+use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 

@@ -2,16 +2,12 @@
 
 use pmu_core::Snapshot;
 
-use crate::perf::attr_flags::AttrFlags;
-use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW};
+use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW, RawConfig, number};
 use crate::perf::branch_samples::BranchSamples;
-use crate::perf::cache_event::{CacheEvent, PERF_TYPE_HW_CACHE};
-use crate::perf::error::PerfError;
-use crate::perf::event_attr::PerfEventAttr;
-use crate::perf::facility::Facility;
-use crate::perf::hardware_names;
-use crate::perf::modifiers;
-use crate::perf::raw_config::{RawConfig, number};
+use crate::perf::error::{Facility, PerfError};
+use crate::perf::event_attr::{AttrFlags, PerfEventAttr};
+use crate::perf::generic;
+use crate::perf::generic::{CacheEvent, PERF_TYPE_HW_CACHE};
 
 /// Core type of a hybrid processor. The texts `cpu_core/…/` and `cpu_atom/…/` confine an event to one core type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,7 +151,7 @@ impl<'a> PerfEvent<'a> {
             }
         };
         if let Some(modifiers) = modifiers {
-            let modifiers = modifiers::apply(modifiers, at, &mut parser.event.attr)?;
+            let modifiers = apply_modifiers(modifiers, at, &mut parser.event.attr)?;
             parser.event.weak_group = modifiers.weak_group;
             parser.event.precise_max = modifiers.precise_max;
         }
@@ -198,7 +194,7 @@ impl<'a> PerfEvent<'a> {
 /// Returns the error of a name that is no counter's event. A colon is in the names of trace points.
 fn unknown(name: &str, colon: bool) -> PerfError {
     let trace_point = (colon && !name.is_empty()).then_some(Facility::TracePoints);
-    match hardware_names::facility(name).or(trace_point) {
+    match generic::facility(name).or(trace_point) {
         Some(facility) => PerfError::Needs { facility, at: 0 },
         None => PerfError::Term { at: 0 },
     }
@@ -233,7 +229,7 @@ impl<'a> Parser<'a> {
             _ if self.named(unit, 0, names)? => {}
             _ if RawConfig::is_raw(unit) => self.raw(RawConfig::of_raw(unit, 0)?, 0)?,
             _ => {
-                let facility = hardware_names::facility(unit).unwrap_or(Facility::OtherUnits);
+                let facility = generic::facility(unit).unwrap_or(Facility::OtherUnits);
                 return Err(PerfError::Needs { facility, at: 0 });
             }
         }
@@ -247,7 +243,7 @@ impl<'a> Parser<'a> {
         at: usize,
         names: &mut impl FnMut(&str) -> Option<(u64, u64)>,
     ) -> Result<bool, PerfError> {
-        if let Some(number) = hardware_names::hardware_event(name) {
+        if let Some(number) = generic::hardware_event(name) {
             self.generic(PERF_TYPE_HARDWARE, number, at)?;
         } else if let Ok(event) = name.parse::<CacheEvent>() {
             self.generic(PERF_TYPE_HW_CACHE, event.config(), at)?;
@@ -370,4 +366,66 @@ fn needs(name: &str, at: usize) -> Result<(), PerfError> {
         _ => return Ok(()),
     };
     Err(PerfError::Needs { facility, at })
+}
+
+/// The modifiers that are not attributes of the event.
+pub(crate) struct Modifiers {
+    pub(crate) weak_group: bool,
+    pub(crate) precise_max: bool,
+}
+
+/// Sets the attributes of these modifiers, whose first one is at `at` in the text.
+///
+/// Source: perf-list(1), "Event modifiers".
+fn apply_modifiers(
+    modifiers: &str,
+    at: usize,
+    attr: &mut PerfEventAttr,
+) -> Result<Modifiers, PerfError> {
+    if modifiers.is_empty() {
+        return Err(PerfError::Modifier { at });
+    }
+    let has = |letter| modifiers.contains(letter);
+    for (place, letter) in modifiers.char_indices() {
+        let at = at + place;
+        let before = modifiers.get(..place).unwrap_or_default();
+        match letter {
+            // perf's `precise_ip` is at most 3.
+            'p' if attr.precise_ip < 3 => attr.precise_ip += 1,
+            'R' => {
+                return Err(PerfError::Needs { facility: Facility::PreciseSampling, at });
+            }
+            'b' => return Err(PerfError::Needs { facility: Facility::Bpf, at }),
+            'u' | 'k' | 'h' | 'G' | 'H' | 'I' | 'D' | 'e' | 'S' | 'W' | 'P'
+                if !before.contains(letter) => {}
+            _ => return Err(PerfError::Modifier { at }),
+        }
+    }
+    // Of levels, and of guest and host, those that are not named are excluded as soon as one is.
+    if has('u') || has('k') || has('h') {
+        attr.select.exclude_user = !has('u');
+        attr.select.exclude_kernel = !has('k');
+    }
+    if has('G') || has('H') {
+        attr.select.exclude_guest = !has('G');
+        attr.select.exclude_host = !has('H');
+    }
+    for (set, flag) in [
+        ((has('u') || has('k')) && !has('h'), AttrFlags::EXCLUDE_HV),
+        (has('I'), AttrFlags::EXCLUDE_IDLE),
+        (has('D'), AttrFlags::PINNED),
+        (has('e'), AttrFlags::EXCLUSIVE),
+    ] {
+        if set {
+            attr.flags = attr.flags | flag;
+        }
+    }
+    if has('S') {
+        attr.sample_type |= PerfEventAttr::SAMPLE_READ;
+        attr.read_format |= PerfEventAttr::FORMAT_GROUP;
+    }
+    if has('P') {
+        attr.precise_ip = 3;
+    }
+    Ok(Modifiers { weak_group: has('W'), precise_max: has('P') })
 }
