@@ -2,21 +2,170 @@
 //!
 //! - [`layout`]: the offsets of the members of `KPROFILE`, by Windows version and pointer width
 //! - [`kprofile`]: a `KPROFILE`, read from bytes and written as bytes
-//! - `object_type`: the object type, which is the first member of a `KPROFILE`
-//! - `error`: the error of this module
 //! - [`walk`]: the lists of profile objects in a foreign memory image
 //! - [`source_list`]: the list that Windows returns to a query for its profile sources
-//! - `export`: the conversion of a profile object of this crate to a `KPROFILE`
 //!
 //! The interrupt path does not use this module. The module reads addresses from structures, but never dereferences
-//! them. Of the crate's other modules, this module may use `affinity`, and `export` may also use `object`.
+//! them. Of the crate's other modules, this module may use `affinity` and `object`.
 
-mod error;
-mod export;
 pub mod kprofile;
 pub mod layout;
-mod object_type;
 pub mod source_list;
 pub mod walk;
 
-pub use error::LayoutError;
+use core::fmt;
+
+use pmu_core::frame::ProcessId;
+use pmu_core::profile::NtStatus;
+
+use crate::affinity::Affinity;
+use crate::compat::kprofile::{KProfile, ListEntry, ObjectType, Role};
+use crate::compat::layout::Layout;
+use crate::object::bucket::Basic;
+use crate::object::profile_object::{Action, ProfileObject};
+
+/// Reason why bytes could not be decoded as a `KPROFILE` or as a source list, or why one of these could not be encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// The argument `bytes` is shorter than the structure in this layout.
+    TooShort {
+        /// Number of bytes that the structure has.
+        needed: usize,
+        /// Number of bytes that were given.
+        given: usize,
+    },
+    /// The object type is invalid. The value is the type's number in `KOBJECTS`. In the layout's Windows versions, no
+    /// profile object has this type. An encoding also fails if [`role`](super::kprofile::KProfile::role) is not the
+    /// role of this type.
+    ObjectType(u16),
+    /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
+    SizeMember(u16),
+    /// No profile source has this number, or the number does not fit the structure's 16-bit member `Source`.
+    Source(u32),
+    /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout. The value is the segment.
+    Segment(u32),
+    /// The bucket shift is above 29, the shift of the largest bucket. The value is the shift.
+    BucketShift(u32),
+    /// An encoding failed because the layout has no bit for a processor of the affinity. A decoding failed because the
+    /// structure has more processor groups than the layout.
+    Affinity,
+    /// This address needs more bits than a pointer of the layout has.
+    Address(u64),
+    /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
+    /// structure, the structure is too large, or the structure has too many processor groups.
+    Offsets,
+    /// The layout lacks a member that the profile needs. A layout without `Source` can only encode the source
+    /// `ProfileTime`. A layout without `Affinity` can only encode an empty affinity.
+    NoSourceOrAffinity,
+    /// The buffer is too small for the source list; nothing was written.
+    BufferTooSmall {
+        /// Number of bytes that the list needs.
+        needed: usize,
+    },
+    /// The first word of the buffer is this number instead of
+    /// [`SOURCE_LIST_CLASS`](super::source_list::SOURCE_LIST_CLASS).
+    WrongClass(u32),
+    /// An entry of the source list is ill-formed, or is partly outside the buffer. The entry includes its name and its
+    /// link to the next entry.
+    Malformed {
+        /// Offset of the entry in the buffer.
+        offset: usize,
+    },
+}
+
+impl LayoutError {
+    /// Returns the status with which Windows reports an error of a source list; `None` for an error of a `KPROFILE`.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::BufferTooSmall { .. } => Some(NtStatus::BUFFER_TOO_SMALL),
+            Self::WrongClass(_) => Some(NtStatus::NOT_IMPLEMENTED),
+            Self::Malformed { .. } => Some(NtStatus::INVALID_PARAMETER),
+            Self::TooShort { .. }
+            | Self::ObjectType(_)
+            | Self::SizeMember(_)
+            | Self::Source(_)
+            | Self::Segment(_)
+            | Self::BucketShift(_)
+            | Self::Affinity
+            | Self::Address(_)
+            | Self::Offsets
+            | Self::NoSourceOrAffinity => None,
+        }
+    }
+}
+
+impl fmt::Display for LayoutError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort { needed, given } => {
+                write!(f, "{given} bytes where {needed} are needed")
+            }
+            Self::ObjectType(value) => write!(f, "object type {value:#04X} is no profile's"),
+            Self::SizeMember(value) => write!(f, "the structure's size member is {value:#X}"),
+            Self::Source(value) => write!(f, "{value:#X} is no source, or does not fit 16 bits"),
+            Self::Segment(value) => write!(f, "{value:#X} is no segment"),
+            Self::BucketShift(value) => write!(f, "bucket shift {value} is above 29"),
+            Self::Affinity => f.write_str("the affinity does not fit the layout's groups"),
+            Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
+            Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
+            Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
+            Self::BufferTooSmall { needed } => write!(f, "the source list needs {needed} bytes"),
+            Self::WrongClass(class) => write!(f, "class {class:#X} is not the source list's"),
+            Self::Malformed { offset } => write!(f, "malformed entry at offset {offset:#X}"),
+        }
+    }
+}
+
+impl core::error::Error for LayoutError {}
+
+impl ProfileObject<'_> {
+    /// Returns this profile object as a `KPROFILE`, for a debugger. The members have the values that Windows would set,
+    /// except the list entry.
+    ///
+    /// Both addresses in the list entry are 0. For a callback object, `callback` is the address that
+    /// [`ProfileCallback::routine`](crate::ProfileCallback::routine) returns, and `context` is the address of the
+    /// callback's data.
+    pub fn to_kprofile(&self) -> KProfile {
+        let (object_type, role, affinity) = match self.action() {
+            Action::Basic(basic) => (
+                ObjectType::basic_of(self.rules().version),
+                role_of(basic),
+                match basic.affinity {
+                    Affinity::ALL => {
+                        Layout::of(self.rules()).map_or(Affinity::ALL, Layout::processors)
+                    }
+                    affinity => affinity,
+                },
+            ),
+            Action::Callback(callback) => (
+                ObjectType::Callback,
+                Role::Callback {
+                    callback: callback.routine(),
+                    context: core::ptr::from_ref(*callback).cast::<()>() as usize as u64,
+                },
+                Affinity::EMPTY,
+            ),
+        };
+        KProfile {
+            object_type,
+            link: ListEntry::default(),
+            process: self.process().map_or(0, ProcessId::get),
+            role,
+            affinity,
+            source: self.source(),
+            started: self.is_started(),
+        }
+    }
+}
+
+fn role_of(basic: &Basic<'_>) -> Role {
+    Role::Basic {
+        range_base: basic.base,
+        range_limit: basic.limit,
+        bucket_shift: basic.bucket.shift(),
+        buffer: basic.buffer.as_ptr() as usize as u64,
+        segment: basic.segment.into(),
+    }
+}

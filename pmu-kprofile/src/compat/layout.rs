@@ -8,8 +8,8 @@ use core::fmt;
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
 
 use crate::affinity::{Affinity, MAX_GROUPS};
-use crate::compat::error::LayoutError;
-use crate::compat::object_type::ObjectType;
+use crate::compat::LayoutError;
+use crate::compat::kprofile::ObjectType;
 
 /// Offsets of the members of a `KPROFILE`, in bytes from the beginning of the structure. If the structure lacks a
 /// member, the offset is `None`.

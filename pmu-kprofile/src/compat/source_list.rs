@@ -6,7 +6,7 @@
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{AddedSource, KProfileSource, ProfileInterface, classes};
 
-use crate::compat::error::LayoutError;
+use crate::compat::LayoutError;
 
 /// Information class of a query for the source list: `EventTraceProfileSourceListInformation`. The query's buffer
 /// begins with this number.

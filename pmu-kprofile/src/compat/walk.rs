@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::compat::error::LayoutError;
+use crate::compat::LayoutError;
 use crate::compat::kprofile::KProfile;
 use crate::compat::layout::Layout;
 

@@ -7,10 +7,10 @@
 //! before any later request.
 
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::InterfaceError;
+use pmu_core::profile::{InterfaceError, KProfileSource};
 
-use crate::hardware::processors::RemoteProcessors;
-use crate::hardware::request::SourceRequest;
+use crate::affinity::Affinity;
+use crate::hardware::profile_hardware::ProfileHardware;
 use crate::hardware::slot::Slot;
 use crate::sync::{array_of, const_fn, spin_loop};
 
@@ -217,4 +217,191 @@ impl<const P: usize> core::fmt::Debug for Mailbox<P> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Mailbox").finish_non_exhaustive()
     }
+}
+
+/// Functions of the kernel that a [`Mailbox`](super::Mailbox) calls. The functions interrupt another processor, perform
+/// a request with the session of the processor that executes the call, and limit how long a caller waits for an answer.
+///
+/// # For implementers
+/// - [`interrupt`](Self::interrupt) makes the other processor call [`Mailbox::drain`](super::Mailbox::drain) soon, from
+///   the handler of an inter-processor interrupt or from a task that the handler wakes. `interrupt` does not wait for
+///   that call.
+/// - [`serve`](Self::serve) is called in task context, and in the handler of the inter-processor interrupt if the
+///   handler calls `drain`. Mask the inter-processor interrupt while any code uses the session; otherwise the handler
+///   may find the session in use.
+/// - [`keep_waiting`](Self::keep_waiting) limits how long a start or a stop waits for another processor.
+///
+/// # Examples
+///
+/// ```
+/// use pmu_core::profile::{InterfaceError, KProfileSource};
+/// use pmu_core::frame::ProcessorNumber;
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
+/// # fn processor() -> u16 { 0 }
+/// # fn interrupt_depth() -> usize { 0 }
+/// # fn send_interrupt(_: usize, _: u8) {}
+/// # fn with_interrupts_off(act: impl FnOnce() -> Result<(), InterfaceError>) -> Result<(), InterfaceError> { act() }
+/// # fn use_session(_: SourceRequest) -> Result<(), InterfaceError> { Ok(()) }
+///
+/// static MAILBOX: Mailbox<4> = Mailbox::new();
+/// const VECTOR: u8 = 0xF0; // its handler calls `MAILBOX.drain(&Kernel)`
+///
+/// struct Kernel;
+///
+/// impl RemoteProcessors for Kernel {
+///     fn this_processor(&self) -> ProcessorNumber {
+///         ProcessorNumber::from_index(processor())
+///     }
+///     fn in_interrupt(&self) -> bool {
+///         interrupt_depth() > 0
+///     }
+///     fn active_processors(&self) -> Affinity {
+///         Affinity::first(4)
+///     }
+///     fn supports(&self, source: KProfileSource) -> bool {
+///         source == KProfileSource::TIME // … or what the interface's `query` says
+///     }
+///     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+///         with_interrupts_off(|| use_session(request))
+///     }
+///     fn interrupt(&self, processor: ProcessorNumber) {
+///         send_interrupt(processor.index(), VECTOR);
+///     }
+///     fn keep_waiting(&self, turns: u64) -> bool {
+///         turns < 10_000_000
+///     }
+/// }
+///
+/// let mut hardware = Remote::new(&MAILBOX, Kernel); // which starts and stops profiles
+/// # let _ = &mut hardware;
+/// ```
+pub trait RemoteProcessors {
+    /// Returns the processor that executes the call: see
+    /// [`ProfileHardware::this_processor`](crate::ProfileHardware::this_processor).
+    fn this_processor(&self) -> ProcessorNumber;
+
+    /// Returns whether this processor is handling an interrupt: see
+    /// [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
+    fn in_interrupt(&self) -> bool;
+
+    /// Returns the processors that are active and have an initialized session: see
+    /// [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
+    fn active_processors(&self) -> Affinity;
+
+    /// Returns whether the profile interface supports a source: see
+    /// [`ProfileHardware::supports`](crate::ProfileHardware::supports).
+    fn supports(&self, source: KProfileSource) -> bool;
+
+    /// Performs a request with the session of the processor that executes the call.
+    ///
+    /// # Errors
+    /// - The error that the session returned.
+    /// - [`NoAnswer`](InterfaceError::NoAnswer): the session is in use. If the request is a stop, the
+    ///   [`Mailbox`](super::Mailbox) keeps the request, and performs the stop later.
+    /// - [`NoSession`](InterfaceError::NoSession): the processor has no session, so no source runs on it.
+    fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError>;
+
+    /// Interrupts another processor. On that processor, the handler of the interrupt calls
+    /// [`Mailbox::drain`](super::Mailbox::drain), or wakes a task that calls `drain`.
+    fn interrupt(&self, processor: ProcessorNumber);
+
+    /// Returns whether to keep waiting for another processor's answer. `turns` is the number of iterations of the
+    /// waiting loop so far.
+    fn keep_waiting(&self, turns: u64) -> bool;
+}
+
+/// The profile hardware of several processors, reached through a mailbox.
+///
+/// ```
+/// use pmu_core::profile::{InterfaceError, KProfileSource};
+/// use pmu_core::frame::ProcessorNumber;
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
+///
+/// static MAILBOX: Mailbox<2> = Mailbox::new();
+///
+/// struct Kernel;
+///
+/// impl RemoteProcessors for Kernel {
+/// #   fn this_processor(&self) -> ProcessorNumber { ProcessorNumber::from_index(0) }
+/// #   fn in_interrupt(&self) -> bool { false }
+/// #   fn active_processors(&self) -> Affinity { Affinity::first(2) }
+/// #   fn supports(&self, _: KProfileSource) -> bool { true }
+///     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
+///         // … with the inter-processor interrupt masked: session.start(source), session.stop(source) …
+/// #       Ok(())
+///     }
+///     fn interrupt(&self, processor: ProcessorNumber) {
+///         // … send the inter-processor interrupt …
+///     }
+///     fn keep_waiting(&self, turns: u64) -> bool {
+///         turns < 10_000_000 // … or as long as a clock says …
+///     }
+///     // …
+/// }
+///
+/// /// The handler of that interrupt, on each processor.
+/// fn on_interrupt() {
+///     MAILBOX.drain(&Kernel);
+/// }
+///
+/// let mut hardware = Remote::new(&MAILBOX, Kernel); // for `Profiles::try_start`
+/// ```
+#[derive(Debug)]
+pub struct Remote<'m, K, const P: usize> {
+    mailbox: &'m Mailbox<P>,
+    processors: K,
+}
+
+impl<'m, K: RemoteProcessors, const P: usize> Remote<'m, K, P> {
+    /// Creates the profile hardware of several processors. Each of these processors must [drain](Mailbox::drain)
+    /// `mailbox`.
+    pub const fn new(mailbox: &'m Mailbox<P>, processors: K) -> Self {
+        Self { mailbox, processors }
+    }
+}
+
+impl<K: RemoteProcessors, const P: usize> ProfileHardware for Remote<'_, K, P> {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.processors.this_processor()
+    }
+
+    fn in_interrupt(&self) -> bool {
+        self.processors.in_interrupt()
+    }
+
+    fn active_processors(&self) -> Affinity {
+        self.processors.active_processors()
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.processors.supports(source)
+    }
+
+    fn start(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        self.mailbox.ask(&self.processors, processor, SourceRequest::Start(source))
+    }
+
+    fn stop(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        self.mailbox.ask(&self.processors, processor, SourceRequest::Stop(source))
+    }
+}
+
+/// Request to a processor: start or stop a profile source with the processor's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub enum SourceRequest {
+    /// Start this source.
+    Start(KProfileSource),
+    /// Stop this source.
+    Stop(KProfileSource),
 }

@@ -1,7 +1,11 @@
 //! The trait by which profile objects use the hardware of all processors.
 
+use pmu_core::Platform;
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::interval::Interval;
+use pmu_core::msr::MsrBackend;
+use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource, ProfileInterface, Session};
+use pmu_core::windows::{HalInterface, Rules};
 
 use crate::affinity::Affinity;
 
@@ -105,4 +109,221 @@ pub trait ProfileHardware {
         processor: ProcessorNumber,
         source: KProfileSource,
     ) -> Result<(), InterfaceError>;
+}
+
+/// The profile hardware of a machine with one processor: starts and stops sources with the processor's [`Session`].
+///
+/// # Examples
+/// ```
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::Platform;
+/// use pmu_core::frame::ProcessorNumber;
+/// use pmu_core::profile::{ProfileInterface, Session};
+/// use pmu_kprofile::hardware::ThisProcessor;
+/// use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
+///
+/// fn start<I: ProfileInterface, M: MsrBackend, P: Platform>(
+///     lists: &Profiles<64, 1>,
+///     object: &'static ProfileObject<'static>,
+///     session: &mut Session<'_, I, M, P>,
+/// ) -> Result<(), ProfileError> {
+///     let mut hardware = ThisProcessor::new(session, ProcessorNumber::from_index(0));
+///     lists.try_start(object, &mut hardware)
+/// }
+/// ```
+#[derive(Debug)]
+pub struct ThisProcessor<'s, 'a, I, M, P> {
+    session: &'s mut Session<'a, I, M, P>,
+    number: ProcessorNumber,
+}
+
+impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
+    /// Creates the profile hardware from the session of the only processor. `number` is the number of that processor.
+    pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
+        Self { session, number }
+    }
+}
+
+impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
+    for ThisProcessor<'_, '_, I, M, P>
+{
+    fn this_processor(&self) -> ProcessorNumber {
+        self.number
+    }
+
+    /// Returns `false`: a `ThisProcessor` is used in task context only.
+    fn in_interrupt(&self) -> bool {
+        false
+    }
+
+    fn active_processors(&self) -> Affinity {
+        Affinity::of(self.number)
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.session.query(source).is_supported()
+    }
+
+    fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.start(source)
+    }
+
+    fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
+        self.session.stop(source)
+    }
+}
+
+/// Profile hardware that is restricted to the sources of a given Windows version: see [`Rules::has_source`].
+///
+/// Use this type if the Windows version of the [`Profiles`](crate::Profiles) differs from the version that was passed
+/// to [`detect_as_of`](https://docs.rs/pmu-intel/latest/pmu_intel/struct.Emon.html#method.detect_as_of).
+///
+/// # Examples
+/// ```
+/// use pmu_core::profile::AddedSources;
+/// use pmu_core::windows::HalInterface;
+/// use pmu_kprofile::hardware::AsOfVersion;
+/// use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Profiles};
+///
+/// /// Starts a profile on lists that are like an older Windows: a source that this version did not have is refused.
+/// fn start<H: ProfileHardware>(
+///     lists: &Profiles<64, 4>,
+///     object: &'static ProfileObject<'static>,
+///     hardware: &mut H,
+/// ) -> Result<(), ProfileError> {
+///     let (rules, added) = (lists.rules(), AddedSources::none());
+///     lists.try_start(object, &mut AsOfVersion::new(hardware, HalInterface::Emon, rules, added))
+/// }
+/// ```
+#[derive(Debug)]
+pub struct AsOfVersion<'h, H> {
+    hardware: &'h mut H,
+    interface: HalInterface,
+    rules: Rules,
+    added: &'h AddedSources,
+}
+
+impl<'h, H: ProfileHardware> AsOfVersion<'h, H> {
+    /// Restricts `hardware` to the sources that exist in the Windows version of `rules`. `interface` is the profile
+    /// interface of `hardware`. `added` are the sources that the kernel added to those of the interface.
+    pub const fn new(
+        hardware: &'h mut H,
+        interface: HalInterface,
+        rules: Rules,
+        added: &'h AddedSources,
+    ) -> Self {
+        Self { hardware, interface, rules, added }
+    }
+
+    fn has(&self, source: KProfileSource) -> bool {
+        self.rules.has_source(self.interface, source, self.added)
+    }
+}
+
+impl<H: ProfileHardware> ProfileHardware for AsOfVersion<'_, H> {
+    fn this_processor(&self) -> ProcessorNumber {
+        self.hardware.this_processor()
+    }
+
+    fn in_interrupt(&self) -> bool {
+        self.hardware.in_interrupt()
+    }
+
+    fn active_processors(&self) -> Affinity {
+        self.hardware.active_processors()
+    }
+
+    fn supports(&self, source: KProfileSource) -> bool {
+        self.has(source) && self.hardware.supports(source)
+    }
+
+    fn start(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        if self.has(source) {
+            self.hardware.start(processor, source)
+        } else {
+            Err(InterfaceError::UnsupportedSource(source))
+        }
+    }
+
+    fn stop(
+        &mut self,
+        processor: ProcessorNumber,
+        source: KProfileSource,
+    ) -> Result<(), InterfaceError> {
+        self.hardware.stop(processor, source)
+    }
+}
+
+/// Guard of an interval that was set for a source. Dropping the guard restores the previous interval.
+///
+/// The interval of a source is the same for the whole machine. An interval that is set without this guard stays in
+/// force until another interval is set.
+///
+/// If a source has several guards, drop the guards in reverse order of creation. In any other order, the source may not
+/// get its original interval back.
+///
+/// ```
+/// use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
+/// use pmu_kprofile::hardware::IntervalGuard;
+///
+/// let interface = DefaultInterface::new();
+/// let before = interface.query(KProfileSource::TIME).interval;
+/// {
+///     let held = IntervalGuard::hold(&interface, KProfileSource::TIME, 5_000)?;
+///     assert_eq!(held.interval().get(), 5_000);
+/// }
+/// assert_eq!(interface.query(KProfileSource::TIME).interval, before);
+/// # Ok::<(), pmu_core::profile::InterfaceError>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropped, the interval is restored"]
+pub struct IntervalGuard<'i, I: ProfileInterface> {
+    interface: &'i I,
+    source: KProfileSource,
+    interval: Interval,
+    before: u32,
+}
+
+impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
+    /// Sets the interval of a source until the guard is dropped. Like
+    /// [`set_interval_clamped`](ProfileInterface::set_interval_clamped), the function clamps `units` to the limits of
+    /// the source.
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// [`UnsupportedSource`](InterfaceError::UnsupportedSource): the interface does not support the source; nothing was
+    /// changed.
+    pub fn hold(
+        interface: &'i I,
+        source: KProfileSource,
+        units: u64,
+    ) -> Result<Self, InterfaceError> {
+        let before = interface.query(source).interval;
+        let interval = interface.set_interval_clamped(source, units)?;
+        Ok(Self { interface, source, interval, before })
+    }
+
+    /// Returns the interval that this guard set, after clamping.
+    pub fn interval(&self) -> Interval {
+        self.interval
+    }
+
+    /// Returns the interval that dropping this guard restores, in the unit of the source.
+    pub fn before(&self) -> u32 {
+        self.before
+    }
+}
+
+impl<I: ProfileInterface> Drop for IntervalGuard<'_, I> {
+    fn drop(&mut self) {
+        // This cannot fail: the source was supported when the guard was made, and the interval was in force, so within
+        // the limits.
+        let _ = self.interface.set_interval(self.source, self.before.into());
+    }
 }

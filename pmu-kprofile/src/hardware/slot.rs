@@ -8,8 +8,7 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_core::registers::MAX_COUNTERS;
 
-use crate::hardware::processors::RemoteProcessors;
-use crate::hardware::request::SourceRequest;
+use crate::hardware::mailbox::{RemoteProcessors, SourceRequest};
 use crate::sync::{AtomicU64, UnsafeCell, array_of, const_fn};
 
 /// Number of stops that a slot has room for: as many as sources can run on a processor, one per counter and the timer.

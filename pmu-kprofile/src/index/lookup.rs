@@ -5,13 +5,9 @@
 //! head of the interval's hit list: the list of these ranges. (Elementary intervals and stabbing queries: de Berg and
 //! others, "Computational Geometry", 3rd edition, §10.3.)
 
-use crate::index::entry::{Entry, NONE};
-use crate::index::groups::{Group, Processes, Source, Span, UNUSED, tag};
-use crate::index::hit_lists::HitLists;
-use crate::index::intervals::{ElementaryIntervals, Found};
-use crate::object::basic::Basic;
-use crate::object::object_ptr::ObjectPtr;
-use crate::object::profile_object::ProfileObject;
+use crate::index::intervals::{ElementaryIntervals, Found, HitLists, Part};
+use crate::object::bucket::Basic;
+use crate::object::profile_object::{Key, ObjectPtr, ProfileObject};
 
 /// The index of at most `N` objects.
 #[repr(C)] // The sources first: an interrupt has their address then.
@@ -131,5 +127,120 @@ impl<const N: usize> Index<N> {
     #[inline]
     pub(super) fn entry(&self, place: u32) -> Option<&Entry> {
         self.entries.get(place as usize)
+    }
+}
+
+/// The tag of an unused slot: 0, as is all of a new index, so that lists in a static take no room in an image.
+pub(super) const UNUSED: u32 = 0;
+
+/// Returns the tag of a source's number. Only `ProfileMaximum`, which is no source, would have the tag [`UNUSED`].
+#[inline(always)]
+pub(super) const fn tag(source: u32) -> u32 {
+    source ^ pmu_core::profile::KProfileSource::MAXIMUM
+}
+
+/// Consecutive places of a table.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+impl Span {
+    pub(super) const EMPTY: Self = Self { from: 0, to: 0 };
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.from == self.to
+    }
+}
+
+/// The objects of one source and one process, or of one source and all processes.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    /// The entries of its callback objects. Those of its basic objects follow.
+    pub(super) callbacks: Span,
+    pub(super) ranges: Part,
+}
+
+impl Group {
+    /// A group that is not there. No query is made of it.
+    pub(super) const EMPTY: Self = Self { callbacks: Span::EMPTY, ranges: Part::UNUSED };
+}
+
+/// The groups of one source.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(crate) struct Source<const N: usize> {
+    /// The tag of the source, if the source has nothing but ranges of all processes, and all bits of its number count.
+    pub(super) only_ranges_of: u32,
+    pub(super) tag: u32,
+    /// The group of all processes, if there is one.
+    pub(super) global: Group,
+    pub(super) has_global: bool,
+    /// The groups of single processes.
+    pub(super) processes: Span,
+}
+
+impl<const N: usize> Source<N> {
+    pub(super) const UNUSED: Self = Self {
+        only_ranges_of: UNUSED,
+        tag: UNUSED,
+        global: Group::EMPTY,
+        has_global: false,
+        processes: Span::EMPTY,
+    };
+
+    /// The group of all processes.
+    pub(crate) fn global(&self) -> Option<&Group> {
+        self.has_global.then_some(&self.global)
+    }
+}
+
+/// The groups of single processes, in ascending order of the processes within a source.
+pub(super) struct Processes<const N: usize> {
+    pub(super) ids: [u64; N],
+    pub(super) groups: [Group; N],
+    pub(super) length: usize,
+}
+
+/// No place of a table.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// An object in an index, with the range of a basic object.
+#[derive(Clone, Copy)]
+#[repr(align(64))] // A cache line each, and the address follows from the place by a shift.
+pub(crate) struct Entry {
+    pub(super) object: ObjectPtr<ProfileObject<'static>>,
+    /// The counting part of a basic object.
+    pub(super) basic: ObjectPtr<Basic<'static>>,
+    pub(super) base: u64,
+    /// Last address of the range; below the base if the range is empty.
+    pub(super) last: u64,
+    /// Set for a basic object. Callback objects have no range, and come first in a group.
+    pub(super) has_range: bool,
+    pub(super) key: Key,
+}
+
+impl Entry {
+    pub(super) const UNUSED: Self =
+        Self::of_callback(ObjectPtr::NULL, Key { source: 0, process: 0 });
+
+    /// Creates the entry of a callback object.
+    pub(crate) const fn of_callback(object: ObjectPtr<ProfileObject<'static>>, key: Key) -> Self {
+        Self { object, basic: ObjectPtr::NULL, base: 0, last: 0, has_range: false, key }
+    }
+
+    /// Returns the entry of a basic object: with its counting part, and its first and its last address.
+    pub(crate) const fn with_range(
+        self,
+        basic: ObjectPtr<Basic<'static>>,
+        (base, last): (u64, u64),
+    ) -> Self {
+        Self { basic, base, last, has_range: true, ..self }
+    }
+
+    /// Returns the sort key of the entry.
+    pub(super) fn order(&self) -> (Key, bool, u64) {
+        (self.key, self.has_range, self.base)
     }
 }

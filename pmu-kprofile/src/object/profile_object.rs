@@ -1,21 +1,17 @@
 //! A profile object: its conditions, its action, and where it runs.
 
-use crate::object::basic::Basic;
-use crate::object::callback::ProfileCallback;
-use crate::object::error::CreateError;
-use core::fmt;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::{fmt, ptr};
 
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::profile::KProfileSource;
+use pmu_core::profile::{KProfileSource, NtStatus};
 use pmu_core::windows::Rules;
 
-use crate::affinity::{MAX_GROUPS, mask_of};
-use crate::object::action::Action;
-use crate::object::bucket::Bucket;
-use crate::object::key::Key;
-use crate::object::state::State;
+use crate::affinity::{Affinity, MAX_GROUPS, mask_of};
+use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::bucket::{Basic, Bucket, COUNTER_BYTES};
+use crate::object::service::{CreateRequest, KernelCaller, RequestedAffinity, ValidRequest};
 
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.
 ///
@@ -259,6 +255,37 @@ impl<'b> ProfileObject<'b> {
             Action::Callback(_) => None,
         }
     }
+
+    /// Creates a basic profile object. The function makes the same checks as Windows, in the same order.
+    ///
+    /// If the affinity is `None`, the object profiles the processors that are active during the call. Before Windows 7,
+    /// the same applies to an affinity without an active processor. Every Windows version accepts [`Affinity::ALL`]:
+    /// the object then also profiles processors that become active later.
+    ///
+    /// The object can only be started on a [`Profiles`](crate::Profiles) with the same rules: pass the result of
+    /// [`Profiles::rules`](crate::Profiles::rules).
+    ///
+    /// # Context
+    /// Task.
+    ///
+    /// # Errors
+    /// See [`CreateError`]; [`CreateError::status`] returns the status with which Windows reports the error.
+    pub fn basic(
+        rules: Rules,
+        request: BasicProfile<'b>,
+        hardware: &impl ProfileHardware,
+    ) -> Result<Self, CreateError> {
+        let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
+        let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
+            .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
+        let (source, affinity) = (Ok(source), RequestedAffinity::Processors(affinity.as_ref()));
+        let asked =
+            CreateRequest { process, base, size, bucket_log2, buffer_bytes, source, affinity };
+        let ValidRequest { base, limit, bucket, segment, source, affinity } =
+            asked.validate(rules, hardware, &KernelCaller)?;
+        let basic = Basic { base, limit, bucket, buffer, segment, affinity };
+        Ok(Self::new(rules, process, source, Action::Basic(basic)))
+    }
 }
 
 impl fmt::Debug for ProfileObject<'_> {
@@ -276,3 +303,301 @@ impl fmt::Debug for ProfileObject<'_> {
         object.field("started", &self.is_started()).finish()
     }
 }
+
+#[allow(clippy::large_enum_variant)] // There is nowhere else to put it.
+pub(crate) enum Action<'b> {
+    Basic(Basic<'b>),
+    Callback(&'b dyn ProfileCallback),
+}
+
+/// The state of an object, as [`is_started`](crate::ProfileObject::is_started) and the registry see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// On no lists, and read by no interrupt.
+    Stopped,
+    /// On lists.
+    Started,
+    /// Taken off its list. Interrupts that began earlier may still be reading the object.
+    Stopping,
+}
+
+/// The interrupts that concern an object, by their source and their process; 0 for all processes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) source: u32,
+    pub(crate) process: u64,
+}
+
+/// A pointer to a started object, or to a part of one. Only the registry dereferences it: under a guard, or with the
+/// write lock held.
+pub(crate) struct ObjectPtr<T>(*const T);
+
+impl<T> Clone for ObjectPtr<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for ObjectPtr<T> {}
+
+impl<T> PartialEq for ObjectPtr<T> {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self.0, other.0)
+    }
+}
+
+impl<T> ObjectPtr<T> {
+    /// The null pointer, for slots without an object.
+    pub(crate) const NULL: Self = Self(ptr::null());
+
+    /// Creates a pointer to an object.
+    pub(crate) const fn new(object: *const T) -> Self {
+        Self(object)
+    }
+
+    /// Returns the raw pointer.
+    #[inline]
+    pub(crate) const fn as_ptr(self) -> *const T {
+        self.0
+    }
+}
+
+// SAFETY: (1) a pointer accesses nothing until the registry dereferences it; (2) the registry then lends a shared
+// reference, and `T` is `Sync`.
+unsafe impl<T: Sync> Send for ObjectPtr<T> {}
+// SAFETY: (1) copying a pointer accesses nothing; (2) the registry lends a shared reference, and `T` is `Sync`.
+unsafe impl<T: Sync> Sync for ObjectPtr<T> {}
+
+/// The callback of a callback object: a function that is called on each interrupt of a profile source. A closure
+/// implements the trait:
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use pmu_core::frame::InterruptFrame;
+/// use pmu_core::profile::KProfileSource;
+/// use pmu_kprofile::{ProfileObject, Rules};
+///
+/// static IN_KERNEL: AtomicU64 = AtomicU64::new(0);
+/// let count = |frame: &dyn InterruptFrame, _: KProfileSource| {
+///     if frame.cs() & 3 == 0 {
+///         IN_KERNEL.fetch_add(1, Ordering::Relaxed);
+///     }
+/// };
+/// let object = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &count)?;
+/// # Ok::<(), pmu_kprofile::CreateError>(())
+/// ```
+///
+/// The `frame` argument is the embedder's own interrupt frame, as a trait object. [`InterruptFrame::embedder`] gives
+/// access to the embedder's own type, which may have further registers. [`InterruptFrame::call_chain`] visits the
+/// return addresses.
+///
+/// # For implementers
+/// - The callback runs in interrupt or NMI context: it must not take a lock, allocate or panic.
+/// - The callback may run on several processors at a time. On one processor, a call of the callback may interrupt an
+///   earlier call.
+/// - The callback cannot start or stop profiles: the attempt returns
+///   [`WrongContext`](crate::ProfileError::WrongContext).
+pub trait ProfileCallback: Sync {
+    /// Handles an interrupt of the object's source.
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource);
+
+    /// Returns the address of the callback routine, so that a debugger can show the address.
+    ///
+    /// [`ProfileObject::to_kprofile`](crate::ProfileObject::to_kprofile) writes this address into the `KPROFILE`. The
+    /// default implementation returns the address of [`profile_interrupt`](Self::profile_interrupt).
+    ///
+    /// ```
+    /// # use pmu_core::frame::InterruptFrame;
+    /// # use pmu_core::profile::KProfileSource;
+    /// # use pmu_kprofile::compat::kprofile::Role;
+    /// # use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
+    /// /// Calls a routine of a driver's.
+    /// struct Driver {
+    ///     routine: fn(u64),
+    /// }
+    ///
+    /// impl ProfileCallback for Driver {
+    ///     fn profile_interrupt(&self, frame: &dyn InterruptFrame, _: KProfileSource) {
+    ///         (self.routine)(frame.pc());
+    ///     }
+    ///     fn routine(&self) -> u64 {
+    ///         self.routine as usize as u64
+    ///     }
+    /// }
+    ///
+    /// let driver = Driver { routine: |_| {} };
+    /// let object = ProfileObject::callback(Rules::LATEST, KProfileSource::TIME, &driver)?;
+    /// let Role::Callback { callback, .. } = object.to_kprofile().role else { unreachable!() };
+    /// assert_eq!(callback, driver.routine as usize as u64);
+    /// # Ok::<(), pmu_kprofile::CreateError>(())
+    /// ```
+    fn routine(&self) -> u64 {
+        let routine: fn(&Self, &dyn InterruptFrame, KProfileSource) = Self::profile_interrupt;
+        routine as usize as u64
+    }
+}
+
+impl<C: Fn(&dyn InterruptFrame, KProfileSource) + Sync> ProfileCallback for C {
+    fn profile_interrupt(&self, frame: &dyn InterruptFrame, source: KProfileSource) {
+        self(frame, source);
+    }
+}
+
+/// The parameters of a basic profile object: the arguments of `NtCreateProfileEx`.
+///
+/// ```
+/// use core::sync::atomic::AtomicU32;
+/// use pmu_core::profile::KProfileSource;
+/// use pmu_kprofile::{BasicProfile, CreateError, ProfileHardware, ProfileObject, Rules};
+///
+/// static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+///
+/// /// Where in 4 KiB from `base` on the time goes, on all processors that are there.
+/// fn of_time(
+///     base: u64,
+///     hardware: &impl ProfileHardware,
+/// ) -> Result<ProfileObject<'static>, CreateError> {
+///     let request = BasicProfile {
+///         process: None,
+///         base,
+///         size: 0x1000,
+///         bucket_log2: 4, // 16 bytes of code per counter
+///         buffer: &BUCKETS,
+///         source: KProfileSource::TIME,
+///         affinity: None,
+///     };
+///     ProfileObject::basic(Rules::LATEST, request, hardware)
+/// }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct BasicProfile<'b> {
+    /// Process to profile; `None` to profile all execution.
+    pub process: Option<ProcessId>,
+    /// First address of the profiled range. In 32-bit Windows, a base below 64 KiB with a `bucket_log2` of 0 selects
+    /// the segment mode. In segment mode, `base` is the CS value of the virtual-8086 code to profile, not an address.
+    pub base: u64,
+    /// Size of the profiled range in bytes.
+    pub size: u64,
+    /// Base-2 logarithm of a bucket's size in bytes: 2–31, or 0 in segment mode, where the kernel chooses the size.
+    pub bucket_log2: u32,
+    /// Buffer of the counters, one per bucket. An interrupt adds 1 to a counter, modulo 2³². This crate never clears
+    /// the counters.
+    pub buffer: &'b [AtomicU32],
+    /// Profile source.
+    pub source: KProfileSource,
+    /// Profiled processors. `None` selects the processors that are active when the object is created, as in Windows.
+    ///
+    /// [`Affinity::ALL`], an extension to Windows, selects all processors, including processors that become active
+    /// later. On a processor that becomes active later, the next call of
+    /// [`try_update_processors`](crate::Profiles::try_update_processors) starts the profile.
+    pub affinity: Option<Affinity>,
+}
+
+#[cfg(feature = "defmt")]
+impl defmt::Format for BasicProfile<'_> {
+    /// Formats the buffer as its number of counters, without their values.
+    fn format(&self, f: defmt::Formatter<'_>) {
+        defmt::write!(
+            f,
+            "BasicProfile {{ process: {}, base: {=u64:#x}, size: {=u64}, bucket_log2: {=u32}, \
+             counters: {=usize}, source: {}, affinity: {} }}",
+            self.process,
+            self.base,
+            self.size,
+            self.bucket_log2,
+            self.buffer.len(),
+            self.source,
+            self.affinity,
+        );
+    }
+}
+
+/// Reason why a profile object, or the [size](crate::object::bucket::Bucket) of its buckets, could not be created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum CreateError {
+    /// The buffer has no room for even one 4-byte counter.
+    EmptyBuffer,
+    /// The base-2 logarithm of the bucket's size is outside 2–31. In [segment mode](crate::BasicProfile::base), the
+    /// error means that no bucket size fits the buffer.
+    BucketSize {
+        /// Requested base-2 logarithm of the bucket's size; 0 if the kernel was to choose the size.
+        log2: u32,
+    },
+    /// The range has more buckets than the buffer has counters.
+    BufferTooSmall {
+        /// Number of buckets of the range.
+        buckets: u64,
+        /// Number of counters of the buffer.
+        counters: u64,
+    },
+    /// The range's end is beyond the last address.
+    RangeWraps,
+    /// The hardware does not support the source.
+    UnsupportedSource(KProfileSource),
+    /// The requested source is `ProfileMaximum`. This number tells how many sources Windows has, and does not stand for
+    /// a source.
+    NotASource,
+    /// The affinity is empty, or contains an inactive processor. `NtCreateProfileEx` also refuses a `GROUP_AFFINITY`
+    /// with a reserved member that is not zero.
+    Affinity,
+    /// A profile of virtual-8086 code was requested without a process. [Segment mode](crate::BasicProfile::base) needs
+    /// a process.
+    SegmentWithoutProcess,
+    /// This version of Windows has no callback objects.
+    NoCallbackObjects,
+    /// This version of Windows has no `NtCreateProfileEx`, the service that takes processor groups.
+    NotInVersion(Rules),
+    /// The caller lacks a right, or a handle or memory that the caller passed is not valid. The status tells the
+    /// reason.
+    Caller(NtStatus),
+}
+
+impl CreateError {
+    /// Returns the status with which Windows reports this error.
+    pub const fn status(&self) -> NtStatus {
+        match self {
+            Self::EmptyBuffer => NtStatus::INVALID_PARAMETER_7,
+            Self::BucketSize { .. } | Self::Affinity | Self::SegmentWithoutProcess => {
+                NtStatus::INVALID_PARAMETER
+            }
+            Self::BufferTooSmall { .. } => NtStatus::BUFFER_TOO_SMALL,
+            Self::RangeWraps => NtStatus::BUFFER_OVERFLOW,
+            Self::Caller(status) => *status,
+            Self::NotInVersion(_) => NtStatus::INVALID_SYSTEM_SERVICE,
+            Self::UnsupportedSource(_) | Self::NotASource | Self::NoCallbackObjects => {
+                NtStatus::NOT_SUPPORTED
+            }
+        }
+    }
+}
+
+impl fmt::Display for CreateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyBuffer => f.write_str("the buffer is empty"),
+            Self::BucketSize { log2: 0 } => f.write_str(
+                "no bucket size is given, and none can be chosen: that takes the segment mode, and a \
+                 buffer for which there is one",
+            ),
+            Self::BucketSize { log2 } => {
+                write!(f, "a bucket of 2^{log2} bytes is outside 4 bytes to 2 GiB")
+            }
+            Self::BufferTooSmall { buckets, counters } => {
+                write!(f, "{buckets} buckets do not fit {counters} counters")
+            }
+            Self::RangeWraps => f.write_str("the range ends beyond the last address"),
+            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
+            Self::NotASource => pmu_core::profile::NotASource.fmt(f),
+            Self::NotInVersion(rules) => write!(f, "{rules} has no processor groups"),
+            Self::Affinity => f.write_str("the affinity selects no processor, or an inactive one"),
+            Self::SegmentWithoutProcess => f.write_str("a segment is profiled for a process only"),
+            Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),
+            Self::NoCallbackObjects => f.write_str("this version has no callback objects"),
+        }
+    }
+}
+
+impl core::error::Error for CreateError {}

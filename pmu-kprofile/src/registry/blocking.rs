@@ -6,10 +6,9 @@ use pmu_core::frame::{ProcessId, ProcessorNumber};
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
-use crate::registry::error::ProfileError;
+use crate::registry::control::ProfileError;
 use crate::registry::profiles::Profiles;
-use crate::registry::write::WriteGuard;
-use crate::registry::write_lock::WriteLock;
+use crate::registry::write::{WriteGuard, WriteLock};
 use crate::sync::{exclusively, spin_loop};
 
 impl<const N: usize, const P: usize> Profiles<N, P> {

@@ -1,14 +1,17 @@
 //! Starting and stopping without waiting: no feature and no function of the embedder's is needed.
 
-use pmu_core::frame::ProcessorNumber;
+use core::fmt;
 
+use pmu_core::frame::ProcessorNumber;
+use pmu_core::profile::{InterfaceError, NtStatus};
+use pmu_core::windows::Rules;
+
+use crate::affinity::{mask_in, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
-use crate::registry::error::ProfileError;
 use crate::registry::profiles::Profiles;
 use crate::registry::srcu::ReaderCounters;
-use crate::registry::write::WriteGuard;
-use crate::registry::write_lock::WriteLock;
+use crate::registry::write::{WriteGuard, WriteLock};
 
 /// Number of times that the context must look like a dispatch's before the call is refused. A dispatch stays on its
 /// processor. A task that is not bound may be moved after it read its processor's number, and a dispatch may begin on
@@ -327,3 +330,151 @@ impl<const N: usize, const P: usize> Stopping<'_, N, P> {
         self.outcome
     }
 }
+
+impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
+    /// Starts the sources that started objects lack: see
+    /// [`Profiles::try_update_processors`](crate::Profiles::try_update_processors).
+    pub(super) fn update_processors<H: ProfileHardware>(
+        &self,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.start_missing(None, hardware)
+    }
+
+    /// Restarts the sources of a processor: see
+    /// [`Profiles::try_restart_processor`](crate::Profiles::try_restart_processor).
+    pub(super) fn restart_processor<H: ProfileHardware>(
+        &self,
+        processor: ProcessorNumber,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        self.keep_running(processor.group.into(), !mask_of(processor));
+        self.start_missing(Some(processor), hardware)
+    }
+
+    /// Starts, on one active processor or on all of them, each source that an object wants and lacks there. A source
+    /// that several objects lack is tried once.
+    fn start_missing<H: ProfileHardware>(
+        &self,
+        one: Option<ProcessorNumber>,
+        hardware: &mut H,
+    ) -> Result<(), ProfileError> {
+        let mut outcome = Ok(());
+        for (place, object) in self.objects().enumerate() {
+            let source = object.source();
+            let earlier = || self.objects().take(place).filter(|other| other.source() == source);
+            let on =
+                |group| self.active.mask(group) & one.map_or(u64::MAX, |one| mask_in(one, group));
+            let missing = |group| match object.wanted(group) & on(group) & !object.running(group) {
+                0 => 0,
+                missing => earlier().fold(missing, |missing, other| missing & !other.wanted(group)),
+            };
+            for processor in processors_in(missing) {
+                let started = if processor.index() < P {
+                    let started = hardware.start(processor, source);
+                    started.map_err(|error| ProfileError::Hardware { processor, error })
+                } else {
+                    Err(ProfileError::ProcessorBeyondLists(processor))
+                };
+                if started.is_ok() {
+                    self.add_running(source, processor.group.into(), mask_of(processor));
+                }
+                outcome = outcome.and(started);
+            }
+        }
+        outcome
+    }
+}
+
+/// Reason why a profile was not started, or was not stopped, on at least one of its processors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// The object is already started.
+    AlreadyStarted,
+    /// The object is not started.
+    NotStarted,
+    /// The object is started on another [`Profiles`](crate::Profiles).
+    OnAnotherList,
+    /// The rules of the object (Windows version and pointer width) differ from the rules of the
+    /// [`Profiles`](crate::Profiles).
+    OtherRules {
+        /// The rules of the object.
+        object: Rules,
+        /// The rules of the [`Profiles`](crate::Profiles).
+        lists: Rules,
+    },
+    /// No further profile can be started. The [`Profiles`](crate::Profiles) already has `N` started objects, or the
+    /// limit of the Windows version is reached.
+    AtLimit,
+    /// The kernel could not look up the handle, or could not prepare the buffer. The value is the status of this
+    /// failure: see [`Profiles::try_start_service`](crate::Profiles::try_start_service).
+    Caller(NtStatus),
+    /// Nothing was changed: retry later. Another task may be starting or stopping a profile. Or a dispatch is still
+    /// under way that began before the last start or stop.
+    Busy,
+    /// The call came from an interrupt or a callback; only task context may start and stop profiles.
+    WrongContext,
+    /// None of the object's processors is active.
+    NoProcessor,
+    /// This processor is active and is to be profiled, but its index is too high: it must be below the parameter `P` of
+    /// the [`Profiles`](crate::Profiles). Nothing is started on the processor, because its interrupts would not be
+    /// dispatched.
+    ProcessorBeyondLists(ProcessorNumber),
+    /// Starting or stopping a source failed on a processor.
+    ///
+    /// If starting an object fails, the start is undone. If undoing the start also fails, this error tells where the
+    /// undoing failed. If a stop or an update of processors fails, the call continues with the other sources and
+    /// processors, and returns the first failure.
+    Hardware {
+        /// The processor on which the operation failed.
+        processor: ProcessorNumber,
+        /// The reason of the failure.
+        error: InterfaceError,
+    },
+}
+
+impl ProfileError {
+    /// Returns the status with which Windows reports this error; `None` if Windows has no status for it.
+    pub const fn status(&self) -> Option<NtStatus> {
+        match self {
+            Self::AlreadyStarted | Self::OnAnotherList => Some(NtStatus::PROFILING_NOT_STOPPED),
+            Self::NotStarted => Some(NtStatus::PROFILING_NOT_STARTED),
+            Self::AtLimit => Some(NtStatus::PROFILING_AT_LIMIT),
+            Self::Caller(status) => Some(*status),
+            Self::OtherRules { .. }
+            | Self::WrongContext
+            | Self::Busy
+            | Self::NoProcessor
+            | Self::ProcessorBeyondLists(_) => None,
+            Self::Hardware { error, .. } => error.status(),
+        }
+    }
+}
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AlreadyStarted => f.write_str("the profile is already started"),
+            Self::NotStarted => f.write_str("the profile is not started"),
+            Self::OnAnotherList => f.write_str("the profile is started on other lists"),
+            Self::OtherRules { object, lists } => {
+                write!(f, "the profile was created for {object}, and the lists are for {lists}")
+            }
+            Self::AtLimit => f.write_str("as many profiles are started as there can be"),
+            Self::Caller(status) => write!(f, "the caller is refused: {status:?}"),
+            Self::Busy => {
+                f.write_str("another task starts or stops profiles, or an interrupt is dispatched")
+            }
+            Self::WrongContext => f.write_str("only task context may start and stop profiles"),
+            Self::NoProcessor => f.write_str("none of the profile's processors is active"),
+            Self::ProcessorBeyondLists(processor) => {
+                write!(f, "the lists are for fewer processors than {processor}")
+            }
+            Self::Hardware { processor, error } => write!(f, "processor {processor}: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for ProfileError {}

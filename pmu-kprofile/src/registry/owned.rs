@@ -7,8 +7,7 @@ use pmu_core::profile::NtStatus;
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
-use crate::registry::control::Stopping;
-use crate::registry::error::ProfileError;
+use crate::registry::control::{ProfileError, Stopping};
 use crate::registry::profiles::Profiles;
 
 /// A handle that keeps a profile object alive at a fixed address, such as an `Arc`.

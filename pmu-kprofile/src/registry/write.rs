@@ -6,6 +6,7 @@
 
 use core::ptr;
 use core::sync::atomic::Ordering;
+
 #[cfg(feature = "critical-section")]
 use pmu_core::frame::ProcessId;
 use pmu_core::profile::{KProfileSource, NtStatus};
@@ -14,14 +15,12 @@ use pmu_core::windows::Rules;
 use crate::affinity::{Affinity, MAX_GROUPS, first_of_group, mask_of, processors_in};
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::index::build::Change;
-use crate::index::entry::Entry;
-use crate::object::object_ptr::ObjectPtr;
-use crate::object::profile_object::ProfileObject;
-use crate::object::state::State;
-use crate::registry::error::ProfileError;
+use crate::index::lookup::Entry;
+use crate::object::profile_object::{ObjectPtr, ProfileObject, State};
+use crate::registry::control::ProfileError;
+use crate::registry::dispatch::Lists;
 use crate::registry::profiles::Profiles;
 use crate::registry::srcu::GracePeriod;
-use crate::registry::write_lock::WriteLock;
 
 /// The write guard: the write lock, once the last change's grace period is over and the active processors are known.
 pub(super) struct WriteGuard<'p, const N: usize, const P: usize> {
@@ -266,17 +265,94 @@ const fn ignored_bits(rules: Rules) -> u32 {
     if rules.version.has_source_and_affinity() { 0 } else { u32::MAX }
 }
 
+/// The write lock: the exclusive right to write the lists, released on drop.
+pub(super) struct WriteLock<'p, const N: usize, const P: usize>(
+    /// The lists.
+    pub(super) &'p Profiles<N, P>,
+);
+
+impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
+    /// Takes the lock, if no other task holds it.
+    #[inline(never)]
+    pub(super) fn try_take(profiles: &'p Profiles<N, P>) -> Option<Self> {
+        profiles.writing.try_take().then(|| Self(profiles))
+    }
+
+    pub(super) fn state<R>(&self, access: impl FnOnce(&mut WriterState) -> R) -> R {
+        self.0.writer.with_mut(|state| {
+            // SAFETY: (1) this is the only holder of the lock; (2) `access` cannot reach the lock.
+            access(unsafe { &mut *state })
+        })
+    }
+
+    /// Returns the current snapshot of the lists, which is not written while the lock is held.
+    pub(super) fn lists(&self) -> Lists<'_, N> {
+        let current = self.0.snapshot(self.0.current.load(Ordering::Relaxed)).get();
+        // SAFETY: (1) this is the write lock's holder; (2) `WriteGuard::replace`, which writes the other snapshot, is
+        // the last operation that uses these lists.
+        unsafe { Lists::new(current.deref()) }
+    }
+
+    /// Returns the number of changes so far.
+    pub(super) fn change(&self) -> u64 {
+        self.state(|state| state.change)
+    }
+
+    /// Takes all steps of the last change's grace period that are possible without waiting, and returns whether it is
+    /// over. If so, the object that the change took off the lists is stopped.
+    #[inline(never)]
+    pub(super) fn poll(&mut self) -> bool {
+        self.state(|state| {
+            let over = state.grace.poll(&self.0.readers, &self.0.epoch);
+            if let Some(object) = state.stopping.take_if(|_| over) {
+                // SAFETY: (1) the object lives until its owner learns that the grace period is over; (2) only this
+                // function tells the owner, and only after this, because it takes the pointer. So the object lives.
+                unsafe { &*object.as_ptr() }.end(State::Stopped);
+            }
+            over
+        })
+    }
+}
+
+#[cfg(feature = "critical-section")]
+impl<const N: usize, const P: usize> WriteLock<'_, N, P> {
+    /// Waits for the last change's grace period.
+    pub(super) fn synchronize(&mut self) {
+        while !self.poll() {
+            crate::sync::spin_loop();
+        }
+    }
+}
+
+impl<const N: usize, const P: usize> Drop for WriteLock<'_, N, P> {
+    fn drop(&mut self) {
+        self.0.writing.release();
+    }
+}
+
+/// The state that only the holder of the write lock accesses.
+pub(super) struct WriterState {
+    /// The grace period of the last change: until it is over, the snapshot that is not current may be read.
+    pub(super) grace: GracePeriod,
+    /// Number of changes so far.
+    pub(super) change: u64,
+    /// The object that the last change took off the lists.
+    pub(super) stopping: Option<ObjectPtr<ProfileObject<'static>>>,
+}
+
+impl WriterState {
+    pub(super) const NEW: Self = Self { grace: GracePeriod::OVER, change: 0, stopping: None };
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::*;
+    use crate::{BasicProfile, PointerWidth};
     use core::sync::atomic::AtomicU32;
-    use std::boxed::Box;
-
     use pmu_core::frame::{InterruptFrame, ProcessorNumber};
     use pmu_core::profile::InterfaceError;
     use pmu_core::windows::WindowsVersion;
-
-    use super::*;
-    use crate::{BasicProfile, PointerWidth};
+    use std::boxed::Box;
 
     const RULES: Rules = Rules { version: WindowsVersion::Windows8, width: PointerWidth::Bits64 };
 

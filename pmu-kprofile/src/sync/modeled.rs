@@ -21,9 +21,7 @@ impl<T> ConstPtr<T> {
         // SAFETY: the caller's promise.
         unsafe { &*core::ptr::from_ref(self.0.deref()) }
     }
-}
 
-impl<T> ConstPtr<T> {
     /// Ends the access.
     pub(crate) fn end(self) {}
 }

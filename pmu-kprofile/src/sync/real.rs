@@ -19,9 +19,7 @@ impl<T> ConstPtr<T> {
         // SAFETY: the caller's promise.
         unsafe { &*self.0 }
     }
-}
 
-impl<T> ConstPtr<T> {
     /// Ends the access.
     #[inline]
     pub(crate) fn end(self) {}

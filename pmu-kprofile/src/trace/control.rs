@@ -6,13 +6,13 @@ use pmu_core::profile::KProfileSource;
 
 use crate::hardware::profile_hardware::ProfileHardware;
 use crate::object::profile_object::ProfileObject;
-use crate::registry::error::ProfileError;
+use crate::registry::control::ProfileError;
 use crate::registry::profiles::Profiles;
 use crate::trace::error::TraceError;
-use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
-use crate::trace::extended::MAX_PMC_SOURCES;
+use crate::trace::event::records::CONTEXT_SWITCH_HOOK;
 use crate::trace::group_mask::{GroupMask, PERF_CONTEXT_SWITCH, PERF_PMC_PROFILE, PERF_PROFILE};
-use crate::trace::trace_objects::TraceObjects;
+use crate::trace::objects::TraceObjects;
+use crate::trace::record::MAX_PMC_SOURCES;
 
 /// Starts and stops the tracing of profile interrupts and context switches. The flags of a [group mask](GroupMask)
 /// select what is traced.

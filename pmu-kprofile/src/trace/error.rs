@@ -4,9 +4,9 @@ use core::fmt;
 
 use pmu_core::profile::{KProfileSource, NtStatus};
 
-use crate::registry::error::ProfileError;
-use crate::trace::event::context_switch::CONTEXT_SWITCH_HOOK;
-use crate::trace::extended::MAX_PMC_SOURCES;
+use crate::registry::control::ProfileError;
+use crate::trace::event::records::CONTEXT_SWITCH_HOOK;
+use crate::trace::record::MAX_PMC_SOURCES;
 
 /// Reason why bytes are not a trace record, why a record could not be encoded, or why tracing was not configured,
 /// started or stopped.

@@ -6,9 +6,9 @@ use pmu_core::interval::Interval;
 use pmu_core::profile::{KProfileSource, NotASource, NtStatus, ProfileInterface};
 use pmu_core::windows::Rules;
 
-use crate::object::caller::Caller;
-use crate::trace::cache_errata::CacheErrata;
-use crate::trace::event::source_interval::{IntervalHook, SourceInterval};
+use crate::object::service::Caller;
+use crate::trace::callbacks::CacheErrata;
+use crate::trace::event::records::{IntervalHook, SourceInterval};
 
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.

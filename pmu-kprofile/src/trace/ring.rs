@@ -10,11 +10,9 @@ use pmu_core::frame::InterruptFrame;
 use pmu_core::windows::PointerWidth;
 
 use crate::sync::{AtomicU64, array_of, const_fn};
+use crate::trace::event::records::{STACK_WORDS, fill};
 use crate::trace::event::sample::{SAMPLE_WORDS, Sample};
-use crate::trace::event::stack_walk::{STACK_WORDS, fill};
-use crate::trace::extended::MAX_PMC_VALUES;
-use crate::trace::record::Record;
-use crate::trace::ring_slot::Slot;
+use crate::trace::record::{MAX_PMC_VALUES, Record, RecordBytes};
 
 /// Maximum number of attempts at a claim. An attempt fails if another interrupt claims a slot between two steps of it.
 /// Interrupts do not nest this deeply.
@@ -180,6 +178,30 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
+
+    /// Returns an iterator that takes the records out of the ring, oldest first.
+    ///
+    /// Several iterators may read the same ring at the same time. Each record is then returned by exactly one iterator.
+    ///
+    /// # Context
+    /// Task, on any processor.
+    ///
+    /// # Examples
+    /// ```
+    /// use pmu_kprofile::trace::TraceRing;
+    ///
+    /// /// A task writes the records of all processors to a file, as they are.
+    /// fn write(rings: &[TraceRing<128>], file: &mut Vec<u8>) -> u64 {
+    ///     for ring in rings {
+    ///         ring.drain().for_each(|record| file.extend_from_slice(record.as_slice()));
+    ///     }
+    ///     rings.iter().map(|ring| ring.dropped()).sum()
+    /// }
+    /// # write(&[TraceRing::new()], &mut vec![]);
+    /// ```
+    pub fn drain(&self) -> Drain<'_, N, W> {
+        Drain { ring: self }
+    }
 }
 
 impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
@@ -188,12 +210,93 @@ impl<const N: usize, const W: usize> Default for TraceRing<N, W> {
     }
 }
 
+/// A slot of a ring with `N` slots, which has the positions `p` of one `p % N`. Turn `2·(p / N)`: free for the writer
+/// of `p`. Turn `2·(p / N) + 1`: published by the writer of `p`.
+#[derive(Debug)]
+pub(super) struct Slot<const W: usize> {
+    pub(super) turn: AtomicU64,
+    pub(super) words: [AtomicU64; W],
+}
+
+impl<const W: usize> Slot<W> {
+    const_fn! {
+        pub(super) const fn new() -> Self {
+            Self { turn: AtomicU64::new(0), words: array_of!(AtomicU64::new(0)) }
+        }
+    }
+
+    #[inline]
+    pub(super) fn fill(&self, words: impl IntoIterator<Item = u64>) {
+        for (to, word) in self.words.iter().zip(words) {
+            to.store(word, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn read(&self) -> RecordBytes<W> {
+        let mut bytes = [[0; 8]; W];
+        for (bytes, word) in bytes.iter_mut().zip(&self.words) {
+            *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        RecordBytes(bytes)
+    }
+}
+
+// The reading end of a ring: a task drains its records.
+//
+// A reader copies a record and then claims it, so readers need no lock. A reader that loses the claim drops its copy.
+
+/// An iterator that takes the records out of a ring, oldest first, until the ring is empty.
+#[derive(Debug)]
+pub struct Drain<'r, const N: usize, const W: usize = SAMPLE_WORDS> {
+    ring: &'r TraceRing<N, W>,
+}
+
+impl<const N: usize, const W: usize> Drain<'_, N, W> {
+    /// Frees the slot of a position that was read, if it is not free yet.
+    fn free(&self, position: u64) {
+        let slots = TraceRing::<N, W>::SLOTS;
+        if let Some(slot) = self.ring.slots.get((position % slots) as usize) {
+            let read = 2 * (position / slots) + 1;
+            // `Err`: another reader freed the slot, and a writer may use it already.
+            let _ = slot.turn.compare_exchange(read, read + 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<const N: usize, const W: usize> Iterator for Drain<'_, N, W> {
+    type Item = RecordBytes<W>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (slots, tail) = (TraceRing::<N, W>::SLOTS, &self.ring.tail);
+        let mut position = tail.load(Ordering::Acquire);
+        loop {
+            // The reader that claimed the record before this one may have ended before it freed the slot.
+            position.checked_sub(1).into_iter().for_each(|before| self.free(before));
+            let slot = self.ring.slots.get((position % slots) as usize)?;
+            let turn = 2 * (position / slots);
+            let is_published = slot.turn.load(Ordering::Acquire) == turn + 1;
+            let bytes = if is_published { slot.read() } else { RecordBytes([[0; 8]; W]) };
+            // A slot is freed after the tail is moved on from it. So if the tail is at `position` still, this slot was
+            // not written since `position` was loaded, and the copy is whole.
+            let next = position.wrapping_add(u64::from(is_published));
+            match tail.compare_exchange(position, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if is_published => {
+                    self.free(position);
+                    return Some(bytes);
+                }
+                Ok(_) => return None,
+                Err(found) => position = found,
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::trace::event::sample::Detail;
     use crate::trace::event::table::Event;
-    use crate::trace::record_bytes::RecordBytes;
+    use crate::trace::record::RecordBytes;
     use std::vec::Vec;
 
     const WIDTH: PointerWidth = PointerWidth::Bits64;

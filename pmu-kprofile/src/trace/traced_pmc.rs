@@ -1,17 +1,16 @@
 //! Counters and events of traced PMC: `EventTraceProfileCounterListInformation` (0x0F) and
 //! `EventTraceProfileEventListInformation` (0x0E).
 
-use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::{fmt, mem};
 
 use heapless::Vec;
+use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{KProfileSource, NtStatus};
 use pmu_core::windows::Rules;
 
-use crate::affinity::{MAX_GROUPS, mask_of, processors_in};
-use crate::trace::counter_sets::CounterSets;
-use crate::trace::extended::MAX_PMC_VALUES;
-use crate::trace::once_list::OnceList;
+use crate::affinity::{Affinity, MAX_GROUPS, mask_of, processors_in};
+use crate::trace::record::MAX_PMC_VALUES;
 
 /// Maximum number of counters that can be selected for a logger's records, in any Windows version.
 pub const MAX_TRACED_COUNTERS: usize = 8;
@@ -305,5 +304,114 @@ impl fmt::Debug for TracedPmc {
         let sources: Vec<_, MAX_TRACED_COUNTERS> = self.sources().collect();
         let hooks: Vec<_, MAX_TRACED_HOOKS> = self.hooks().collect();
         f.debug_struct("TracedPmc").field("sources", &sources).field("hooks", &hooks).finish()
+    }
+}
+
+/// Allocates and frees counters, as Windows' `HalAllocatePmcCounterSet` and `HalFreePmcCounterSet` do. Trace records
+/// contain the values of these counters.
+///
+/// ```
+/// use pmu_core::profile::{KProfileSource, NtStatus};
+/// use pmu_core::frame::ProcessorNumber;
+/// use pmu_kprofile::Affinity;
+/// use pmu_kprofile::trace::CounterSets;
+/// # fn open_and_start(_: ProcessorNumber, _: KProfileSource) -> Result<(), NtStatus> { Ok(()) }
+/// # fn close_all(_: ProcessorNumber) {}
+///
+/// struct Kernel;
+///
+/// impl CounterSets for Kernel {
+///     fn active_processors(&self) -> Affinity {
+///         Affinity::first(2)
+///     }
+///     fn counters(&self) -> usize {
+///         4
+///     }
+///     fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource]) -> Result<(), NtStatus> {
+///         // Each is an event of `CounterSession` there, which is only counted.
+///         sources.iter().try_for_each(|source| open_and_start(on, *source)).inspect_err(|_| close_all(on))
+///     }
+///     fn free(&mut self, on: ProcessorNumber) {
+///         close_all(on);
+///     }
+/// }
+/// ```
+pub trait CounterSets {
+    /// Returns the active processors.
+    fn active_processors(&self) -> Affinity;
+
+    /// Returns the number of counters that a processor has, as Windows' `HalQueryProfileNumberOfCounters` does. From
+    /// Windows version 1903 on, at most this many sources can be selected for a logger.
+    fn counters(&self) -> usize;
+
+    /// Allocates counters for the sources on a processor, and starts the counters.
+    ///
+    /// # Errors
+    /// The status that the service is to return, for instance `STATUS_NOT_SUPPORTED`. After an error, nothing is
+    /// allocated on the processor.
+    fn allocate(&mut self, on: ProcessorNumber, sources: &[KProfileSource])
+    -> Result<(), NtStatus>;
+
+    /// Frees the counters that were allocated on a processor, if the processor is still active.
+    fn free(&mut self, on: ProcessorNumber);
+}
+
+/// A list that is set once.
+pub(super) struct OnceList<const N: usize> {
+    /// [`UNSET`], [`SETTING`], or 2 more than the length.
+    state: AtomicU32,
+    items: [AtomicU32; N],
+}
+
+const UNSET: u32 = 0;
+const SETTING: u32 = 1;
+const SET: u32 = 2;
+
+impl<const N: usize> OnceList<N> {
+    pub(super) const fn new() -> Self {
+        Self { state: AtomicU32::new(UNSET), items: [const { AtomicU32::new(0) }; N] }
+    }
+
+    /// Begins to set the list.
+    pub(super) fn begin(&self) -> Result<Setting<'_, N>, NtStatus> {
+        if self.change(UNSET, SETTING) {
+            Ok(Setting(self))
+        } else {
+            Err(NtStatus::WMI_ALREADY_ENABLED)
+        }
+    }
+
+    /// Begins to clear the list; `None` if it is not set.
+    pub(super) fn clear(&self) -> Option<Setting<'_, N>> {
+        let state = self.state.load(Ordering::Acquire);
+        (state >= SET && self.change(state, SETTING)).then_some(Setting(self))
+    }
+
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Returns the items; none while the list is not set.
+    pub(super) fn items(&self) -> impl Iterator<Item = u32> {
+        let length = self.state.load(Ordering::Acquire).saturating_sub(SET);
+        self.items.iter().take(length as usize).map(|item| item.load(Ordering::Relaxed))
+    }
+}
+
+/// The right to set a list, which is not set until then. Dropped, also by unwinding, it leaves the list unset.
+pub(super) struct Setting<'l, const N: usize>(&'l OnceList<N>);
+
+impl<const N: usize> Setting<'_, N> {
+    pub(super) fn end(self, items: &[u32]) {
+        let list = self.0;
+        mem::forget(self);
+        list.items.iter().zip(items).for_each(|(to, item)| to.store(*item, Ordering::Relaxed));
+        list.state.store(SET + items.len() as u32, Ordering::Release);
+    }
+}
+
+impl<const N: usize> Drop for Setting<'_, N> {
+    fn drop(&mut self) {
+        self.0.state.store(UNSET, Ordering::Release);
     }
 }

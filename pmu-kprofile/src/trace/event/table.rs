@@ -2,16 +2,15 @@
 
 use pmu_core::windows::PointerWidth;
 
-use crate::trace::bytes::{Reader, Writer};
 use crate::trace::error::TraceError;
-use crate::trace::event::context_switch::{CONTEXT_SWITCH_HOOK, ContextSwitch};
-use crate::trace::event::counter_names::{CounterNames, PMC_CONFIG_HOOK};
-use crate::trace::event::sample::{PMC_INTERRUPT_HOOK, SAMPLED_PROFILE_HOOK, Sample};
-use crate::trace::event::sample_cache::{SAMPLED_PROFILE_CACHE_HOOK, SampleCache};
-use crate::trace::event::source_interval::{
-    COLLECTION_END_HOOK, COLLECTION_START_HOOK, SET_INTERVAL_HOOK, SourceInterval,
+use crate::trace::event::records::{
+    COLLECTION_END_HOOK, COLLECTION_START_HOOK, CONTEXT_SWITCH_HOOK, ContextSwitch, CounterNames,
+    PMC_CONFIG_HOOK, SET_INTERVAL_HOOK, STACK_WALK_HOOK, SourceInterval, StackWalk,
 };
-use crate::trace::event::stack_walk::{STACK_WALK_HOOK, StackWalk};
+use crate::trace::event::sample::{
+    PMC_INTERRUPT_HOOK, SAMPLED_PROFILE_CACHE_HOOK, SAMPLED_PROFILE_HOOK, Sample, SampleCache,
+};
+use crate::trace::record::{Reader, Writer};
 
 /// Defines the enum of events; `hook`, `encode` and `decode` of each event's type write and read it.
 macro_rules! events {
