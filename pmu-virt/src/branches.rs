@@ -4,14 +4,9 @@
 // This module uses the module `pmu` and the modules that `pmu` uses.
 
 pub(crate) mod configuration;
-pub(crate) mod cpuid;
-pub(crate) mod fed;
-pub(crate) mod format;
-pub(crate) mod msr;
 pub(crate) mod record;
-pub(crate) mod registers;
 pub(crate) mod virtual_branches;
 
 pub use configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
-pub use fed::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+pub use record::{FedBranch, FedBranchKind, FedPath, FedTransaction};
 pub use virtual_branches::VirtualBranches;

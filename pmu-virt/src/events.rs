@@ -3,11 +3,8 @@
 //!
 //! Uses [`configuration`](crate::configuration).
 
-pub(crate) mod error;
-pub(crate) mod fed;
 pub(crate) mod feed;
 pub(crate) mod key;
-pub(crate) mod slot;
 
 #[cfg(test)]
 mod tests;

@@ -25,38 +25,27 @@ mod topdown;
 /// [`MsrBackend`](pmu_core::msr::MsrBackend).
 pub use pmu_core;
 
-pub use bytes::error::BytesError;
-pub use configuration::amd::{AmdConfiguration, AmdCounters};
-pub use configuration::any_vendor::Configuration;
-pub use configuration::cpuid::{CpuidLeaf, CpuidRegisters};
+pub use bytes::BytesError;
+pub use configuration::cpuid::{
+    CpuidLeaf, CpuidRegisters, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
+};
 pub use configuration::error::ConfigurationError;
-pub use configuration::hidden::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
-pub use configuration::host_error::HostError;
-pub use configuration::intel::IntelConfiguration;
-pub use configuration::vendor::Vendor;
-pub use events::error::FedEventsError;
-pub use events::fed::FedEvents;
-pub use events::feed::Feed;
+pub use configuration::host::HostError;
+pub use configuration::{AmdConfiguration, AmdCounters, Configuration, IntelConfiguration, Vendor};
+pub use events::feed::{FedEvent, FedEvents, FedEventsError, Feed};
 pub use events::key::{EventKey, Privilege};
-pub use events::slot::FedEvent;
-pub use model::advanced::Advanced;
-pub use model::budget::OverflowBudget;
-pub use pmu::access::{Mode, Read, Write, Written};
+pub use model::{Advanced, OverflowBudget};
+pub use pmu::advance::RunningEvent;
 pub use pmu::facility::{GuestFacility, Writer};
-pub use pmu::pmi::{Delivery, PerformanceEntry, PmiOutcome};
-pub use pmu::running::RunningEvent;
-pub use pmu::state::PmuState;
-pub use pmu::state_error::StateError;
-pub use pmu::virtual_pmu::VirtualPmu;
-pub use policy::entry::FilterEntry;
-pub use policy::error::{FilterError, MAX_FILTER_ENTRIES};
-pub use policy::event_policy::{AllowAll, EventPolicy};
-pub use policy::filter::{EventFilter, FilterAction};
-pub use registers::list::{RegisterInfo, RegisterKind};
-pub use reload::configuration::ReloadConfiguration;
-pub use reload::virtual_reload::VirtualReload;
-pub use topdown::mix::TopDownMix;
-pub use topdown::virtual_top_down::VirtualTopDown;
+pub use pmu::msr::{Mode, Read, Write, Written};
+pub use pmu::state::{PmuState, StateError};
+pub use pmu::virtual_pmu::{Delivery, PerformanceEntry, PmiOutcome, VirtualPmu};
+pub use policy::{
+    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
+};
+pub use registers::layout::{RegisterInfo, RegisterKind};
+pub use reload::{ReloadConfiguration, VirtualReload};
+pub use topdown::{TopDownMix, VirtualTopDown};
 
 #[cfg(all(test, feature = "defmt"))]
 #[test]

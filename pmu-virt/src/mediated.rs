@@ -5,17 +5,11 @@
 // This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mock` and `bytes`.
 
 pub(crate) mod access;
-pub(crate) mod disarm;
-pub(crate) mod error;
 pub(crate) mod host_counters;
 pub(crate) mod interrupts;
 pub(crate) mod load;
-pub(crate) mod loaded;
-pub(crate) mod put;
 pub(crate) mod registers;
-pub(crate) mod selects;
 
-pub use error::MediationError;
-pub use host_counters::HostCounters;
+pub use host_counters::{HostCounters, MediationError};
 pub use interrupts::GuestInterrupts;
-pub use loaded::{Loaded, Put};
+pub use load::{Loaded, Put};

@@ -9,27 +9,17 @@
 
 // This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mediated` and `bytes`.
 
-mod access;
 mod backend;
-mod branches;
-mod cpuid;
-mod deviate;
 mod deviation;
-mod due;
+pub(crate) mod facilities;
 mod interrupts;
-mod machine;
-mod plan;
 mod precise;
 mod process_memory;
 mod processor;
-mod sampling;
-mod time;
-mod top_down;
 mod trace;
 
+pub use backend::{Fault, MockMachine, PmiFault};
 pub use deviation::{Deviation, Deviations};
-pub use machine::MockMachine;
-pub use plan::{Fault, PmiFault};
 pub use process_memory::ProcessMemory;
 pub use processor::MockMsr;
 pub use trace::{Accesses, Breach, Record, Trace};

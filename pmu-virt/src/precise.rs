@@ -6,25 +6,15 @@
 
 // This module uses the modules `branches` and `pmu`, and the modules that these use.
 
-pub(crate) mod adaptive;
 pub(crate) mod architectural;
-pub(crate) mod area;
 pub(crate) mod configuration;
-pub(crate) mod cpuid;
-pub(crate) mod fed;
-pub(crate) mod fixed;
 pub(crate) mod memory;
-pub(crate) mod msr;
 pub(crate) mod record;
-pub(crate) mod registers;
-pub(crate) mod store;
-pub(crate) mod trace;
 pub(crate) mod virtual_precise;
 
 pub use configuration::{
     ArchitecturalRecords, DebugStoreRecords, PreciseConfiguration, PreciseRecords,
 };
-pub use fed::{FedRecord, FedRegisters, FedVectors};
 pub use memory::{GuestFault, GuestMemory};
-pub use record::Recorded;
+pub use record::{FedRecord, FedRegisters, FedVectors, Recorded};
 pub use virtual_precise::VirtualPrecise;

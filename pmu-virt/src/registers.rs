@@ -3,11 +3,7 @@
 //!
 //! Uses [`configuration`](crate::configuration).
 
-pub(crate) mod counters;
-pub(crate) mod family;
+pub(crate) mod amd;
+pub(crate) mod intel;
 pub(crate) mod layout;
-pub(crate) mod list;
-pub(crate) mod resolve;
-pub(crate) mod row;
 pub(crate) mod table;
-pub(crate) mod vendors;

@@ -2,8 +2,7 @@
 
 use crate::branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
 use crate::branches::virtual_branches::{VirtualBranches, WORDS};
-use crate::bytes::envelope::{body, flags, header, joined, words};
-use crate::bytes::error::BytesError;
+use crate::bytes::{BytesError, body, flags, header, joined, words};
 use crate::pmu::rows::Rows;
 
 const MAGIC: [u8; 4] = *b"vLBR";

@@ -1,10 +1,7 @@
 //! Instruction-based sampling as bytes.
 
-use crate::bytes::envelope::{body, flags, header, joined, words};
-use crate::bytes::error::BytesError;
-use crate::ibs::configuration::IbsConfiguration;
-use crate::ibs::registers::REGISTERS;
-use crate::ibs::virtual_ibs::VirtualIbs;
+use crate::bytes::{BytesError, body, flags, header, joined, words};
+use crate::ibs::virtual_ibs::{IbsConfiguration, REGISTERS, VirtualIbs};
 use crate::pmu::rows::Rows;
 
 const MAGIC: [u8; 4] = *b"vIBS";

@@ -1,7 +1,6 @@
 //! Precise records as bytes.
 
-use crate::bytes::envelope::{body, flags, header, joined, words};
-use crate::bytes::error::BytesError;
+use crate::bytes::{BytesError, body, flags, header, joined, words};
 use crate::pmu::rows::Rows;
 use crate::precise::configuration::{ArchitecturalRecords, DebugStoreRecords, PreciseRecords};
 use crate::precise::virtual_precise::{DUE, VirtualPrecise, WORDS};

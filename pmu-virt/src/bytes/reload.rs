@@ -1,10 +1,9 @@
 //! Counter reload as bytes.
 
-use crate::bytes::envelope::{body, header, joined, words};
-use crate::bytes::error::BytesError;
+use crate::bytes::{BytesError, body, header, joined, words};
 use crate::pmu::rows::Rows;
-use crate::registers::counters::MAX_COUNTERS;
-use crate::reload::virtual_reload::VirtualReload;
+use crate::registers::table::MAX_COUNTERS;
+use crate::reload::VirtualReload;
 
 const MAGIC: [u8; 4] = *b"vACR";
 const HEADER: usize = 16;

@@ -1,8 +1,7 @@
 //! Top-down metrics as bytes.
 
-use crate::bytes::envelope::{body, header, joined, words};
-use crate::bytes::error::BytesError;
-use crate::topdown::virtual_top_down::{PARTS, VirtualTopDown};
+use crate::bytes::{BytesError, body, header, joined, words};
+use crate::topdown::{PARTS, VirtualTopDown};
 
 const MAGIC: [u8; 4] = *b"vTDM";
 const HEADER: usize = 16;

@@ -7,7 +7,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bytes::state::{PREFIX, REGISTER};
-use crate::configuration::any_vendor::Configuration;
+use crate::configuration::Configuration;
 use crate::pmu::state::PmuState;
 
 /// Reads up to `N` bytes, from formats with bytes and from those with sequences.

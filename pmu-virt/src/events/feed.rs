@@ -1,9 +1,154 @@
-//! Counts of the events that happened in a span of time.
+//! Counts of the events that happened in a span of time, and the events that an embedder can count for a guest.
 
-use crate::events::error::FedEventsError;
-use crate::events::fed::FedEvents;
-use crate::events::key::Privilege;
-use crate::events::slot::{BOTH, CELLS, EVENTS, FedEvent, FeedSlot, KERNEL, USER};
+use core::fmt;
+
+use crate::events::key::{EventKey, Privilege, SelectKey};
+
+/// Set of at most 16 events that an embedder can count for a guest.
+///
+/// ```
+/// use pmu_virt::{EventKey, FedEvents};
+/// const CYCLES: EventKey = EventKey::general(0x3C, 0);
+/// let events = FedEvents::new(&[CYCLES, EventKey::general(0xC0, 0)])?;
+/// assert!(events.find(CYCLES).is_some());
+/// assert!(events.find(CYCLES.edge()).is_none());
+/// # Ok::<(), pmu_virt::FedEventsError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedEvents {
+    /// Ascending keys, padded with [`SelectKey::NONE`], the greatest.
+    pub(super) keys: [SelectKey; EVENTS],
+    identity: u32,
+}
+
+impl FedEvents {
+    /// The empty set: the embedder feeds no event, so the guest's counters do not count.
+    pub const NONE: Self = Self { keys: [SelectKey::NONE; EVENTS], identity: 0x811C_9DC5 };
+
+    /// Creates the set of events with these keys.
+    ///
+    /// # Errors
+    /// `keys` has more than 16 keys, or two keys are equal. Some events can be counted by a general counter and by a
+    /// fixed counter. For such an event, [`EventKey::fixed`] and [`EventKey::general`] return equal keys, so pass the
+    /// key only once.
+    pub fn new(keys: &[EventKey]) -> Result<Self, FedEventsError> {
+        let mut events = Self::NONE;
+        let too_many = FedEventsError::TooMany(keys.len());
+        let places = events.keys.get_mut(..keys.len()).ok_or(too_many)?;
+        for (place, key) in places.iter_mut().zip(keys) {
+            *place = key.in_select();
+        }
+        places.sort_unstable();
+        let named =
+            |key: &EventKey| places.iter().filter(|place| **place == key.in_select()).count();
+        if let Some(twice) = keys.iter().find(|key| named(key) > 1) {
+            return Err(FedEventsError::Twice(*twice));
+        }
+        let none = Self::NONE.identity;
+        events.identity = places.iter().fold(none, |hash, key| key.hash_into(hash));
+        Ok(events)
+    }
+
+    /// Returns the event with this key, or `None` if the event is not in this set.
+    #[inline]
+    pub fn find(&self, key: EventKey) -> Option<FedEvent> {
+        self.place(key.in_select()).map(|place| FedEvent { place, of: self.identity })
+    }
+
+    /// Returns the first cell of the event with this key, if it is fed.
+    #[inline]
+    pub(crate) fn cell(&self, key: SelectKey) -> Option<FeedSlot> {
+        self.place(key).map(|place| FeedSlot(place * CELLS as u8))
+    }
+
+    #[inline]
+    pub(crate) fn place(&self, key: SelectKey) -> Option<u8> {
+        let mut place = 0;
+        for step in [8, 4, 2, 1] {
+            if self.keys[(place + step) % EVENTS] <= key {
+                place += step;
+            }
+        }
+        (self.keys[place % EVENTS] == key).then_some(place as u8)
+    }
+
+    /// Returns a hash of the events. A feed of other events has another hash, except in one case of 2³².
+    #[inline]
+    pub(crate) const fn identity(&self) -> u32 {
+        self.identity
+    }
+}
+
+/// Greatest number of different fed events: the greatest number of counters.
+pub(crate) const EVENTS: usize = 16;
+
+/// Number of cells that a feed has for each event, by the privileges in which a counter counts: none, user, kernel,
+/// both.
+pub(crate) const CELLS: usize = 4;
+pub(crate) const USER: usize = 1;
+pub(crate) const KERNEL: usize = 2;
+pub(crate) const BOTH: usize = USER | KERNEL;
+
+/// Cell of a [`Feed`](crate::Feed) that a counter draws from: the event's place and the privileges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct FeedSlot(pub(crate) u8);
+
+impl FeedSlot {
+    /// The cell that is always 0: the event is not fed, or is counted in no privilege.
+    pub(crate) const EMPTY: Self = Self(0);
+    /// Every privilege.
+    pub(crate) const PRIVILEGES: u8 = BOTH as u8;
+
+    #[inline]
+    pub(crate) const fn of(event: FedEvent, user: bool, kernel: bool) -> Self {
+        Self(event.place * CELLS as u8).with((kernel as u8) << 1 | user as u8)
+    }
+
+    /// Returns the cell for these privileges of the event whose first cell this is: bit 0 user, bit 1 kernel.
+    #[inline]
+    pub(crate) const fn with(self, privileges: u8) -> Self {
+        Self(self.0 | privileges)
+    }
+
+    /// Returns the privileges in which the event is counted: 0 user, 1 kernel, 2 both; `None` for none.
+    #[inline]
+    pub(crate) const fn counted(self) -> Option<usize> {
+        (self.0 as usize % CELLS).checked_sub(1)
+    }
+
+    #[inline]
+    pub(crate) const fn event(self) -> usize {
+        self.0 as usize / CELLS % EVENTS
+    }
+
+    pub(crate) const fn user(self) -> bool {
+        self.0 as usize & USER != 0
+    }
+
+    pub(crate) const fn kernel(self) -> bool {
+        self.0 as usize & KERNEL != 0
+    }
+}
+
+/// Index of one event in a [`FedEvents`](crate::FedEvents). [`FedEvents::find`](crate::FedEvents::find) searches for an
+/// event and returns the index. [`Feed::add`](crate::Feed::add) uses the index and need not search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedEvent {
+    pub(super) place: u8,
+    /// [Identity](crate::FedEvents::identity) of its `FedEvents`.
+    pub(super) of: u32,
+}
+
+impl FedEvent {
+    /// Returns the identity of its `FedEvents`.
+    #[inline]
+    pub(crate) const fn of(self) -> u32 {
+        self.of
+    }
+}
 
 /// Counts of the events that happened in a guest during a span of time: one count for each event and privilege. A call
 /// of [`VirtualPmu::advance`](crate::VirtualPmu::advance) consumes the counts.
@@ -175,3 +320,33 @@ impl Feed {
         taken
     }
 }
+
+/// Reason why a set of events or a feed is refused. The failed call changes and counts nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub enum FedEventsError {
+    /// The set of events would have more than 16 keys. The value is the number of keys.
+    TooMany(usize),
+    /// Two of the given keys are equal. The value is one of the two keys.
+    Twice(EventKey),
+    /// The [`FedEvents`](crate::FedEvents) of the feed lack the event, or differ from the `FedEvents` of the PMU.
+    OtherEvents,
+    /// The feed still has counts of an event that is not in the new [`FedEvents`](crate::FedEvents).
+    Remainder,
+}
+
+impl fmt::Display for FedEventsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMany(events) => {
+                write!(f, "{events} events to feed, at most {EVENTS} can be")
+            }
+            Self::Twice(key) => write!(f, "{key:?} is fed twice"),
+            Self::OtherEvents => f.write_str("of other fed events than these"),
+            Self::Remainder => f.write_str("a remainder of an event that is to be fed no longer"),
+        }
+    }
+}
+
+impl core::error::Error for FedEventsError {}

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::configuration::vendor::Vendor;
+use crate::configuration::Vendor;
 
 /// Privilege at which an event happened: CPL 0 or CPL 1–3. The SDM calls CPL 0 OS, and CPL 1–3 USR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

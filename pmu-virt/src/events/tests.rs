@@ -1,10 +1,7 @@
 //! Tests of feeds and of the events that they hold.
 
-use crate::events::error::FedEventsError;
-use crate::events::fed::FedEvents;
-use crate::events::feed::Feed;
+use crate::events::feed::{FedEvent, FedEvents, FedEventsError, Feed, FeedSlot};
 use crate::events::key::{EventKey, Privilege};
-use crate::events::slot::{FedEvent, FeedSlot};
 
 const KEYS: [EventKey; 16] = {
     let mut keys = [EventKey::general(0, 1); 16];

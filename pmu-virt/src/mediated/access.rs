@@ -2,17 +2,13 @@
 
 use pmu_core::msr::MsrBackend;
 
-use crate::mediated::error::MediationError;
-use crate::mediated::host_counters::HostCounters;
-use crate::mediated::loaded::Loaded;
+use crate::mediated::host_counters::{HostCounters, MediationError};
+use crate::mediated::load::Loaded;
 use crate::mediated::registers::{Access, Registers, pmc_index};
-use crate::pmu::access::{Mode, Read, Write};
-use crate::pmu::rdpmc::Pmc;
+use crate::pmu::msr::{Mode, Pmc, Read, Write};
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::registers::counters::{MAX_PER_KIND, to_global};
-use crate::registers::family::Family;
-use crate::registers::row::{ReadAs, WriteAs};
+use crate::policy::EventPolicy;
+use crate::registers::table::{Family, MAX_PER_KIND, ReadAs, WriteAs, to_global};
 
 impl HostCounters {
     /// Returns whether the hypervisor must intercept RDMSR and WRMSR of this register while the guest is

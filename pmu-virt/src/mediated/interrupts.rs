@@ -9,7 +9,7 @@ use pmu_core::msr::MsrBackend;
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::registers::Access;
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
+use crate::policy::EventPolicy;
 
 /// State of the interrupts that the real counters raise for one virtual processor. The state takes 16 bytes, and can be
 /// stored in a `static`. The virtual processor's task and the interrupt handler share this state. The interrupt handler

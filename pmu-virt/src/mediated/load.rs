@@ -1,21 +1,16 @@
-//! Loading a guest's state onto the counters.
+//! Loading a guest's state onto the counters, and saving it from them.
 
 use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_core::msr::MsrBackend;
 
-use crate::configuration::any_vendor::Configuration;
-use crate::configuration::intel::IntelConfiguration;
-use crate::mediated::error::MediationError;
-use crate::mediated::host_counters::HostCounters;
+use crate::configuration::{Configuration, IntelConfiguration};
+use crate::mediated::host_counters::{HostCounters, MediationError};
 use crate::mediated::interrupts::GuestInterrupts;
-use crate::mediated::loaded::Loaded;
-use crate::mediated::registers::{Access, Registers};
-use crate::pmu::load_number::LoadNumber;
-use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::registers::counters::{MAX_PER_KIND, places, to_global};
-use crate::registers::family::Family;
+use crate::mediated::registers::{Access, Registers, pmc_index};
+use crate::pmu::virtual_pmu::{LoadNumber, VirtualPmu};
+use crate::policy::EventPolicy;
+use crate::registers::table::{Counters, Family, MAX_PER_KIND, places, to_global};
 
 impl HostCounters {
     /// Loads a guest's state into the counters that the host has [lent](pmu_core::CounterSession::lend) on this
@@ -143,4 +138,234 @@ impl HostCounters {
             (host, guest) => host == *guest,
         }
     }
+
+    /// Reads the loaded guest's state from the counters, and saves the state in `guest`. The call then disarms and
+    /// clears the counters, and acknowledges their overflows.
+    ///
+    /// On Intel, `global_control` is the value of `IA32_PERF_GLOBAL_CTRL` that the processor saved at the VM exit. On
+    /// AMD, the call ignores `global_control`, and reads the register. `put` clears the registers that
+    /// [`load`](Self::load) has written, even if the guest's PMU was changed after the load. If the guest was
+    /// [reset](VirtualPmu::reset) after the load, `put` does not overwrite the reset state.
+    ///
+    /// Each overflow of a guest's counter makes one interrupt pending in the guest. If the processor's interrupt comes
+    /// before `put`, [`interrupted`](Self::interrupted) notes the overflow. Otherwise `put` notes the overflow, and the
+    /// processor's interrupt [comes later](Put::interrupt_is_coming).
+    ///
+    /// The guest itself can clear the status bit of an overflow, and the same counter can then overflow again. `put`
+    /// mistakes this second overflow for the first, and returns `interrupt_is_coming` as `false`. The interrupt of the
+    /// second overflow may still come after `put`. `interrupted` then attributes this interrupt to the guest.
+    ///
+    /// Accesses:
+    ///
+    /// - a read of the status, and a write that acknowledges the set bits;
+    /// - RDPMC of each counter;
+    /// - a write of each counter and control register (event selects, `IA32_FIXED_CTR_CTRL`) that is not already 0;
+    /// - on AMD, a read and a write of the global control.
+    ///
+    /// # Errors
+    /// `loaded` belongs to another guest, or a register access failed. A failed call loses no state. The error gives
+    /// `loaded` back, so that the caller can repeat the call.
+    pub fn put<'w, P: EventPolicy, M: MsrBackend>(
+        &self,
+        mut loaded: Loaded<'w>,
+        global_control: u64,
+        guest: &mut VirtualPmu<P>,
+        msr: &M,
+    ) -> Result<Put, (Loaded<'w>, MediationError)> {
+        if let Err(error) = loaded.check(guest) {
+            return Err((loaded, error));
+        }
+        let msr = Access(msr);
+        let saved = self.read_back(&mut loaded, global_control, guest, &msr);
+        match saved.and_then(|put| self.take_away(&mut loaded, &msr).map(|()| put)) {
+            Ok(put) => {
+                loaded.lent.set_programmed(false);
+                guest.load = LoadNumber::default();
+                Ok(put)
+            }
+            Err(error) => Err((loaded, error)),
+        }
+    }
+
+    /// Saves the guest's state, once.
+    fn read_back<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        saved: u64,
+        guest: &mut VirtualPmu<P>,
+        msr: &Access<'_, M>,
+    ) -> Result<Put, MediationError> {
+        if let Some((put, _)) = loaded.saved {
+            return Ok(put);
+        }
+        let Registers { control, status, .. } = self.registers;
+        let (layout, mut registers) = (&guest.model.layout, guest.model.registers);
+        if !self.is_amd() {
+            loaded.global_control = saved & layout.global();
+        } else if !loaded.stopped {
+            loaded.global_control = msr.read(control)? & layout.global();
+            msr.write(control, loaded.lent.global_control())?;
+            loaded.stopped = true;
+        }
+        let found = msr.read(status)?;
+        let mut dirty = 0;
+        for counter in places(guest.model.layout.counters()) {
+            let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
+            *registers.counter_mut(counter) = value;
+            dirty |= Counters::from(value != 0) << counter;
+        }
+        loaded.dirty = dirty;
+        let [_, guests] = loaded.others;
+        *registers.of_mut(Family::GlobalStatus) = found & (self.counter_bits() | guests);
+        *registers.of_mut(Family::GlobalControl) = loaded.global_control;
+        let put = Put { interrupt_is_coming: loaded.interrupts.put(found) };
+        loaded.interrupts.deliver_to(guest);
+        if guest.load.reset {
+            guest.set_pmi_pending(false);
+        } else {
+            guest.model.registers = registers;
+            guest.model.budget_is_stale = true;
+            guest.model.pmi_pending |= put.interrupt_is_coming;
+        }
+        loaded.saved = Some((put, found));
+        Ok(put)
+    }
+
+    /// Disarms and clears the counters, acknowledges their overflows, and restores the host's bits of the status.
+    pub(super) fn take_away<M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
+        let Registers { status, status_clear, status_set, fixed_control, .. } = self.registers;
+        for counter in places(loaded.programmed & 0xFF) {
+            msr.write_retrying(self.registers.select(counter), 0)?;
+        }
+        if loaded.programmed >> MAX_PER_KIND != 0 {
+            msr.write_retrying(fixed_control, 0)?;
+        }
+        for counter in places(loaded.dirty) {
+            msr.write_retrying(self.registers.counter(counter), 0)?;
+        }
+        let found = match loaded.saved {
+            Some((_, found)) => found,
+            None => msr.read(status)?,
+        };
+        let [hosts, guests] = loaded.others;
+        let left = found & (self.counter_bits() | guests & !hosts);
+        if left != 0 {
+            msr.write_retrying(status_clear, left)?;
+        }
+        if hosts & !found != 0 {
+            msr.write_retrying(status_set, hosts & !found)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_select<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        guest: &VirtualPmu<P>,
+        counter: usize,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
+        let mut select = guest.model.registers.select(counter);
+        if guest.model.enabled() >> counter & 1 == 0 {
+            select &= !ENABLE;
+        } else if self.is_amd() {
+            select |= GUEST_ONLY;
+        }
+        loaded.programmed |= Counters::from(select != 0) << counter;
+        msr.write(self.registers.select(counter), select)
+    }
+
+    pub(super) fn write_fixed_control<P: EventPolicy, M: MsrBackend>(
+        &self,
+        loaded: &mut Loaded<'_>,
+        guest: &VirtualPmu<P>,
+        msr: &Access<'_, M>,
+    ) -> Result<(), MediationError> {
+        if guest.model.layout.counters() >> MAX_PER_KIND == 0 {
+            return Ok(());
+        }
+        let mut control = guest.model.registers.of(Family::FixedControl);
+        for counter in 0..MAX_PER_KIND {
+            if guest.model.enabled() >> (MAX_PER_KIND + counter) & 1 == 0 {
+                control &= !(0b11 << (4 * counter));
+            }
+        }
+        loaded.programmed |= Counters::from(control != 0) << MAX_PER_KIND;
+        msr.write(self.registers.fixed_control, control)
+    }
 }
+
+/// Proof that a guest's state is in the real counters. [`HostCounters::put`](crate::mediated::HostCounters::put) saves
+/// the state, and consumes this value. The value borrows the lent counters, so the host cannot take the counters back
+/// while the value exists.
+///
+/// If the value is dropped without a call of `put`, the state in the real counters is lost, and the guest keeps the
+/// state from before the load. The end of the host's [window](pmu_core::lending::CounterWindow) then disarms the
+/// counters.
+#[derive(Debug)]
+#[must_use = "the guest's state is on the counters until it is put back"]
+pub struct Loaded<'w> {
+    pub(super) lent: &'w mut LentCounters,
+    pub(super) interrupts: &'w GuestInterrupts,
+    /// Number of the load, which the guest has, too.
+    pub(super) number: u64,
+    pub(super) global_control: u64,
+    pub(super) debug_control: u64,
+    /// The general counters whose selects were written with a bit set. The first fixed counter's bit stands for the
+    /// fixed counters' control.
+    pub(super) programmed: Counters,
+    /// Status bits that are no counter's: the host's, as they were found, and the guest's.
+    pub(super) others: [u64; 2],
+    /// Counters whose values may be the guest's.
+    pub(super) dirty: Counters,
+    /// A put has stopped the counters.
+    pub(super) stopped: bool,
+    /// Result of a put that has saved the guest and then failed at an access, and the status that it found.
+    pub(super) saved: Option<(Put, u64)>,
+}
+
+impl Loaded<'_> {
+    /// Returns the guest's value of `IA32_PERF_GLOBAL_CTRL`. The hypervisor writes the value to the VMCS before the
+    /// first entry, and after each intercepted write of the register.
+    pub const fn global_control(&self) -> u64 {
+        self.global_control
+    }
+
+    /// Returns FREEZE_PERFMON_ON_PMI, bit 12 of the guest's `IA32_DEBUGCTL`. No other bit of this register belongs to
+    /// the PMU. The hypervisor writes this bit to the VMCS.
+    pub const fn debug_control(&self) -> u64 {
+        self.debug_control
+    }
+
+    /// Tells the lender of the counters which status bits are the guest's alone.
+    pub(super) const fn note_status(&mut self) {
+        let [hosts, guests] = self.others;
+        self.lent.set_status(guests & !hosts);
+    }
+
+    /// Checks that this is the load that the guest is in.
+    pub(super) fn check<P>(&self, guest: &VirtualPmu<P>) -> Result<(), MediationError> {
+        if guest.load.number == self.number { Ok(()) } else { Err(MediationError::NotTheLoaded) }
+    }
+}
+
+/// Result of [`HostCounters::put`](crate::mediated::HostCounters::put).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
+pub struct Put {
+    /// A counter has overflowed, and the processor's interrupt for the overflow has not come yet. `put` has already
+    /// made an interrupt for the overflow [pending](VirtualPmu::pmi_pending) in the guest. When the processor's
+    /// interrupt comes, [`HostCounters::interrupted`](crate::mediated::HostCounters::interrupted) returns `true`, but
+    /// the guest gets no second interrupt.
+    pub interrupt_is_coming: bool,
+}
+
+/// An event select's enable bit, of both vendors.
+const ENABLE: u64 = 1 << 22;
+/// AMD's select bit: counts in guests only.
+const GUEST_ONLY: u64 = 1 << 40;

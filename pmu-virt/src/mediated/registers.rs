@@ -3,8 +3,8 @@
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
 
-use crate::mediated::error::MediationError;
-use crate::registers::counters::MAX_PER_KIND;
+use crate::mediated::host_counters::MediationError;
+use crate::registers::table::MAX_PER_KIND;
 
 /// Addresses of a vendor's registers: of the first counter's, and the distance to the next counter's.
 #[derive(Clone, Copy, Debug)]

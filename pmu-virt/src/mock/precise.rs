@@ -2,18 +2,15 @@
 
 use core::cell::RefCell;
 
-use crate::branches::fed::FedBranch;
+use crate::branches::record::FedBranch;
 use crate::mock::deviation::{Deviation, Deviations};
 use crate::mock::processor::MockMsr;
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::precise::area::RECORDS;
-use crate::precise::fed::FedRecord;
-use crate::precise::memory::{GuestFault, GuestMemory};
-use crate::precise::record::Recorded;
+use crate::policy::EventPolicy;
+use crate::precise::memory::{GuestFault, GuestMemory, RECORDS};
+use crate::precise::record::{FedRecord, Recorded};
 use crate::precise::virtual_precise::{AREA, DUE, VirtualPrecise};
-use crate::registers::counters::{from_global, places, to_global};
-use crate::registers::family::Family;
+use crate::registers::table::{Family, from_global, places, to_global};
 
 /// Length of a buffer from which on it may be taken for half as long.
 const SHORTENED: u64 = 4096;

@@ -1,14 +1,13 @@
 //! Hardware of a virtual processor that shares registers and the interrupt with the PMU.
 
 use crate::configuration::cpuid::CpuidLeaf;
-use crate::events::error::FedEventsError;
-use crate::events::feed::Feed;
-use crate::model::advanced::Advanced;
-use crate::pmu::access::{Mode, Read, Write, Written};
+use crate::events::feed::{FedEventsError, Feed};
+use crate::model::Advanced;
+use crate::pmu::msr::{Mode, Read, Write, Written};
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::registers::counters::from_global;
-use crate::registers::list::RegisterInfo;
+use crate::policy::EventPolicy;
+use crate::registers::layout::RegisterInfo;
+use crate::registers::table::from_global;
 
 /// Origin of a register write: the guest's WRMSR, or the host when it restores a virtual processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

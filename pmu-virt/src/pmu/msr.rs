@@ -1,12 +1,9 @@
 //! RDMSR and WRMSR of the guest, and register writes of the host.
 
-use crate::pmu::access::{Read, Write, Written};
-use crate::pmu::judge::Bits;
+use crate::model::Model;
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::registers::family::Family;
-use crate::registers::row::{ReadAs, Row, WriteAs};
-use crate::registers::table::Located;
+use crate::policy::EventPolicy;
+use crate::registers::table::{Family, Located, MAX_PER_KIND, ReadAs, Row, WriteAs};
 
 impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's RDMSR of a register. The caller has checked that the guest runs at CPL 0.
@@ -210,4 +207,283 @@ impl<P: EventPolicy> VirtualPmu<P> {
             Written::REFUSED
         }
     }
+
+    /// Answers the guest's RDPMC with the index `ecx`, executed in this mode. The answer is a value or #GP.
+    ///
+    /// On Intel (SDM vol. 2B), ECX bits 31:16 are the type, and bits 15:0 are the counter's number within the type. As
+    /// in KVM, type 0 selects general counters, and type 0x4000 selects fixed counters. RDPMC with any other type
+    /// raises #GP, for instance a fast read (bit 31) or a read of `PERF_METRICS`. On AMD (APM vol. 3), ECX is the
+    /// counter's number, without a type.
+    ///
+    /// The guest's kernel can disable RDPMC of a counter in user mode. RDPMC at CPL 1–3 then reads 0. (Intel
+    /// Architecture Instruction Set Extensions Programming Reference, chapter "RDPMC User Disable"; Linux' commit
+    /// 59af95e028d4.)
+    ///
+    /// ```
+    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu};
+    /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
+    /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// assert_eq!(pmu.read_pmc(3, Mode::KERNEL), Read::Value(0));
+    /// assert_eq!(pmu.read_pmc(4, Mode::KERNEL), Read::GeneralProtection);
+    /// let user = Mode { cpl: 3, pce: false, protected: true };
+    /// assert_eq!(pmu.read_pmc(3, user), Read::GeneralProtection);
+    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// ```
+    #[inline]
+    pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+        match self.locate_pmc(ecx, mode) {
+            Pmc::Absent => Read::GeneralProtection,
+            Pmc::Zero => Read::Value(0),
+            Pmc::Counter(counter) => Read::Value(self.model.registers.counter(counter)),
+        }
+    }
+
+    /// Returns the counter that RDPMC reads.
+    #[inline(always)]
+    pub(crate) fn locate_pmc(&self, ecx: u32, mode: Mode) -> Pmc {
+        if !mode.allows_rdpmc() {
+            return Pmc::Absent;
+        }
+        let Model { layout, registers, .. } = &self.model;
+        let index = (ecx & 0xFFFF) as usize;
+        let (counter, disabled) = match ecx >> 16 {
+            0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
+            0x4000 if index < MAX_PER_KIND => {
+                let control = registers.of(Family::FixedControl);
+                (MAX_PER_KIND + index, control >> (33 + 4 * index) & 1)
+            }
+            _ => return Pmc::Absent,
+        };
+        if !layout.has(counter) {
+            let zero = layout.absent_counters_read_zero && ecx < 4;
+            return if zero { Pmc::Zero } else { Pmc::Absent };
+        }
+        let hidden = disabled != 0 && !mode.is_privileged();
+        if hidden { Pmc::Zero } else { Pmc::Counter(counter) }
+    }
+}
+
+/// Answer to the guest's RDMSR or RDPMC: a value or a fault. For [`Shared`](Self::Shared), the embedder adds the bits
+/// that do not belong to the PMU. For [`Unhandled`](Self::Unhandled), the embedder answers the whole access.
+///
+/// ```
+/// use pmu_virt::Read;
+/// /// Returns what the guest gets; `None` is #GP. `own` answers for the embedder's registers and bits.
+/// fn answer(read: Read, own: impl Fn() -> Option<u64>) -> Option<u64> {
+///     match read {
+///         Read::Value(value) => Some(value),
+///         Read::Shared { value, mask } => own().map(|own| own & !mask | value),
+///         Read::GeneralProtection => None,
+///         Read::Unhandled => own(),
+///     }
+/// }
+/// assert_eq!(answer(Read::Shared { value: 0x80, mask: 0x1880 }, || Some(0x1801)), Some(0x81));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[must_use]
+pub enum Read {
+    /// The register's value.
+    Value(u64),
+    /// The PMU and the embedder share the register. `value` has the PMU's bits, and the embedder adds the other bits.
+    Shared {
+        /// Value of the bits that belong to the PMU.
+        value: u64,
+        /// Bits that belong to the PMU.
+        mask: u64,
+    },
+    /// The guest gets #GP(0).
+    GeneralProtection,
+    /// No PMU of this vendor has the register. The embedder emulates the access.
+    Unhandled,
+}
+
+impl Read {
+    /// Returns this answer; if it leaves bits of the register to another part of the processor, with that part's answer
+    /// to them.
+    pub(crate) fn above(self, other: impl FnOnce() -> Self) -> Self {
+        match self {
+            Self::Unhandled => other(),
+            Self::Shared { value: own, mask } => match other() {
+                Self::Value(value) => Self::Value(value & !mask | own),
+                Self::Shared { value, mask: others } => {
+                    Self::Shared { value: value & !mask | own, mask: others | mask }
+                }
+                Self::GeneralProtection => Self::GeneralProtection,
+                Self::Unhandled => self,
+            },
+            answer => answer,
+        }
+    }
+}
+
+/// Answer to the guest's WRMSR: a completed write or a fault. For [`Shared`](Self::Shared), the embedder writes the
+/// bits that do not belong to the PMU. For [`Unhandled`](Self::Unhandled), the embedder answers the whole access.
+///
+/// ```
+/// use pmu_virt::Write;
+/// /// Returns `false` for #GP. `own` writes the embedder's registers and bits.
+/// fn finish(write: Write, value: u64, own: impl FnOnce(u64) -> bool) -> bool {
+///     match write {
+///         Write::Done => true,
+///         Write::Shared { mask } => own(value & !mask),
+///         Write::GeneralProtection => false,
+///         Write::Unhandled => own(value),
+///     }
+/// }
+/// assert!(finish(Write::Shared { mask: 0x7FC1 }, 0x1002, |own| own == 0x0002));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[must_use]
+pub enum Write {
+    /// The PMU has written the register.
+    Done,
+    /// The PMU and the embedder share the register. The PMU has written the bits in `mask`. The embedder writes the
+    /// other bits.
+    Shared {
+        /// Bits that belong to the PMU.
+        mask: u64,
+    },
+    /// The guest gets #GP(0). The write has changed no register.
+    GeneralProtection,
+    /// No PMU of this vendor has the register. The embedder emulates the access.
+    Unhandled,
+}
+
+/// Answer to the guest's WRMSR, together with the bits of the value that the manual does not allow.
+///
+/// ```
+/// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
+/// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
+/// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+/// // AMD's processors drop a reserved bit; a test of a driver wants to know.
+/// let written = pmu.write(0xC001_0000, 1 << 63 | 0x53_0076);
+/// assert_eq!((written.answer, written.illegal), (Write::Done, 1 << 63));
+/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[must_use]
+pub struct Written {
+    /// Answer to the guest. The answer is the same as on hardware.
+    pub answer: Write,
+    /// Bits of the written value that the manual does not allow to be set in this register. The field includes bits
+    /// that hardware ignores. If the register cannot be written, the field is `u64::MAX`.
+    pub illegal: u64,
+}
+
+impl Written {
+    /// Returns this answer; if it leaves bits of the register to another part of the processor, with that part's answer
+    /// to them.
+    pub(crate) fn above(self, other: impl FnOnce() -> Self) -> Self {
+        match self.answer {
+            Write::Unhandled => other(),
+            Write::Shared { mask } => {
+                let other = other();
+                let answer = match other.answer {
+                    Write::Shared { mask: others } => Write::Shared { mask: mask | others },
+                    Write::Unhandled => self.answer,
+                    answer => answer,
+                };
+                Self { answer, illegal: self.illegal | other.illegal }
+            }
+            _ => self,
+        }
+    }
+
+    pub(crate) const UNHANDLED: Self = Self { answer: Write::Unhandled, illegal: 0 };
+    /// The register is absent, or read-only.
+    pub(crate) const REFUSED: Self = Self { answer: Write::GeneralProtection, illegal: u64::MAX };
+    /// The register ignores every write.
+    pub(crate) const IGNORED: Self = Self { answer: Write::Done, illegal: u64::MAX };
+}
+
+/// State of the virtual processor that determines whether the guest's RDPMC faults.
+///
+/// ```
+/// use pmu_virt::Mode;
+/// let (cr0, cr4, cs) = (0x8005_0033u64, 0x3626F0u64, 0x33u16);
+/// let mode = Mode { cpl: (cs & 3) as u8, pce: cr4 >> 8 & 1 != 0, protected: cr0 & 1 != 0 };
+/// assert_eq!(mode, Mode { cpl: 3, pce: false, protected: true });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Mode {
+    /// The current privilege level, 0–3.
+    pub cpl: u8,
+    /// CR4.PCE, which allows RDPMC at any privilege level.
+    pub pce: bool,
+    /// CR0.PE. Outside protected mode, RDPMC is always allowed.
+    pub protected: bool,
+}
+
+impl Mode {
+    /// Mode of a kernel: CPL 0, in protected mode.
+    pub const KERNEL: Self = Self { cpl: 0, pce: false, protected: true };
+
+    /// Returns whether the mode is CPL 0, or has no privilege levels.
+    #[inline]
+    pub(crate) const fn is_privileged(self) -> bool {
+        self.cpl == 0 || !self.protected
+    }
+
+    /// Returns whether RDPMC is allowed. SDM vol. 2B and APM vol. 3, RDPMC.
+    #[inline]
+    pub(crate) const fn allows_rdpmc(self) -> bool {
+        self.is_privileged() || self.pce
+    }
+}
+
+/// Bits of a register: those that it holds, that a write may set, that belong to the PMU or facility, and that fault
+/// (#GP) if they are illegal.
+#[derive(Clone, Copy)]
+pub(crate) struct Bits {
+    pub(crate) held: u64,
+    pub(crate) legal: u64,
+    pub(crate) owned: u64,
+    pub(crate) faults: u64,
+}
+
+impl Bits {
+    /// Returns the answer to a write of an existing register, and what the register then holds.
+    #[inline(always)]
+    pub(crate) const fn judge(self, write: WriteAs, value: u64) -> (Written, u64) {
+        let Self { held, legal, owned, faults } = self;
+        let (illegal, stored) = match write {
+            WriteAs::Stored => (value & !legal, value & legal),
+            WriteAs::SignExtended => {
+                let extended = value as u32 as i32 as i64 as u64;
+                let high = value >> 32;
+                let plausible =
+                    high == 0 || high == extended >> 32 || high == (extended & legal) >> 32;
+                let illegal = if plausible { 0 } else { (value ^ extended) & !0xFFFF_FFFF };
+                (illegal, extended & legal)
+            }
+            WriteAs::StoredWhole => (value & !legal, value),
+            WriteAs::Cleared => (value & !legal, held & !value),
+            WriteAs::Set => (value & !legal, held | value & legal),
+            WriteAs::Kept => (value ^ held, held),
+            WriteAs::Ignored => return (Written::IGNORED, held),
+            WriteAs::Refused => return (Written::REFUSED, held),
+        };
+        let illegal = illegal & owned;
+        let answer = match owned {
+            _ if illegal & faults != 0 => Write::GeneralProtection,
+            0 => Write::Unhandled,
+            u64::MAX => Write::Done,
+            mask => Write::Shared { mask },
+        };
+        (Written { answer, illegal }, stored)
+    }
+}
+
+/// Target of an RDPMC: what the instruction reads.
+pub(crate) enum Pmc {
+    /// #GP.
+    Absent,
+    /// 0.
+    Zero,
+    /// The counter with this place.
+    Counter(usize),
 }

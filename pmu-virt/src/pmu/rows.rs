@@ -1,10 +1,9 @@
 //! The registers of a facility as rows of a table, and the answers that follow from the rows.
 
-use crate::pmu::access::{Read, Write, Written};
 use crate::pmu::facility::{GuestFacility, Writer};
-use crate::pmu::judge::Bits;
-use crate::registers::list::{RegisterInfo, RegisterKind};
-use crate::registers::row::WriteAs;
+use crate::pmu::msr::{Bits, Read, Write, Written};
+use crate::registers::layout::{RegisterInfo, RegisterKind};
+use crate::registers::table::WriteAs;
 
 /// Row of a facility's table: a register, or registers that follow the same rule. The registers of a row have numbers
 /// below 64. A row per counter numbers its registers like the bits of the global status: fixed counters from 32 on.
@@ -263,7 +262,7 @@ pub(crate) trait Rows: GuestFacility + Copy + 'static {
 /// The answers to accesses, and the list of registers, in an implementation of [`GuestFacility`] for [`Rows`].
 macro_rules! answers_by_rows {
     () => {
-        fn read(&self, address: u32) -> crate::pmu::access::Read {
+        fn read(&self, address: u32) -> crate::pmu::msr::Read {
             crate::pmu::rows::Rows::read_row(self, address)
         }
 
@@ -272,7 +271,7 @@ macro_rules! answers_by_rows {
             writer: crate::pmu::facility::Writer,
             address: u32,
             value: u64,
-        ) -> crate::pmu::access::Written {
+        ) -> crate::pmu::msr::Written {
             crate::pmu::rows::Rows::judge_row(self, writer, address, value).0
         }
 
@@ -281,11 +280,11 @@ macro_rules! answers_by_rows {
             writer: crate::pmu::facility::Writer,
             address: u32,
             value: u64,
-        ) -> crate::pmu::access::Written {
+        ) -> crate::pmu::msr::Written {
             crate::pmu::rows::Rows::write_row(self, writer, address, value)
         }
 
-        fn registers(&self) -> impl Iterator<Item = crate::registers::list::RegisterInfo> {
+        fn registers(&self) -> impl Iterator<Item = crate::registers::layout::RegisterInfo> {
             crate::pmu::rows::Rows::list_rows(self)
         }
     };

@@ -2,11 +2,9 @@
 //! "Architectural PEBS".
 
 use crate::branches::virtual_branches::CONTROL;
-use crate::model::state::Model;
-use crate::precise::adaptive::{store_branches, store_counters, store_general};
-use crate::precise::fed::FedRecord;
-use crate::precise::memory::GuestFault;
-use crate::precise::store::Store;
+use crate::model::Model;
+use crate::precise::memory::{GuestFault, Store};
+use crate::precise::record::{FedRecord, store_branches, store_counters, store_general};
 
 /// Groups in a fragment's header, at their places.
 const GENERAL_COUNTERS: u64 = 1 << 36;

@@ -1,20 +1,16 @@
 //! Writing of due records.
 
-use crate::model::state::Model;
+use crate::branches::virtual_branches::VirtualBranches;
+use crate::model::Model;
 use crate::pmu::virtual_pmu::VirtualPmu;
-use crate::policy::event_policy::EventPolicy;
-use crate::precise::adaptive::Adaptive;
+use crate::policy::EventPolicy;
 use crate::precise::architectural::Architectural;
-use crate::precise::area::{Buffer, RECORDS, RESETS};
 use crate::precise::configuration::{ArchitecturalRecords, DebugStoreRecords, PreciseRecords};
-use crate::precise::fed::FedRecord;
-use crate::precise::fixed::store_fixed;
-use crate::precise::memory::{GuestFault, GuestMemory};
-use crate::precise::registers::{BASE_ADDRESS, BASE_SIZE, INDEX_FULL, INDEX_WRITE};
-use crate::precise::store::{Place, Store, read_words};
-use crate::precise::virtual_precise::*;
-use crate::registers::counters::{MAX_PER_KIND, from_global, places, to_global};
-use crate::registers::family::Family;
+use crate::precise::memory::{
+    Buffer, GuestFault, GuestMemory, Place, RECORDS, RESETS, Store, read_words,
+};
+use crate::precise::virtual_precise::{BASE_ADDRESS, BASE_SIZE, INDEX_FULL, INDEX_WRITE, *};
+use crate::registers::table::{Family, MAX_PER_KIND, from_global, places, to_global};
 
 /// Result of [`VirtualPrecise::record`](crate::precise::VirtualPrecise::record) and
 /// [`VirtualPrecise::branch`](crate::precise::VirtualPrecise::branch).
@@ -243,4 +239,233 @@ impl VirtualPrecise {
         }
         readable.to_le_bytes()
     }
+}
+
+/// An instruction of the guest, as the embedder describes it for a precise record. A counter writes the record, and the
+/// instruction causes the event that this counter counts. A record contains only the data that its format has.
+///
+/// ```
+/// use pmu_virt::precise::{FedRecord, FedRegisters};
+/// let record = FedRecord {
+///     registers: FedRegisters { ip: 0x40_1003, ..FedRegisters::ZERO },
+///     data_address: 0x7000,
+///     latency: 12,
+///     ..FedRecord::new(0x40_1000)
+/// };
+/// assert_eq!(record.cache_latency, 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FedRecord<'a> {
+    /// Linear address of the instruction.
+    pub ip: u64,
+    /// The registers after the instruction.
+    pub registers: FedRegisters,
+    /// The processor is in 64-bit mode.
+    pub long_mode: bool,
+    /// The time-stamp counter.
+    pub tsc: u64,
+    /// Linear address of the instruction's access to memory.
+    pub data_address: u64,
+    /// Source of the data, in the encoding of the processor model that the guest sees.
+    pub data_source: u64,
+    /// Latency of the access to memory, in cycles. In adaptive records and architectural PEBS, this field is the
+    /// latency of the whole instruction.
+    pub latency: u16,
+    /// Latency of the access to the caches, in cycles. Only adaptive records and architectural PEBS have this value.
+    pub cache_latency: u16,
+    /// Value of the record's TSX field. Bits 31:0 are the cycles of the last transaction. Bits 39:32 are the reasons
+    /// for an abort.
+    pub transaction: u64,
+    /// Cycles from the retirement of the previous instruction to the retirement of this instruction.
+    pub retire_latency: u16,
+    /// Values of fixed counter 3 and of `MSR_PERF_METRICS`.
+    pub metrics: [u64; 2],
+    /// Vector registers. `None` stands for registers that are all 0.
+    pub vectors: Option<&'a FedVectors>,
+    /// Branch records. `None` stands for empty branch records.
+    pub branches: Option<&'a VirtualBranches>,
+}
+
+/// Registers of the guest after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct FedRegisters {
+    /// RFLAGS.
+    pub flags: u64,
+    /// RIP: the address of the next instruction.
+    pub ip: u64,
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, and R8–R15, in this order.
+    pub general: [u64; 16],
+    /// SSP, the shadow-stack pointer. Only records of architectural PEBS have this value.
+    pub ssp: u64,
+}
+
+/// Vector registers of the guest after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FedVectors {
+    /// XMM0–15.
+    pub xmm: [u128; 16],
+    /// Bits 255:128 of YMM0–15.
+    pub ymm_high: [u128; 16],
+    /// K0–7.
+    pub opmask: [u64; 8],
+    /// Bits 511:256 of ZMM0–15.
+    pub zmm_high: [[u128; 2]; 16],
+    /// ZMM16–31.
+    pub zmm_16_to_31: [[u128; 4]; 16],
+}
+
+impl FedRegisters {
+    /// Registers that are all 0.
+    pub const ZERO: Self = Self { flags: 0, ip: 0, general: [0; 16], ssp: 0 };
+}
+
+impl FedVectors {
+    /// Registers that are all 0.
+    pub const ZERO: Self = Self {
+        xmm: [0; 16],
+        ymm_high: [0; 16],
+        opmask: [0; 8],
+        zmm_high: [[0; 2]; 16],
+        zmm_16_to_31: [[0; 4]; 16],
+    };
+}
+
+impl FedRecord<'_> {
+    /// Describes an instruction in 64-bit mode that does not access memory. All fields except `ip` and `long_mode` are
+    /// 0 or `None`.
+    pub const fn new(ip: u64) -> Self {
+        Self {
+            ip,
+            registers: FedRegisters::ZERO,
+            long_mode: true,
+            tsc: 0,
+            data_address: 0,
+            data_source: 0,
+            latency: 0,
+            cache_latency: 0,
+            transaction: 0,
+            retire_latency: 0,
+            metrics: [0; 2],
+            vectors: None,
+            branches: None,
+        }
+    }
+
+    pub(crate) const fn latencies(&self) -> u64 {
+        self.latency as u64 | (self.cache_latency as u64) << 32
+    }
+
+    pub(crate) fn vectors(&self) -> &FedVectors {
+        const NONE: &FedVectors = &FedVectors::ZERO;
+        self.vectors.unwrap_or(NONE)
+    }
+}
+
+/// Stores a record of format 0–3. `status` is the global status; `counters` are the counters that overflowed.
+pub(crate) fn store_fixed(
+    format: u8,
+    status: u64,
+    counters: u64,
+    fed: &FedRecord<'_>,
+    store: &mut Store<'_>,
+) -> Result<(), GuestFault> {
+    let [ax, cx, dx, bx, sp, bp, si, di, high @ ..] = fed.registers.general;
+    store.words([fed.registers.flags, fed.registers.ip, ax, bx, cx, dx, si, di, bp, sp])?;
+    store.words::<8>(high)?;
+    if format >= 1 {
+        let counters = if format >= 3 { counters } else { status };
+        store.words([counters, fed.data_address, fed.data_source, fed.latency.into()])?;
+    }
+    if format >= 2 {
+        store.words([fed.ip, fed.transaction])?;
+    }
+    if format >= 3 {
+        store.words([fed.tsc])?;
+    }
+    Ok(())
+}
+
+/// `MSR_PEBS_DATA_CFG`: memory, general registers, XMM, branch records, counters, metrics.
+pub(crate) const DATA_MEMORY: u64 = 1 << 0;
+pub(crate) const DATA_GENERAL: u64 = 1 << 1;
+pub(crate) const DATA_XMM: u64 = 1 << 2;
+pub(crate) const DATA_BRANCHES: u64 = 1 << 3;
+pub(crate) const DATA_COUNTERS: u64 = 1 << 4;
+pub(crate) const DATA_METRICS: u64 = 1 << 5;
+
+/// A record of formats 4–6.
+#[derive(Clone, Copy)]
+pub(crate) struct Adaptive<'r> {
+    /// The groups beside the basic one, as in `MSR_PEBS_DATA_CFG`.
+    pub(crate) groups: u64,
+    /// Counters that overflowed.
+    pub(crate) counters: u64,
+    /// The basic group has the latency of the retirement.
+    pub(crate) timing: bool,
+    pub(crate) fed: &'r FedRecord<'r>,
+    pub(crate) model: &'r Model,
+}
+
+impl Adaptive<'_> {
+    /// Stores the record; `size` is its size in bytes.
+    pub(crate) fn store(&self, size: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
+        let fed = self.fed;
+        let retired = if self.timing { u64::from(fed.retire_latency) << 32 } else { 0 };
+        let first = u64::from(self.groups as u32) | retired | size << 48;
+        store.words([first, fed.ip, self.counters, fed.tsc])?;
+        let has = |group: u64| self.groups & group != 0;
+        if has(DATA_MEMORY) {
+            let access = [fed.data_address, fed.data_source, fed.latencies(), fed.transaction];
+            store.words(access)?;
+        }
+        if has(DATA_GENERAL) {
+            store_general(fed, store)?;
+        }
+        if has(DATA_XMM) {
+            fed.vectors().xmm.iter().try_for_each(|value| store.wide(*value))?;
+        }
+        if has(DATA_BRANCHES) {
+            store_branches(fed.branches, (self.groups >> 24 & 0xFF) + 1, store)?;
+        }
+        if has(DATA_COUNTERS | DATA_METRICS) {
+            let read = |place| if has(DATA_COUNTERS) { (self.groups >> place) as u8 } else { 0 };
+            let metrics = has(DATA_METRICS).then_some(fed.metrics);
+            store_counters(self.model, [read(32), read(48)], metrics, store)?;
+        }
+        Ok(())
+    }
+}
+
+/// Stores RFLAGS, RIP and the general registers in the order of their numbers.
+pub(crate) fn store_general(fed: &FedRecord<'_>, store: &mut Store<'_>) -> Result<(), GuestFault> {
+    store.words([fed.registers.flags, fed.registers.ip])?;
+    store.words(fed.registers.general)
+}
+
+/// Stores so many branch records, the newest first.
+pub(crate) fn store_branches(
+    branches: Option<&VirtualBranches>,
+    count: u64,
+    store: &mut Store<'_>,
+) -> Result<(), GuestFault> {
+    (0..count as usize).try_for_each(|number| {
+        let record = branches.and_then(|branches| branches.newest(number));
+        store.words(record.map_or([0; 3], |record| [record.from, record.to, record.info]))
+    })
+}
+
+/// Stores the values of these general and fixed counters, and the metrics.
+pub(crate) fn store_counters(
+    model: &Model,
+    counters: [u8; 2],
+    metrics: Option<[u64; 2]>,
+    store: &mut Store<'_>,
+) -> Result<(), GuestFault> {
+    let [general, fixed] = counters;
+    let metrics_mask = if metrics.is_some() { 0b11 } else { 0 };
+    store.words([u64::from(general) | u64::from(fixed) << 32, metrics_mask])?;
+    let read = u16::from(general) | u16::from(fixed) << MAX_PER_KIND;
+    places(read).try_for_each(|place| store.words([model.registers.counter(place)]))?;
+    metrics.map_or(Ok(()), |metrics| store.words(metrics))
 }

@@ -1,13 +1,14 @@
 //! AMD's registers. Read first: APM vol. 2, "Performance Monitoring Counters"; APM vol. 2, appendix
 //! "MSR Cross-Reference".
 
-use crate::configuration::amd::{AmdConfiguration, AmdCounters};
-use crate::registers::counters::{Counters, to_global};
-use crate::registers::family::Family::*;
+use crate::configuration::{AmdConfiguration, AmdCounters};
 use crate::registers::layout::{Layout, greatest};
-use crate::registers::row::WriteAs::{Cleared, Ignored, Set, Stored};
-use crate::registers::row::{Features, ReadAs, Row};
-use crate::registers::table::Table;
+use crate::registers::table::Family::*;
+use crate::registers::table::WriteAs::{Cleared, Ignored, Set, Stored};
+use crate::registers::table::{Counters, Features, ReadAs, Row, Table, to_global};
+
+// AMD's registers. Read first: APM vol. 2, "Performance Monitoring Counters"; APM vol. 2, appendix
+// "MSR Cross-Reference".
 
 const ALL: u64 = u64::MAX;
 

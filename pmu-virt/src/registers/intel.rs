@@ -1,13 +1,14 @@
 //! Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
 //! "Architectural MSRs".
 
-use crate::configuration::intel::IntelConfiguration;
-use crate::registers::counters::{Counters, to_global};
-use crate::registers::family::Family::*;
+use crate::configuration::IntelConfiguration;
 use crate::registers::layout::{Freeze, Layout, greatest};
-use crate::registers::row::WriteAs::{Cleared, Kept, Refused, Set, SignExtended, Stored};
-use crate::registers::row::{Features, ReadAs, Row, when};
-use crate::registers::table::Table;
+use crate::registers::table::Family::*;
+use crate::registers::table::WriteAs::{Cleared, Kept, Refused, Set, SignExtended, Stored};
+use crate::registers::table::{Counters, Features, ReadAs, Row, Table, to_global, when};
+
+// Intel's registers. Read first: SDM vol. 3B, "Architectural Performance Monitoring"; vol. 4,
+// "Architectural MSRs".
 
 const ALL: u64 = u64::MAX;
 /// An event select's IN_TX, of processors with TSX; and IN_TXCP, which `IA32_PERFEVTSEL2` alone has. SDM vol. 3B,
