@@ -5,9 +5,8 @@ use core::fmt;
 use pmu_core::msr::MsrAddress;
 use pmu_core::{CounterSet, Event, EventSelect};
 
-use crate::format::dictionary::Dictionary;
-use crate::format::record::{Precise, Record};
-use crate::name::event_name::EventName;
+use crate::format::{Dictionary, Precise, Record};
+use crate::name::EventName;
 use crate::name::hash::{ROOM, Wanted};
 use crate::tables::ERRATA;
 

@@ -15,13 +15,10 @@ mod processor;
 mod tables;
 pub mod uncore;
 
-pub use core_type::error::{EventError, UnknownCoreType};
-pub use core_type::lookup::Events;
-pub use core_type::search::Matching;
+pub use core_type::{EventError, Events, Matching, UnknownCoreType};
 pub use event::{Encoding, ExtraMsr, PmuEvent};
-pub use format::core_type::CoreType;
-pub use format::record::Precise;
-pub use name::event_name::EventName;
+pub use format::{CoreType, Precise};
+pub use name::EventName;
 pub use name::hash::MAX_NAME;
 pub use processor::Processor;
 pub use tables::*;

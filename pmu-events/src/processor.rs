@@ -4,10 +4,9 @@ use core::fmt;
 
 use pmu_core::Snapshot;
 
-use crate::core_type::error::{EventError, UnknownCoreType};
+use crate::core_type::{EventError, UnknownCoreType};
 use crate::event::PmuEvent;
-use crate::format::core_type::CoreType;
-use crate::format::model::Model;
+use crate::format::{CoreType, Model};
 use crate::tables::MODELS;
 
 /// A processor whose core type was detected from CPUID. Use this type to find the processor's events.
