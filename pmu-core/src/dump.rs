@@ -72,6 +72,7 @@ impl CpuIdReader for &CpuidDump<'_> {
 /// Reason why a text is not a CPUID dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum DumpError {
     /// A line begins like the line of a CPUID leaf, but cannot be parsed. The value is the line's number, counted from
     /// 1.

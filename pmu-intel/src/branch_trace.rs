@@ -89,6 +89,7 @@ impl BranchTraceUnit {
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
+#[doc(alias = "bts")]
 #[derive(Clone, Copy, Debug)]
 pub struct BranchTrace<R> {
     pub(crate) unit: BranchTraceUnit,

@@ -9,5 +9,6 @@
 //! This module never starts or stops a source.
 
 pub mod bucket;
+pub(crate) mod error;
 pub(crate) mod profile_object;
 pub mod service;

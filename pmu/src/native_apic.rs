@@ -38,6 +38,7 @@ pub struct NativeApic<M> {
 /// Reason why [`NativeApic::detect`] finds no local APIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum NoApic {
     /// The local APIC is disabled, according to `IA32_APIC_BASE`.
     Disabled,

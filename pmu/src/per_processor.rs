@@ -242,6 +242,7 @@ unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor
 /// Reason why `with` did not call `act`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum Busy {
     /// An earlier call of `with` on this processor has not returned yet. The new call came from an interrupt handler,
     /// or from within the `act` of the earlier call.

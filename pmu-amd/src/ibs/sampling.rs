@@ -161,6 +161,7 @@ impl IbsSampling {
 /// Reason why a processor's sampling units refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum IbsSamplingError {
     /// The processor has no such unit.
     NoUnit,

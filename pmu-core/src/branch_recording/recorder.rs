@@ -64,6 +64,7 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// fn needs_send<T: Send>() {}
 /// needs_send::<pmu_core::branch_recording::BranchRecorder<'static, ()>>();
 /// ```
+#[doc(alias = "lbr")]
 #[derive(Debug)]
 pub struct BranchRecorder<'a, M> {
     pub(crate) unit: &'a BranchUnit,

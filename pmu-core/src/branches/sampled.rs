@@ -64,6 +64,7 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// # Context
 /// Any context, including interrupt and NMI. Reading copies the records one by one into the
 /// [`BranchMemory`](crate::branches::BranchMemory), not to the stack.
+#[doc(alias = "lbr")]
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {
     pub(crate) unit: &'a BranchUnit,

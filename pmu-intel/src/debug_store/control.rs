@@ -313,6 +313,7 @@ pub enum CallerMode {
 /// Reason why a request for a control area was refused. A refused request changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub enum ControlAreaError {
     /// The request came from user mode.
     AccessDenied,

@@ -54,6 +54,7 @@ use crate::per_processor::Busy;
 /// }
 /// # let _ = (non_maskable_interrupt, open as fn() -> _);
 /// ```
+#[doc(alias = "lbr")]
 #[derive(Debug)]
 pub struct BranchRecords<const N: usize = 32> {
     unit: WriteOnce<Result<BranchUnit, NoFacility>>,

@@ -183,6 +183,7 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// }
 /// # let _ = open;
 /// ```
+#[doc(alias = "acr")]
 #[derive(Debug)]
 pub struct CounterReloads {
     /// The processor's registers, once it came up.

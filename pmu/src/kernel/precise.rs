@@ -77,6 +77,8 @@ use crate::per_processor::Busy;
 ///   keep the [`MsrAddress`](pmu_core::msr::MsrAddress) of a register, and does not pass the address to other safe
 ///   code.
 /// - [`Kernel::physical_address`] is right.
+#[doc(alias = "pebs")]
+#[doc(alias = "ibs")]
 #[derive(Debug)]
 pub struct PreciseRecords<const WORDS: usize> {
     unit: WriteOnce<Result<PreciseUnit, NoFacility>>,

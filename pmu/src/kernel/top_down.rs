@@ -45,6 +45,7 @@ use crate::per_processor::Busy;
 ///     Ok(())
 /// }
 /// ```
+#[doc(alias = "topdown")]
 #[derive(Debug)]
 pub struct TopDownParts {
     unit: WriteOnce<Result<TopDownUnit, NoFacility>>,
