@@ -2,15 +2,17 @@
 
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, Event, EventCount, EventId, EventOverflow};
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
 
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{Here, OfProcessor, Pmu, PmuError};
 use crate::kernel::profile::close as close_group;
 use crate::kernel::required::Kernel;
+use crate::machine::Machine;
 use crate::per_processor::Busy;
+use crate::perf::PerfEventAttr;
 
-/// An event of one processor, which [`Pmu::open`] or [`Pmu::open_group`] opened. Once the event is closed, or its
+/// An event of one processor, which [`Pmu::open`], [`Pmu::open_group`] or [`Pmu::open_member`] opened. Once the event is closed, or its
 /// processor went down, the handle stands for no event, also if another event has the same [`EventId`] by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -103,6 +105,72 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
+    /// Returns the event for which attributes of perf stand on this machine: that of
+    /// [`PerfEventAttr::event`](PerfEventAttr::event), which says what `constraints` is. On Intel, the raw events
+    /// 0x8000 to 0x8700, Linux' `topdown-*`, are the [parts](Event::part) of the slots (0x0400, Linux' `slots`) that
+    /// lead the group.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::perf::PerfEventAttr;
+    /// use pmu::{Pmu, PmuEvent};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// `perf_event_open` for this processor. Returns Linux' number of an error.
+    /// fn open(attr: &[u8], group: Option<PmuEvent>) -> Result<PmuEvent, i32> {
+    ///     let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
+    ///     let event = PMU.perf_event(&attr, |_| None).and_then(|event| match group {
+    ///         Some(leader) => PMU.open_member(leader, &event),
+    ///         None => PMU.open(&event),
+    ///     });
+    ///     event.map_err(|error| error.errno())
+    /// }
+    /// # let _ = open;
+    /// ```
+    ///
+    /// # Context
+    /// Any.
+    ///
+    /// # Errors
+    /// [`Perf`](PmuError::Perf): the attributes are no event of a counter.
+    pub fn perf_event(
+        &'static self,
+        attr: &PerfEventAttr,
+        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+    ) -> Result<Event, PmuError> {
+        let is_intel = matches!(self.machine(), Some(Machine::Intel(_)));
+        // A part is the event that no counter counts.
+        let is_part = |select: EventSelect| is_intel && select.select_bits() & !0x0700 == 0x8000;
+        let counters = |select| match is_part(select) {
+            true => Some(CounterSet::NONE),
+            false => constraints(select),
+        };
+        Ok(attr.event(counters)?)
+    }
+
+    /// Opens an event in the group of `other`, behind the group's events, as Linux' `perf_event_open` does with a
+    /// `group_fd`. If `other` is in no group, it leads a new one. The group is to be [disabled](Self::disable).
+    ///
+    /// # Context
+    /// Task, on the processor of `other`.
+    ///
+    /// # Errors
+    /// Those of [`enable`](Self::enable), and [`Events`](PmuError::Events): the processor cannot count the event beside
+    /// the group, which is as before, or the group is enabled. See
+    /// [`open_member`](pmu_core::CounterSession::open_member).
+    pub fn open_member(
+        &'static self,
+        other: PmuEvent,
+        event: &Event,
+    ) -> Result<PmuEvent, PmuError> {
+        self.on_processor(Some(other), |of, here| {
+            let counters = here.session.counters_mut();
+            Ok(of.opened(counters.open_member(&here.unit, other.event, event)?))
+        })
+    }
+
     /// Lets an event count. For the first event of a group, enables the group. If the event is enabled already, the
     /// call does nothing: see [`enable_event`](pmu_core::CounterSession::enable_event).
     ///
@@ -159,6 +227,33 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             }
             read => read,
         }
+    }
+
+    /// Reads an event, or all events of its group in the order in which they were opened. Returns how many of
+    /// `counts` were written.
+    ///
+    /// # Context
+    /// Task, on the event's processor.
+    ///
+    /// # Errors
+    /// As [`enable`](Self::enable), and [`Events`](PmuError::Events): see
+    /// [`read_group`](pmu_core::CounterSession::read_group).
+    pub fn read_group(
+        &'static self,
+        event: PmuEvent,
+        counts: &mut [EventCount],
+    ) -> Result<usize, PmuError> {
+        self.on_processor(Some(event), |_, here| {
+            let counters = here.session.counters_mut();
+            match (counters.event_group(event.event)?, counts.first_mut()) {
+                (Some(group), _) => Ok(counters.read_group(group, K::now(), counts)?),
+                (None, Some(count)) => {
+                    *count = counters.read_event(event.event, K::now())?;
+                    Ok(1)
+                }
+                (None, None) => Ok(0),
+            }
+        })
     }
 
     /// Sets an event's count to 0. The times stay, and so does what is left of a period.

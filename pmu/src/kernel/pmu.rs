@@ -18,7 +18,7 @@ use crate::kernel::reach::MachineSources;
 use crate::kernel::required::{Duties, Kernel, KernelApic};
 use crate::machine::Machine;
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
-use crate::perf::errno;
+use crate::perf::{PerfError, errno};
 use crate::watchdog::Watchdog;
 
 /// The performance-monitoring units of all processors of a machine. A kernel `K` keeps this value in a static.
@@ -36,7 +36,7 @@ use crate::watchdog::Watchdog;
 /// | [`interrupt`](Self::interrupt), [`serve_call`](Self::serve_call) | in the handlers of the performance interrupt, and of [`Kernel::interrupt`] |
 /// | [`interrupt_with`](Self::interrupt_with), [`interrupt_reporting`](Self::interrupt_reporting) | in the handler of the performance interrupt, for a kernel that opens events |
 /// | [`tick`](Self::tick) | in the timer tick of each processor |
-/// | [`open`](Self::open), [`open_group`](Self::open_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close) | events of a processor |
+/// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close) | events of a processor |
 /// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`switch`](Self::switch), [`read_thread`](Self::read_thread) | events of threads |
 /// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
@@ -244,6 +244,8 @@ pub enum PmuError {
     Branches(BranchError),
     /// The processor has no precise records that it can use, or does not divide issue slots.
     Facility(NoFacility),
+    /// The attributes of perf are no event of a counter.
+    Perf(PerfError),
 }
 
 impl PmuError {
@@ -267,6 +269,7 @@ impl PmuError {
                 errno(*reason)
             }
             Self::Events(error) => errno(error.reason),
+            Self::Perf(error) => error.errno(),
             Self::NotUp | Self::Session(Busy::NoPlace { .. }) => 19,
             Self::Suspended | Self::IsUp | Self::Session(_) => 16,
             Self::Branches(BranchError::MemoryInUse | BranchError::Lent) => 16,
@@ -298,6 +301,7 @@ from! {
     Profile ProfileError,
     Branches BranchError,
     Facility NoFacility,
+    Perf PerfError,
 }
 
 impl fmt::Display for PmuError {
@@ -315,6 +319,7 @@ impl fmt::Display for PmuError {
             Self::Profile(error) => error.fmt(f),
             Self::Branches(error) => error.fmt(f),
             Self::Facility(error) => error.fmt(f),
+            Self::Perf(error) => error.fmt(f),
         }
     }
 }
@@ -331,6 +336,7 @@ impl core::error::Error for PmuError {
             Self::Profile(error) => Some(error),
             Self::Branches(error) => Some(error),
             Self::Facility(error) => Some(error),
+            Self::Perf(error) => Some(error),
         }
     }
 }

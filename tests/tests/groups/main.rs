@@ -4,6 +4,7 @@ mod assignment;
 mod bad_input;
 mod exclusive;
 mod extra;
+mod joined;
 mod members;
 mod parts;
 mod together;

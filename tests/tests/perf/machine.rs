@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{Platform, Snapshot};
-use pmu::{Interrupted, Kernel};
+use pmu::{Interrupted, Kernel, PmuEvent};
 use pmu_tests::StateRegisters;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
@@ -16,6 +16,7 @@ use pmu_virt::{
 };
 
 use crate::subsystem::{Everything, Perf};
+use crate::{EINVAL, part, slots};
 
 type Mock = MockMsr<'static, 64>;
 
@@ -206,6 +207,18 @@ impl Machine {
                 mock().fetch(&FedFetch::new(CODE));
             }
         }
+    }
+
+    /// Opens the slots and their parts of level 1, one after the other, as `perf stat` does, and lets them count.
+    pub(crate) fn open_slots(&self) -> Result<PmuEvent, i32> {
+        if self.has_units {
+            return Err(EINVAL); // AMD's event 0 is another one.
+        }
+        let leader = self.perf.open_disabled(&slots(), None)?;
+        let parts = (0..4)
+            .try_for_each(|number| self.perf.open_disabled(&part(number), Some(leader)).map(drop));
+        let counts = parts.and_then(|()| self.perf.enable(leader));
+        counts.or_else(|errno| self.perf.close(leader).and(Err(errno))).map(|()| leader)
     }
 
     /// This many times 255 slots pass in user mode.

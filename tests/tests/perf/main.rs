@@ -45,6 +45,16 @@ fn plain() -> Vec<u8> {
     bytes("instructions/period=4096/u", false)
 }
 
+/// Linux' `slots`.
+fn slots() -> Vec<u8> {
+    bytes("cpu/event=0x00,umask=0x4/", false)
+}
+
+/// Linux' `topdown-retiring`, `topdown-bad-spec`, `topdown-fe-bound`, `topdown-be-bound`, and those of level 2.
+fn part(number: usize) -> Vec<u8> {
+    bytes(&format!("cpu/event=0x00,umask={:#x}/", 0x80 + number), false)
+}
+
 fn of(records: &[Record], tag: u64) -> Vec<Record> {
     records.iter().filter(|record| record.tag == tag).cloned().collect()
 }
@@ -166,19 +176,24 @@ fn where_the_slots_go_is_counted_beside_or_refused() {
         let machine = Machine::new(&model);
         let perf = machine.perf;
         perf.open(&plain(), PLAIN).unwrap();
-        match perf.open_slots() {
-            Err(errno) => assert_eq!(errno, EOPNOTSUPP, "{name}"),
-            Ok(group) => {
+        if !machine.has_units {
+            assert_eq!(perf.open_disabled(&part(0), None), Err(EINVAL), "{name}: without slots");
+        }
+        match machine.open_slots() {
+            Err(errno) => assert_eq!(errno, EINVAL, "{name}"),
+            Ok(slots) => {
                 divided += 1;
+                let fifth = perf.open_disabled(&part(4), Some(slots));
+                assert_eq!(fifth, Err(EINVAL), "{name}: the group is enabled");
                 machine.work(PERIOD, 0x9000);
                 machine.pass_slots(1_000);
                 machine.suspend();
                 machine.pass_slots(1_000);
-                let counts = perf.read_slots(group).unwrap();
+                let counts = perf.read_group(slots).unwrap();
                 let parts = [100, 20, 60, 75].map(|share| 2_000 * share);
                 assert_eq!(counts[0], 2_000 * 255, "{name}");
                 assert_eq!(counts[1..], parts, "{name}");
-                perf.close_slots(group).unwrap();
+                perf.close(slots).unwrap();
             }
         }
         machine.end(name);

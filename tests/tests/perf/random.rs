@@ -3,7 +3,6 @@
 use pmu::PmuError;
 use pmu::PmuEvent;
 use pmu::amd::ibs::IbsSampling;
-use pmu::core::GroupId;
 use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
@@ -46,7 +45,7 @@ struct Attack {
     tasks: [Task; TASKS],
     running: usize,
     events: Vec<PmuEvent>,
-    slots: Option<GroupId>,
+    slots: Option<PmuEvent>,
     /// An event on a counter of its own, and the instructions that it has to count.
     witness: PmuEvent,
     worked: u64,
@@ -138,8 +137,11 @@ impl Attack {
             }
             (7, _) => perf.tick(),
             (8, _) => match self.slots {
-                None => perf.open_slots().map(|slots| self.slots = Some(slots)),
-                Some(slots) => perf.close_slots(slots).map(|()| self.slots = None),
+                None => self.machine.open_slots().map(|slots| self.slots = Some(slots)),
+                Some(slots) => {
+                    self.slots = None;
+                    perf.close(slots)
+                }
             },
             (9, _) if self.tasks[1 + number as usize % 2].len() < 3 && self.running == 0 => {
                 perf.open_of(&mut self.tasks[1 + number as usize % 2], &attr, tag)
@@ -198,8 +200,8 @@ impl Attack {
             perf.read(event).expect_err("it is closed");
         }
         if let Some(slots) = self.slots {
-            let close = || perf.close_slots(slots);
-            close().or_else(|_| close()).unwrap_or_else(failed);
+            let _ = perf.close(slots);
+            perf.read(slots).expect_err("it is closed");
         }
         perf.drain();
         for again in [false, true] {

@@ -5,11 +5,11 @@ use core::cell::RefCell;
 
 use pmu::core::frame::InterruptFrame;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{CounterUnit, Event, EventCount, EventsError, GroupId};
+use pmu::core::{Event, EventCount};
 use pmu::perf::PerfEventAttr;
 use pmu::{
-    BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuError, PmuEvent, PmuSample,
-    PmuSession, PreciseRecords, TopDownParts,
+    BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuEvent, PmuSample, PreciseRecords,
+    TopDownParts,
 };
 
 /// Linux' error numbers.
@@ -46,13 +46,13 @@ impl<K: Kernel> Perf<K> {
     }
 
     /// Returns the event that a system call asks for.
-    fn event(&self, attr: &[u8], tag: u64) -> Result<Event, i32> {
+    fn event(&'static self, attr: &[u8], tag: u64) -> Result<Event, i32> {
         let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
-        let event = attr.event(|_| None).map_err(|error| error.errno())?;
+        let event = self.pmu.perf_event(&attr, |_| None).map_err(|error| error.errno())?;
         Ok(event.tagged(tag))
     }
 
-    /// Opens an event of the processor.
+    /// Opens an event of the processor, and lets it count.
     pub(crate) fn open(&'static self, attr: &[u8], tag: u64) -> Result<PmuEvent, i32> {
         self.open_event(&self.event(attr, tag)?)
     }
@@ -60,44 +60,33 @@ impl<K: Kernel> Perf<K> {
     /// Opens an event of the processor that the kernel made itself.
     pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
         let event = self.pmu.open(event).map_err(|error| error.errno())?;
-        let enabled = self.pmu.enable(event).or_else(|error| self.pmu.close(event).and(Err(error)));
-        enabled.map(|()| event).map_err(|error| error.errno())
+        let enabled = self.enable(event);
+        enabled.or_else(|errno| self.close(event).and(Err(errno))).map(|()| event)
     }
 
-    /// Opens the slots of the processor and the parts in which they go, as a group.
-    pub(crate) fn open_slots(&'static self) -> Result<GroupId, i32> {
-        let parts = self.pmu.top_down(K::this_processor()).map_err(|error| error.errno())?;
-        self.with(|session, unit| {
-            let counters = session.counters_mut();
-            let events = parts.events(counters.counters().usable).each(Event::rotating);
-            let group = counters.open_group(unit, &events)?;
-            let started = counters.start_group(group, K::now());
-            if started.is_err() {
-                counters.close_group(group, K::now())?;
-            }
-            started.map(|()| group)
-        })
-    }
-
-    /// Returns the number of slots, and the number of each part.
-    pub(crate) fn read_slots(&'static self, group: GroupId) -> Result<Vec<u64>, i32> {
-        self.with(|session, _| {
-            let mut counts = [EventCount::default(); 9];
-            let read = session.counters_mut().read_group(group, K::now(), &mut counts)?;
-            Ok(counts[..read].iter().map(|count| count.value).collect())
-        })
-    }
-
-    pub(crate) fn close_slots(&'static self, group: GroupId) -> Result<(), i32> {
-        self.with(|session, _| session.counters_mut().close_group(group, K::now()))
-    }
-
-    fn with<R>(
+    /// Opens an event that does not count yet, beside others in a group.
+    pub(crate) fn open_disabled(
         &'static self,
-        act: impl FnOnce(&mut PmuSession<K>, &CounterUnit) -> Result<R, EventsError>,
-    ) -> Result<R, i32> {
-        let done = self.pmu.with(act).and_then(|done| done.map_err(PmuError::from));
-        done.map_err(|error| error.errno())
+        attr: &[u8],
+        group: Option<PmuEvent>,
+    ) -> Result<PmuEvent, i32> {
+        let event = self.event(attr, 0)?;
+        let opened = match group {
+            Some(leader) => self.pmu.open_member(leader, &event),
+            None => self.pmu.open(&event),
+        };
+        opened.map_err(|error| error.errno())
+    }
+
+    pub(crate) fn enable(&'static self, event: PmuEvent) -> Result<(), i32> {
+        self.pmu.enable(event).map_err(|error| error.errno())
+    }
+
+    /// Returns the counts of an event's group.
+    pub(crate) fn read_group(&'static self, event: PmuEvent) -> Result<Vec<u64>, i32> {
+        let mut counts = [EventCount::default(); 16];
+        let read = self.pmu.read_group(event, &mut counts).map_err(|error| error.errno())?;
+        Ok(counts[..read].iter().map(|count| count.value).collect())
     }
 
     /// Opens an event of a task.

@@ -45,9 +45,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.table().entry(event).filter(|_| self.is_open())
     }
 
-    pub(crate) fn free_entry(&self) -> Result<(EventId, &EventEntry), CounterError> {
+    pub(crate) fn free_entry(
+        &self,
+        behind: Option<EventId>,
+    ) -> Result<(EventId, &EventEntry), CounterError> {
         let lent = self.table().len();
-        self.table().free().ok_or_else(|| too_little_memory(lent + 1, lent))
+        self.table().free(behind).ok_or_else(|| too_little_memory(lent + 1, lent))
     }
 
     /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for

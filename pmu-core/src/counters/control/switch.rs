@@ -272,7 +272,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event: &SavedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
-        let (id, entry) = self.free_entry()?;
+        let (id, entry) = self.free_entry(None)?;
         let mut event = *event;
         event.select = event.select_on(processor).select_bits();
         let membership = Membership::unpack(event.membership);

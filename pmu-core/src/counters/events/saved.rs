@@ -3,7 +3,7 @@
 use crate::branches::filter::PackedFilter;
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Membership, Period};
-use crate::counters::events::event::{Event, EventKind, GuestMode};
+use crate::counters::events::event::{Event, EventKind, GuestMode, Reporting};
 use crate::counters::events::resolve::Extra;
 use crate::counters::names::{CounterSet, EventId, GenericEvent, GroupId, MAX_COUNTERS};
 use crate::counters::registers::counter::EventSelect;
@@ -108,6 +108,16 @@ impl SavedEvent {
             counters: counters.bits(),
             period: Period::new(event.reporting.period),
             ..Self::NONE
+        }
+    }
+
+    /// Returns what the event selects, by its select: its privilege levels, its guest mode, its counters, its period.
+    pub(crate) fn event(&self) -> Event {
+        Event {
+            guest: GuestMode::of_bits(self.attributes),
+            reporting: Reporting { period: self.period.reporting().every, total: true },
+            counters: CounterSet::from_bits(self.counters) & CounterSet::ALL,
+            ..Event::raw(EventSelect::from_bits(self.select))
         }
     }
 

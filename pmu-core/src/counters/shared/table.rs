@@ -297,9 +297,10 @@ impl EventTable {
                 != 0
     }
 
-    /// Returns a free place, if there is one.
-    pub(crate) fn free(&self) -> Option<(EventId, &EventEntry)> {
-        self.places().find(|(_, entry)| entry.state() == EventState::Closed)
+    /// Returns a free place behind an event, or the first one.
+    pub(crate) fn free(&self, behind: Option<EventId>) -> Option<(EventId, &EventEntry)> {
+        let is_free = |entry: &EventEntry| entry.state() == EventState::Closed;
+        self.places().find(|(event, entry)| is_free(entry) && Some(*event) > behind)
     }
 
     fn places(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {

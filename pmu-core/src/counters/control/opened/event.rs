@@ -2,6 +2,7 @@
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
+use crate::counters::control::opened::group::Before;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
@@ -64,7 +65,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         event: &Event,
     ) -> Result<EventId, CounterError> {
-        self.open_after(processor, event, &[])
+        self.open_after(processor, event, Before::Asked(&[]))
     }
 
     /// Opens an event that comes after others in its group.
@@ -73,7 +74,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &mut self,
         processor: &CounterUnit,
         event: &Event,
-        before: &[Event],
+        before: Before<'_>,
     ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
         let (select, counters) = match S::Facility::UNITS {
@@ -86,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let here = if S::Facility::OFFERS {
             let is_it = |other: u16| move |of: EventSelect| of.select_bits() == other.into();
             let is_beside =
-                |other| before.iter().any(|event| event.select().is_some_and(is_it(other)));
+                |other| self.is_before(before, |event| event.select().is_some_and(is_it(other)));
             Some(self.resolve(Asked::of_event(event, select), counters, is_beside)?)
         } else {
             Self::check_plain(0, event.branches, event.precise)?;
@@ -102,7 +103,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Some(period) = event.period() {
             self.table().check_period(period)?;
         }
-        let (id, entry) = self.free_entry()?;
+        let (id, entry) = self.free_entry(self.last_before(before))?;
         entry.open(event, processor, (select, counters));
         if let Some(here) = here {
             entry.adapt(&here);

@@ -13,6 +13,13 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
+/// The events before another one in its group: as the caller asks for them, or opened.
+#[derive(Clone, Copy)]
+pub(crate) enum Before<'a> {
+    Asked(&'a [Event]),
+    Opened(GroupId),
+}
+
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens a group of events, which are counted together or not at all. The opened events are not started. The first
     /// event decides whether the group [rotates](Event::rotating), and whether it is [exclusive](Event::exclusive).
@@ -90,7 +97,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 reload: if S::Facility::OFFERS { 0 } else { event.reload },
                 ..*event
             };
-            let before = events.get(..member).unwrap_or_default();
+            let before = Before::Asked(events.get(..member).unwrap_or_default());
             let id = self.open_after(processor, &alone, before).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
                 entry.set_group(group, events.len() as u8);
@@ -98,6 +105,100 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         Ok(())
+    }
+
+    /// Opens an event in the group of `other`, behind the group's events, as `perf_event_open` does with a `group_fd`.
+    /// If `other` is in no group, it becomes the first event of a new one. The group takes over whether the event
+    /// rotates and whether it is exclusive. No register is accessed.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, EventsError, GenericEvent, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Opens the cycles beside an event that was opened alone.
+    /// fn beside<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     unit: &CounterUnit,
+    ///     event: EventId,
+    /// ) -> Result<EventId, EventsError> {
+    ///     counters.open_member(unit, event, &Event::generic(GenericEvent::Cycles))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// After an error, the event is not open, and the group, or the event without a group, is as before.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): `other` is not open.
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the group is started. It is to be stopped before.
+    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by).
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events has no free place behind
+    ///   those of the group.
+    /// - The other errors of [`open_group`](Self::open_group).
+    pub fn open_member(
+        &mut self,
+        processor: &CounterUnit,
+        other: EventId,
+        event: &Event,
+    ) -> Result<EventId, EventsError> {
+        let entry = self.entry(other)?;
+        let found = entry.membership();
+        let group = entry.group().unwrap_or_else(GroupId::new);
+        if entry.group().is_none() {
+            entry.set_membership(found.with(Membership::FIRST, true));
+            entry.set_group(group, 1);
+        }
+        let rotates = entry.rotates();
+        let flags = event.flags & !Membership::EXCLUSIVE | found.flags & Membership::EXCLUSIVE;
+        let joined = self.open_behind(processor, group, &Event { rotates, flags, ..*event });
+        if let (Err(_), Ok(entry)) = (&joined, self.entry(other)) {
+            entry.set_membership(found);
+        }
+        joined
+    }
+
+    fn open_behind(
+        &mut self,
+        processor: &CounterUnit,
+        group: GroupId,
+        event: &Event,
+    ) -> Result<EventId, EventsError> {
+        let started = self.group_events(group).find(|event| self.is_started(*event));
+        if let Some(started) = started {
+            return Err(EventsError::of_group(CounterError::AlreadyStarted(started)));
+        }
+        let members = self.members(group).count();
+        let failed = |reason| EventsError::of_member(members, reason);
+        if members == MAX_COUNTERS {
+            return Err(failed(CounterError::NoFreeCounter));
+        }
+        let id = self.open_after(processor, event, Before::Opened(group)).map_err(failed)?;
+        let opened = self.entry(id)?;
+        opened.set_group(group, 0);
+        let counted = |members: usize| {
+            self.members(group).for_each(|(_, entry)| entry.set_group(group, members as u8));
+        };
+        counted(members + 1);
+        self.check_room(group).inspect_err(|_| {
+            opened.set_state(EventState::Closed);
+            counted(members);
+        })?;
+        Ok(id)
+    }
+
+    /// Returns whether one of the events before another one in its group is so.
+    pub(crate) fn is_before(&self, before: Before<'_>, is_so: impl Fn(&Event) -> bool) -> bool {
+        match before {
+            Before::Asked(events) => events.iter().any(is_so),
+            Before::Opened(group) => {
+                self.members(group).any(|(_, entry)| is_so(&entry.extract().event()))
+            }
+        }
+    }
+
+    /// Returns the last of the opened events before another one in its group.
+    pub(crate) fn last_before(&self, before: Before<'_>) -> Option<EventId> {
+        match before {
+            Before::Asked(_) => None,
+            Before::Opened(group) => self.group_events(group).last(),
+        }
     }
 
     /// Checks that the events of a group can be counted together.
