@@ -4,6 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{Platform, Snapshot};
+use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::{Interrupted, Kernel, PmuEvent};
 use pmu_tests::StateRegisters;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -16,7 +17,11 @@ use pmu_virt::{
 };
 
 use crate::subsystem::{Everything, Perf};
-use crate::{EINVAL, part, slots};
+
+pub(crate) const EINVAL: i32 = 22;
+
+/// PERF_SAMPLE_BRANCH_ANY.
+const ANY_BRANCH: u64 = 1 << 3;
 
 type Mock = MockMsr<'static, 64>;
 
@@ -68,6 +73,26 @@ unsafe impl Kernel for World {
     fn physical_address(_: *const (), _: usize) -> Option<u64> {
         Some(PHYSICAL)
     }
+}
+
+/// The bytes that user mode passes.
+pub(crate) fn bytes(text: &str, branches: bool) -> Vec<u8> {
+    let mut attr = PerfEvent::parse(text, |_| None).unwrap().attr;
+    if branches {
+        attr.sample_type = PerfEventAttr::SAMPLE_BRANCH_STACK;
+        attr.branch_sample_type = ANY_BRANCH;
+    }
+    attr.to_bytes().to_vec()
+}
+
+/// Linux' `slots`.
+pub(crate) fn slots() -> Vec<u8> {
+    bytes("cpu/event=0x00,umask=0x4/", false)
+}
+
+/// Linux' `topdown-retiring`, `topdown-bad-spec`, `topdown-fe-bound`, `topdown-be-bound`, and those of level 2.
+pub(crate) fn part(number: usize) -> Vec<u8> {
+    bytes(&format!("cpu/event=0x00,umask={:#x}/", 0x80 + number), false)
 }
 
 /// A processor: its name, counters, and branch records; its precise records, or its sampling units.

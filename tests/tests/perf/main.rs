@@ -5,12 +5,8 @@ mod machine;
 mod random;
 mod subsystem;
 
-use pmu::perf::{PerfEvent, PerfEventAttr};
-
-use machine::{INTERRUPTED, Machine, models};
+use machine::{EINVAL, INTERRUPTED, Machine, bytes, models, part};
 use subsystem::{EOPNOTSUPP, Record};
-
-const EINVAL: i32 = 22;
 
 /// Tags of the events.
 const CYCLES: u64 = 1;
@@ -20,18 +16,6 @@ const PLAIN: u64 = 3;
 /// Sampled ops count a period in steps of 16, and each period begins at a random op of the first 128.
 const PERIOD: u64 = 4_096;
 const RANDOM: u64 = 128;
-/// PERF_SAMPLE_BRANCH_ANY.
-const ANY_BRANCH: u64 = 1 << 3;
-
-/// The bytes that user mode passes.
-fn bytes(text: &str, branches: bool) -> Vec<u8> {
-    let mut attr = PerfEvent::parse(text, |_| None).unwrap().attr;
-    if branches {
-        attr.sample_type = PerfEventAttr::SAMPLE_BRANCH_STACK;
-        attr.branch_sample_type = ANY_BRANCH;
-    }
-    attr.to_bytes().to_vec()
-}
 
 fn precise_cycles() -> Vec<u8> {
     bytes("cycles/period=4096/p", false)
@@ -43,16 +27,6 @@ fn with_branches() -> Vec<u8> {
 
 fn plain() -> Vec<u8> {
     bytes("instructions/period=4096/u", false)
-}
-
-/// Linux' `slots`.
-fn slots() -> Vec<u8> {
-    bytes("cpu/event=0x00,umask=0x4/", false)
-}
-
-/// Linux' `topdown-retiring`, `topdown-bad-spec`, `topdown-fe-bound`, `topdown-be-bound`, and those of level 2.
-fn part(number: usize) -> Vec<u8> {
-    bytes(&format!("cpu/event=0x00,umask={:#x}/", 0x80 + number), false)
 }
 
 fn of(records: &[Record], tag: u64) -> Vec<Record> {

@@ -4,7 +4,6 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::assignment::Detached;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
-use crate::counters::control::opened::group::Before;
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::event::Event;
 use crate::counters::events::saved::ThreadEvent;
@@ -66,21 +65,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &self,
         processor: &CounterUnit,
         part: &Event,
-        before: Before<'_>,
+        before: &[Event],
     ) -> Result<(), CounterError> {
         let facility = self.source.facility();
         let counter = facility.division().map(|division| division.counter.only());
-        let is_divided = |event: &Event| {
+        let is_divided = |event: &&Event| {
             event.modes == part.modes
                 && event.guest == part.guest
                 && event.period().is_none()
-                && !event.is_part()
                 && processor.counters_of(event).ok() == counter
         };
-        match part.period().is_none() && self.is_before(before, is_divided) {
-            true => Ok(()),
-            false => Err(CounterError::NotDivided),
+        let divided = before.iter().find(is_divided).ok_or(CounterError::NotDivided)?;
+        if part.period().is_some() || divided.is_part() {
+            return Err(CounterError::NotDivided);
         }
+        Ok(())
     }
 
     /// Begins the shares of a stopped counter, which was loaded with 0 for an event that has parts.

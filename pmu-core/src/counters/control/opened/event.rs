@@ -2,7 +2,6 @@
 
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
-use crate::counters::control::opened::group::Before;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::events::event::Event;
@@ -65,16 +64,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         event: &Event,
     ) -> Result<EventId, CounterError> {
-        self.open_after(processor, event, Before::Asked(&[]))
+        self.open_after(processor, event, &[], None)
     }
 
-    /// Opens an event that comes after others in its group.
+    /// Opens an event that comes after others in its group, in a place behind an opened one.
     #[inline(never)]
     pub(crate) fn open_after(
-        &mut self,
+        &self,
         processor: &CounterUnit,
         event: &Event,
-        before: Before<'_>,
+        before: &[Event],
+        behind: Option<EventId>,
     ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
         let (select, counters) = match S::Facility::UNITS {
@@ -87,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let here = if S::Facility::OFFERS {
             let is_it = |other: u16| move |of: EventSelect| of.select_bits() == other.into();
             let is_beside =
-                |other| self.is_before(before, |event| event.select().is_some_and(is_it(other)));
+                |other| before.iter().any(|event| event.select().is_some_and(is_it(other)));
             Some(self.resolve(Asked::of_event(event, select), counters, is_beside)?)
         } else {
             Self::check_plain(0, event.branches, event.precise)?;
@@ -103,7 +103,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Some(period) = event.period() {
             self.table().check_period(period)?;
         }
-        let (id, entry) = self.free_entry(self.last_before(before))?;
+        let (id, entry) = self.free_entry(behind)?;
         entry.open(event, processor, (select, counters));
         if let Some(here) = here {
             entry.adapt(&here);

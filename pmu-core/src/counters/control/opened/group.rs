@@ -13,13 +13,6 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
-/// The events before another one in its group: as the caller asks for them, or opened.
-#[derive(Clone, Copy)]
-pub(crate) enum Before<'a> {
-    Asked(&'a [Event]),
-    Opened(GroupId),
-}
-
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Opens a group of events, which are counted together or not at all. The opened events are not started. The first
     /// event decides whether the group [rotates](Event::rotating), and whether it is [exclusive](Event::exclusive).
@@ -77,7 +70,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     fn open_members(
-        &mut self,
+        &self,
         processor: &CounterUnit,
         group: GroupId,
         events: &[Event],
@@ -97,8 +90,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 reload: if S::Facility::OFFERS { 0 } else { event.reload },
                 ..*event
             };
-            let before = Before::Asked(events.get(..member).unwrap_or_default());
-            let id = self.open_after(processor, &alone, before).map_err(failed)?;
+            let before = events.get(..member).unwrap_or_default();
+            let id = self.open_after(processor, &alone, before, None).map_err(failed)?;
             if let Some(entry) = self.table().entry(id) {
                 entry.set_group(group, events.len() as u8);
                 self.open_reload(entry, event.reload, reloads).map_err(failed)?;
@@ -155,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     fn open_behind(
-        &mut self,
+        &self,
         processor: &CounterUnit,
         group: GroupId,
         event: &Event,
@@ -169,7 +162,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if members == MAX_COUNTERS {
             return Err(failed(CounterError::NoFreeCounter));
         }
-        let id = self.open_after(processor, event, Before::Opened(group)).map_err(failed)?;
+        // Only a part and a latency ask which events are before them, and each of them for one event.
+        let last = self.group_events(group).last();
+        let mut places = self
+            .members(group)
+            .map(|(_, entry)| self.open_after(processor, event, &[entry.extract().event()], last));
+        let first = places.next().unwrap_or(Err(CounterError::NoEvents));
+        let id = first.or_else(|why| places.find_map(Result::ok).ok_or(why)).map_err(failed)?;
         let opened = self.entry(id)?;
         opened.set_group(group, 0);
         let counted = |members: usize| {
@@ -181,24 +180,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             counted(members);
         })?;
         Ok(id)
-    }
-
-    /// Returns whether one of the events before another one in its group is so.
-    pub(crate) fn is_before(&self, before: Before<'_>, is_so: impl Fn(&Event) -> bool) -> bool {
-        match before {
-            Before::Asked(events) => events.iter().any(is_so),
-            Before::Opened(group) => {
-                self.members(group).any(|(_, entry)| is_so(&entry.extract().event()))
-            }
-        }
-    }
-
-    /// Returns the last of the opened events before another one in its group.
-    pub(crate) fn last_before(&self, before: Before<'_>) -> Option<EventId> {
-        match before {
-            Before::Asked(_) => None,
-            Before::Opened(group) => self.group_events(group).last(),
-        }
     }
 
     /// Checks that the events of a group can be counted together.
