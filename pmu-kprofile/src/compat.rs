@@ -37,7 +37,7 @@ pub enum LayoutError {
         given: usize,
     },
     /// The object type is invalid. The value is the type's number in `KOBJECTS`. In the layout's Windows versions, no
-    /// profile object has this type. An encoding also fails if [`role`](super::kprofile::KProfile::role) is not the
+    /// profile object has this type. An encoding also fails if [`role`](kprofile::KProfile::role) is not the
     /// role of this type.
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
@@ -53,7 +53,7 @@ pub enum LayoutError {
     Affinity,
     /// This address needs more bits than a pointer of the layout has.
     Address(u64),
-    /// [`Layout::from_offsets`](super::layout::Layout::from_offsets) refused the offsets: a member would be outside the
+    /// [`Layout::from_offsets`](layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
     Offsets,
     /// The layout lacks a member that the profile needs. A layout without `Source` can only encode the source
@@ -65,7 +65,7 @@ pub enum LayoutError {
         needed: usize,
     },
     /// The first word of the buffer is this number instead of
-    /// [`SOURCE_LIST_CLASS`](super::source_list::SOURCE_LIST_CLASS).
+    /// [`SOURCE_LIST_CLASS`](source_list::SOURCE_LIST_CLASS).
     WrongClass(u32),
     /// An entry of the source list is ill-formed, or is partly outside the buffer. The entry includes its name and its
     /// link to the next entry.

@@ -12,9 +12,10 @@ use crate::machine::Machine;
 use crate::per_processor::Busy;
 use crate::perf::PerfEventAttr;
 
-/// An event of one processor, which [`Pmu::open`], [`Pmu::open_group`] or [`Pmu::open_member`] opened. Once the event is
-/// closed, or its processor went down, the handle stands for no event, also if another event has the same [`EventId`]
-/// by then.
+/// An event of one processor, which [`Pmu::open`], [`Pmu::open_group`] or [`Pmu::open_member`] opened.
+///
+/// Once the event is closed, or its processor went down, the handle stands for no event, also if another event has the
+/// same [`EventId`] by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PmuEvent {

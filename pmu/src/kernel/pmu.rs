@@ -37,6 +37,7 @@ use crate::watchdog::Watchdog;
 /// | [`interrupt_with`](Self::interrupt_with), [`interrupt_reporting`](Self::interrupt_reporting) | in the handler of the performance interrupt, for a kernel that opens events |
 /// | [`tick`](Self::tick) | in the timer tick of each processor |
 /// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close) | events of a processor |
+/// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |
 /// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`switch`](Self::switch), [`read_thread`](Self::read_thread) | events of threads |
 /// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
@@ -46,6 +47,7 @@ use crate::watchdog::Watchdog;
 /// | [`profile`](Self::profile), [`sample`](Self::sample) | where and when an event happens, on every processor |
 /// | [`source`](Self::source) | the source for a profile object that the kernel creates itself |
 /// | [`record_branches`](Self::record_branches), [`branch_recorder`](Self::branch_recorder) | the last branches before a moment that the kernel chooses, with [`BranchRecords`](crate::BranchRecords) |
+/// | [`before_idle`](Self::before_idle), [`after_idle`](Self::after_idle) | around the idle loop's wait, with [`BranchRecords`](crate::BranchRecords): Zen 3's branch sampling |
 /// | [`precise_records`](Self::precise_records) | the memory of the executing processor's precise records, with [`PreciseRecords`](crate::PreciseRecords) |
 /// | [`watch`](Self::watch), [`unwatch`](Self::unwatch), [`touch`](Self::touch) | the watchdog of a processor |
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |

@@ -4,4 +4,5 @@ mod commands;
 mod errors;
 mod kprofile_readme;
 mod links;
+mod operations;
 mod steps;
