@@ -1,7 +1,5 @@
 //! Recorded CPUID dumps as a source of CPUID.
 
-use core::fmt;
-
 use raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// Text of a recorded CPUID dump. The text is not copied.
@@ -70,27 +68,18 @@ impl CpuIdReader for &CpuidDump<'_> {
 }
 
 /// Reason why a text is not a CPUID dump.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum DumpError {
     /// A line begins like the line of a CPUID leaf, but cannot be parsed. The value is the line's number, counted from
     /// 1.
+    #[error("line {0} is not a CPUID leaf")]
     MalformedLine(usize),
     /// No line has leaf 0.
+    #[error("not a CPUID dump: leaf 0 is missing")]
     NoLeafZero,
 }
-
-impl fmt::Display for DumpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MalformedLine(line) => write!(f, "line {line} is not a CPUID leaf"),
-            Self::NoLeafZero => f.write_str("not a CPUID dump: leaf 0 is missing"),
-        }
-    }
-}
-
-impl core::error::Error for DumpError {}
 
 struct Malformed;
 

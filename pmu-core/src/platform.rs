@@ -1,7 +1,5 @@
 //! The embedder's interrupt controller and timer.
 
-use core::fmt;
-
 use crate::interval::Interval;
 
 /// The interrupt controller and the timer of the processor that executes the call.
@@ -90,31 +88,18 @@ impl<P: Platform + ?Sized> Platform for &P {
 }
 
 /// Reason why a [`Platform`] cannot do what it was asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PlatformError {
     /// The platform has no profile timer, or the timer cannot run at the requested interval.
+    #[error("the platform's profile timer is unavailable")]
     NoTimer,
     /// The platform, or its local APIC, has no extended entry of the local vector table with this number.
+    #[error("the extended entry of the local APIC is unavailable")]
     NoExtendedEntry,
     /// The extended entry already delivers another user's interrupt. The `u32` is the present content of the entry's
     /// register.
+    #[error("the extended entry of the local APIC is in use, with value {0:#X}")]
     ExtendedEntryInUse(u32),
 }
-
-impl fmt::Display for PlatformError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoTimer => f.write_str("the platform's profile timer is unavailable"),
-            Self::NoExtendedEntry => {
-                f.write_str("the extended entry of the local APIC is unavailable")
-            }
-            Self::ExtendedEntryInUse(value) => {
-                write!(f, "the extended entry of the local APIC is in use, with value {value:#X}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for PlatformError {}

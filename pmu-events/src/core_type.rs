@@ -2,8 +2,6 @@
 //!
 //! Uses [events](crate::event), and what is below them.
 
-use core::fmt;
-
 use pmu_core::{CounterSet, EventSelect};
 
 use crate::event::PmuEvent;
@@ -318,21 +316,25 @@ impl Iterator for Matching<'_> {
 }
 
 /// Reason why a search by name or pattern found no event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum EventError {
     /// The core type has no event of this name; [`nearest`](CoreType::nearest) finds similar names.
+    #[error("no event has this name")]
     Unknown,
     /// The name or pattern has a character that no event's name contains.
+    #[error("no event's name has the character at byte {at}")]
     Character {
         /// Byte offset of the character in the name or pattern.
         at: usize,
     },
     /// The name or pattern is longer than [`MAX_NAME`] bytes. No event has such a long name.
+    #[error("longer than {} bytes, as no event's name is", MAX_NAME)]
     TooLong,
     /// Several events match the pattern passed to [`only_match`](CoreType::only_match), which expects exactly one
     /// match.
+    #[error("{matches} events match, not one")]
     Ambiguous {
         /// Number of matching events.
         matches: usize,
@@ -340,42 +342,26 @@ pub enum EventError {
     /// The processor's core type lacks the event. The value is a core type that has the event and belongs to the same
     /// processor model. On a hybrid processor, the value is the type of its P-cores or of its E-cores. On other
     /// processors, the value is the core type of another stepping.
+    #[error("an event of {0}, which is another core type of the same model")]
     OtherCore(&'static CoreType),
     /// The core type lacks the event, and an uncore unit, such as a memory controller, has an event of this name. No
     /// counter of a core counts the event. Only [`event_or_uncore`](CoreType::event_or_uncore) returns this error.
+    #[error("an event of {}, an uncore unit: no counter of a core counts it", .0.unit())]
     Uncore(UncoreEvent),
 }
 
-impl fmt::Display for EventError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown => f.write_str("no event has this name"),
-            Self::Character { at } => {
-                write!(f, "no event's name has the character at byte {at}")
-            }
-            Self::TooLong => write!(f, "longer than {MAX_NAME} bytes, as no event's name is"),
-            Self::Ambiguous { matches } => write!(f, "{matches} events match, not one"),
-            Self::OtherCore(other) => {
-                write!(f, "an event of {other}, which is another core type of the same model")
-            }
-            Self::Uncore(event) => {
-                let unit = event.unit();
-                write!(f, "an event of {unit}, an uncore unit: no counter of a core counts it")
-            }
-        }
-    }
-}
-
-impl core::error::Error for EventError {}
-
 /// Reason why no core type was found by name or for a processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum UnknownCoreType {
     /// No core type has the name that was passed to [`CoreType::named`].
+    #[error("no core type has this name")]
     Name,
     /// This crate has no table for a processor of this model and stepping.
+    #[error(
+        "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}", .vendor.trim_ascii().escape_ascii()
+    )]
     Model {
         /// The vendor's name in ASCII, from CPUID leaf 0.
         vendor: [u8; 12],
@@ -390,24 +376,6 @@ pub enum UnknownCoreType {
     ///
     /// The value is EAX of CPUID leaf 0x1A, which contains the core's type and native model ID. If the value is 0,
     /// CPUID does not identify the core.
+    #[error("no events are known of a hybrid's core {0:#010X}")]
     Core(u32),
 }
-
-impl fmt::Display for UnknownCoreType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name => f.write_str("no core type has this name"),
-            Self::Model { vendor, family, model, stepping } => write!(
-                f,
-                "no events are known of {} family {family:#X} model {model:#X} stepping {stepping}",
-                vendor.trim_ascii().escape_ascii()
-            ),
-            Self::Core(0) => f.write_str("CPUID does not say which of a hybrid's cores this is"),
-            Self::Core(core) => {
-                write!(f, "no events are known of a hybrid's core {core:#010X}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for UnknownCoreType {}

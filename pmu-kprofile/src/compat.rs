@@ -13,8 +13,6 @@ pub mod layout;
 pub mod source_list;
 pub mod walk;
 
-use core::fmt;
-
 use pmu_core::frame::ProcessId;
 use pmu_core::profile::NtStatus;
 
@@ -25,11 +23,12 @@ use crate::object::bucket::Basic;
 use crate::object::profile_object::{Action, ProfileObject};
 
 /// Reason why bytes could not be decoded as a `KPROFILE` or as a source list, or why one of these could not be encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum LayoutError {
     /// The argument `bytes` is shorter than the structure in this layout.
+    #[error("{given} bytes where {needed} are needed")]
     TooShort {
         /// Number of bytes that the structure has.
         needed: usize,
@@ -39,36 +38,48 @@ pub enum LayoutError {
     /// The object type is invalid. The value is the type's number in `KOBJECTS`. In the layout's Windows versions, no
     /// profile object has this type. An encoding also fails if [`role`](kprofile::KProfile::role) is not the
     /// role of this type.
+    #[error("object type {0:#04X} is no profile's")]
     ObjectType(u16),
     /// The size that is stored in the structure differs from the size of the layout. The value is the stored size.
+    #[error("the structure's size member is {0:#X}")]
     SizeMember(u16),
     /// No profile source has this number, or the number does not fit the structure's 16-bit member `Source`.
+    #[error("{0:#X} is no source, or does not fit 16 bits")]
     Source(u32),
     /// The segment is above 0xFFFF, or is not 0 in a 64-bit layout. The value is the segment.
+    #[error("{0:#X} is no segment")]
     Segment(u32),
     /// The bucket shift is above 29, the shift of the largest bucket. The value is the shift.
+    #[error("bucket shift {0} is above 29")]
     BucketShift(u32),
     /// An encoding failed because the layout has no bit for a processor of the affinity. A decoding failed because the
     /// structure has more processor groups than the layout.
+    #[error("the affinity does not fit the layout's groups")]
     Affinity,
     /// This address needs more bits than a pointer of the layout has.
+    #[error("address {0:#X} does not fit a pointer")]
     Address(u64),
     /// [`Layout::from_offsets`](layout::Layout::from_offsets) refused the offsets: a member would be outside the
     /// structure, the structure is too large, or the structure has too many processor groups.
+    #[error("the offsets do not fit the layout's size")]
     Offsets,
     /// The layout lacks a member that the profile needs. A layout without `Source` can only encode the source
     /// `ProfileTime`. A layout without `Affinity` can only encode an empty affinity.
+    #[error("the layout has no source and no affinity")]
     NoSourceOrAffinity,
     /// The buffer is too small for the source list; nothing was written.
+    #[error("the source list needs {needed} bytes")]
     BufferTooSmall {
         /// Number of bytes that the list needs.
         needed: usize,
     },
     /// The first word of the buffer is this number instead of
     /// [`SOURCE_LIST_CLASS`](source_list::SOURCE_LIST_CLASS).
+    #[error("class {0:#X} is not the source list's")]
     WrongClass(u32),
     /// An entry of the source list is ill-formed, or is partly outside the buffer. The entry includes its name and its
     /// link to the next entry.
+    #[error("malformed entry at offset {offset:#X}")]
     Malformed {
         /// Offset of the entry in the buffer.
         offset: usize,
@@ -95,30 +106,6 @@ impl LayoutError {
         }
     }
 }
-
-impl fmt::Display for LayoutError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooShort { needed, given } => {
-                write!(f, "{given} bytes where {needed} are needed")
-            }
-            Self::ObjectType(value) => write!(f, "object type {value:#04X} is no profile's"),
-            Self::SizeMember(value) => write!(f, "the structure's size member is {value:#X}"),
-            Self::Source(value) => write!(f, "{value:#X} is no source, or does not fit 16 bits"),
-            Self::Segment(value) => write!(f, "{value:#X} is no segment"),
-            Self::BucketShift(value) => write!(f, "bucket shift {value} is above 29"),
-            Self::Affinity => f.write_str("the affinity does not fit the layout's groups"),
-            Self::Address(value) => write!(f, "address {value:#X} does not fit a pointer"),
-            Self::Offsets => f.write_str("the offsets do not fit the layout's size"),
-            Self::NoSourceOrAffinity => f.write_str("the layout has no source and no affinity"),
-            Self::BufferTooSmall { needed } => write!(f, "the source list needs {needed} bytes"),
-            Self::WrongClass(class) => write!(f, "class {class:#X} is not the source list's"),
-            Self::Malformed { offset } => write!(f, "malformed entry at offset {offset:#X}"),
-        }
-    }
-}
-
-impl core::error::Error for LayoutError {}
 
 impl ProfileObject<'_> {
     /// Returns this profile object as a `KPROFILE`, for a debugger. The members have the values that Windows would set,

@@ -3,7 +3,6 @@
 //!
 //! Uses no other module of this crate.
 
-use core::fmt;
 use core::ops::Deref;
 
 /// The embedder's policy for the events that a guest may count. A guest can program a counter with a forbidden event,
@@ -319,37 +318,26 @@ pub(crate) type UnitMasks = [u64; 4];
 pub const MAX_FILTER_ENTRIES: usize = 300;
 
 /// Reason why a filter, or an entry, is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FilterError {
     /// The list of entries has more than [`MAX_FILTER_ENTRIES`] entries. The value is the number of entries.
+    #[error("{0} entries, at most {MAX_FILTER_ENTRIES}")]
     TooManyEntries(usize),
     /// The entries have more than `most` different event numbers.
+    #[error("more than {most} different events")]
     TooManyEvents {
         /// Maximum number of different event numbers in the filter.
         most: usize,
     },
     /// An event number has more than 12 bits. The value is the event number.
+    #[error("event {0:#X} has more than 12 bits")]
     WideEvent(u16),
     /// An encoded entry sets bits outside the entry's fields. The value has only these bits.
+    #[error("no filter entry has the bits {0:#X}")]
     UnknownBits(u64),
 }
-
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooManyEntries(entries) => {
-                write!(f, "{entries} entries, at most {MAX_FILTER_ENTRIES}")
-            }
-            Self::TooManyEvents { most } => write!(f, "more than {most} different events"),
-            Self::WideEvent(event) => write!(f, "event {event:#X} has more than 12 bits"),
-            Self::UnknownBits(bits) => write!(f, "no filter entry has the bits {bits:#X}"),
-        }
-    }
-}
-
-impl core::error::Error for FilterError {}
 
 #[cfg(test)]
 mod tests {

@@ -3,8 +3,6 @@
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local APIC Status and
 //! Location" and "x2APIC Register Address Space"; AMD APM vol. 2, "Advanced Programmable Interrupt Controller (APIC)".
 
-use core::fmt;
-
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
 
 use crate::local_apic::{ApicRegisters, LocalApic};
@@ -36,29 +34,20 @@ pub struct NativeApic<M> {
 }
 
 /// Reason why [`NativeApic::detect`] finds no local APIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum NoApic {
     /// The local APIC is disabled, according to `IA32_APIC_BASE`.
+    #[error("the local APIC is disabled")]
     Disabled,
     /// The local APIC is in xAPIC mode, and the caller gave no address of its registers.
+    #[error("the local APIC's page is not mapped")]
     NotMapped,
     /// `IA32_APIC_BASE` could not be read.
+    #[error("{0}")]
     Access(MsrFault),
 }
-
-impl fmt::Display for NoApic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Disabled => f.write_str("the local APIC is disabled"),
-            Self::NotMapped => f.write_str("the local APIC's page is not mapped"),
-            Self::Access(fault) => fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for NoApic {}
 
 impl<M: MsrBackend> NativeApic<M> {
     /// Detects the mode of the local APIC of the processor that executes the call. In xAPIC mode, `page` is the address

@@ -240,36 +240,27 @@ impl<T, K> fmt::Debug for ProcessorLocal<T, K> {
 unsafe impl<T: OnProcessor, K: Processors, const N: usize> Sync for PerProcessor<T, K, N> {}
 
 /// Reason why `with` did not call `act`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum Busy {
     /// An earlier call of `with` on this processor has not returned yet. The new call came from an interrupt handler,
     /// or from within the `act` of the earlier call.
+    #[error("this processor's value is in use")]
     InUse,
     /// The storage has no slot for a processor with this number.
+    #[error("there is no place for processor {processor}")]
     NoPlace {
         /// Number of the processor that executed the call.
         processor: usize,
     },
     /// The slot belongs to another processor.
+    #[error("the value is processor {processor}'s")]
     OfProcessor {
         /// Number of the processor that executed the call.
         processor: usize,
     },
 }
-
-impl fmt::Display for Busy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InUse => f.write_str("this processor's value is in use"),
-            Self::NoPlace { processor } => write!(f, "there is no place for processor {processor}"),
-            Self::OfProcessor { processor } => write!(f, "the value is processor {processor}'s"),
-        }
-    }
-}
-
-impl core::error::Error for Busy {}
 
 impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// Creates storage with one empty slot for each of `N` processors.

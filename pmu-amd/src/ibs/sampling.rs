@@ -1,7 +1,5 @@
 //! Requests for sampled fetches and ops, as events.
 
-use core::fmt;
-
 use pmu_core::precise::Precision;
 use pmu_core::{Event, EventSelect};
 
@@ -159,51 +157,36 @@ impl IbsSampling {
 }
 
 /// Reason why a processor's sampling units refuse a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum IbsSamplingError {
     /// The processor has no such unit.
+    #[error("the processor lacks the sampling unit")]
     NoUnit,
     /// The unit can count cycles, but not dispatched ops.
+    #[error("the processor counts cycles, not ops")]
     CountsCyclesOnly,
     /// The unit has no filter for misses of the third-level cache.
+    #[error("the processor cannot sample L3 misses only")]
     NoL3MissFilter,
     /// The unit has no filter for latencies.
+    #[error("the processor cannot filter by latency")]
     NoLatencyFilter,
     /// The latency is not a multiple of 128 from 128 to `max`.
+    #[error("the latency is not a multiple of 128 from 128 to {max}")]
     Latency {
         /// Highest threshold, in cycles.
         max: u16,
     },
     /// The latency filter of this processor works only together with the filter for misses of the third-level cache
     /// ([`LatencyFilterNeedsL3Miss`](IbsErratum::LatencyFilterNeedsL3Miss)).
+    #[error("the processor filters by latency only among L3 misses")]
     LatencyNeedsL3Miss,
     /// The unit has no filter for streaming stores.
+    #[error("the processor cannot sample streaming stores only")]
     NoStreamingStoreFilter,
 }
-
-impl fmt::Display for IbsSamplingError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoUnit => f.write_str("the processor lacks the sampling unit"),
-            Self::CountsCyclesOnly => f.write_str("the processor counts cycles, not ops"),
-            Self::NoL3MissFilter => f.write_str("the processor cannot sample L3 misses only"),
-            Self::NoLatencyFilter => f.write_str("the processor cannot filter by latency"),
-            Self::Latency { max } => {
-                write!(f, "the latency is not a multiple of 128 from 128 to {max}")
-            }
-            Self::LatencyNeedsL3Miss => {
-                f.write_str("the processor filters by latency only among L3 misses")
-            }
-            Self::NoStreamingStoreFilter => {
-                f.write_str("the processor cannot sample streaming stores only")
-            }
-        }
-    }
-}
-
-impl core::error::Error for IbsSamplingError {}
 
 /// The values of a unit's control registers for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,22 +19,28 @@ use crate::precise::request::NotPrecise;
 /// let error = CounterError::InsufficientMemory { needed: 8, lent: 4 };
 /// assert!(error.to_string().contains('8') && error.to_string().contains('4'));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CounterError {
     /// The machine has no counters. The [`NoInterface`] value tells the reason.
-    NoCounters(NoInterface),
+    #[error("no counters: {0}")]
+    NoCounters(#[source] NoInterface),
     /// The operation does not fit this processor, for one of these reasons:
     /// - The processor is of another kind than the boot processor.
     /// - The processor has none of the requested counters.
     /// - The processor's type of core differs from the type that the caller described.
+    #[error("this processor has none of the interface's counters, or other events")]
     OtherProcessor,
     /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) is in use by another
     /// processor's session, or by a session that was not shut down.
+    #[error(
+        "the memory belongs to another processor's counters, or to a session that was not shut down"
+    )]
     MemoryInUse,
     /// The [`CounterMemory`](crate::CounterMemory) has too few slots, or the [`EventTable`](crate::EventTable) has too
     /// few entries.
+    #[error("room lent for {lent} (slots of counters, or events), {needed} needed")]
     InsufficientMemory {
         /// Number of slots or entries that the operation needs.
         needed: u16,
@@ -44,24 +50,32 @@ pub enum CounterError {
     },
     /// None of the requested counters keeps a written value. A counter that keeps no written value does not exist, even
     /// if CPUID declares it.
+    #[error("no counter gives back what is written to it")]
     Unresponsive,
     /// The processor cannot freeze its counters, or the freeze bit reads back 0 after it was set.
+    #[error("the processor does not freeze its counters")]
     FreezeUnsupported,
     /// The caller may not write these bits of a control or status register, because the bits belong to the session's
     /// own counters. The error is also returned if the processor lacks the register, or if the session's counters are
     /// [lent](crate::CounterSession::lend).
+    #[error("bits {0:#X} of the control register are not another owner's")]
     OwnControlBits(u64),
     /// Some of these counters are running, are [lent](crate::CounterSession::lend), or belong to another owner.
+    #[error("some of the counters {:#X} run, are lent, or another owner's", .0.bits())]
     NotAvailable(CounterSet),
     /// These bits are set in the event's select, but are illegal on this processor.
+    #[error("the event has bits {0:#X}, which this processor's selects do not")]
     IllegalBits(u64),
     /// The processor lacks this generic event.
+    #[error("this processor lacks the event {0:?}")]
     Unsupported(GenericEvent),
     /// The processor cannot count guests and their host separately.
+    #[error("this processor's counters cannot tell guests from their host")]
     GuestModeUnsupported,
     /// The event needs a pair of counters. These crates do not support counter pairs. An event needs a pair if it may
     /// happen more than 15 times per cycle. The merge event also needs a pair, because it joins two counters to a pair.
     /// See [`Event::at_most_15_per_cycle`](crate::Event::at_most_15_per_cycle).
+    #[error("the event may happen more than 15 times per cycle, which takes a pair of counters")]
     NeedsCounterPair,
     /// The event's counter cannot be [reloaded](crate::Event::reloaded_by), for one of these reasons:
     /// - The session's event source has no [`AutoCounterReload`](crate::reload::AutoCounterReload).
@@ -71,40 +85,59 @@ pub enum CounterError {
     /// - The event has no period, or a period of 2³¹ or more.
     /// - The event keeps a [total](crate::Event::with_total).
     /// - The event is [precise](crate::Event::precise).
+    #[error("the event's counter cannot be reloaded as asked")]
     NotReloadable,
     /// The samples of the event cannot have the [branches](crate::Event::with_branches) that were asked for: the
     /// session's source has no [`Branches`](crate::branches::Branches), the processor cannot record these branches for
     /// the event, or the lent [`BranchMemory`](crate::branches::BranchMemory) has room for fewer records than the
     /// processor keeps.
+    #[error(
+        "the source of the events has no branch records, the processor cannot record these \
+         branches, or the lent memory has too few slots"
+    )]
     BranchesUnsupported,
     /// Another event records [branches](crate::Event::with_branches) by another filter.
+    #[error("another event records branches by another filter")]
     BranchFilterInUse,
     /// The event is to be a [part](crate::Event::part) of another event, for which one of these is missing:
     /// - The session's event source has a facility that [divides](crate::facility::Division) an event into this part.
     /// - That event comes before the part in the same group, with the same privilege levels.
     /// - Neither event has a period.
+    #[error("no event before this one in its group is divided into this part")]
     NotDivided,
     /// No counter of this session can count the event.
+    #[error("no counter can count the event")]
     NoCounterForEvent,
     /// This period is below the event table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    #[error(
+        "a period of {0} events is below the table's minimum (EventTable::set_min_period), or \
+         beyond 63 bits"
+    )]
     Period(u64),
     /// No event with this identity is open.
+    #[error("{0} is not open")]
     NoSuchEvent(EventId),
     /// The event has no count to read, because it interrupts and was opened without a
     /// [total](crate::Event::with_total).
+    #[error("{0} interrupts, and was opened without a total")]
     NoTotal(EventId),
     /// The event has no period, because it does not interrupt.
+    #[error("{0} does not interrupt")]
     NoPeriod(EventId),
     /// The event is already started.
+    #[error("{0} is already started")]
     AlreadyStarted(EventId),
     /// The event is not started.
+    #[error("{0} is not started")]
     NotStarted(EventId),
     /// The event does not run, because an access to a register of its counter failed. The count since the counter's
     /// last interrupt is lost. The event can be started again.
+    #[error("{0} does not run: its counter faulted")]
     CounterLost(EventId),
     /// No counter is free for the event. Each counter that can count the event has faulted, or is used by an event that
     /// keeps its counter. If [`service`](crate::service) [masked](ServiceError::masked) the interrupt, every counter is
     /// treated as faulted until a task calls [`reprogram`](crate::CounterSession::reprogram).
+    #[error("no free counter of those that can count the event")]
     NoFreeCounter,
     /// The [extra register](crate::Event::with_extra) at this address is not available to the event, for one of these
     /// reasons:
@@ -112,15 +145,20 @@ pub enum CounterError {
     /// - The processor's events use more extra registers than the session has room for.
     ///
     /// If the event has several extra registers, this is the address of the first register.
+    #[error("other events need other values in the extra register {0:#X}")]
     ExtraRegisterInUse(u32),
     /// The event belongs to this group, and starts and stops only with the group.
+    #[error("the event starts and stops with {0}")]
     InGroup(GroupId),
     /// The group to be opened has no events.
+    #[error("a group of no events")]
     NoEvents,
     /// No such group is open, or some of the group's events are not on this processor.
+    #[error("{0} is not open, or not whole on this processor")]
     NoSuchGroup(GroupId),
     /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads the
     /// registers again.
+    #[error("a counter's registers lost their contents: reprogram them")]
     RegistersLost,
     /// The saved counters cannot be restored, for one of these reasons:
     /// - The counters were saved by a session whose [`EventSource`](crate::EventSource) has another table of events.
@@ -129,14 +167,18 @@ pub enum CounterError {
     /// - One of the saved events already runs on a counter.
     /// - An [exclusive](crate::Event::exclusive) event is on a counter.
     /// - Too few counters are free.
+    #[error("the saved counters cannot be restored")]
     NotRestorable,
     /// A register access failed, and the operation was undone.
-    Access(MsrFault),
+    #[error("register access failed and was undone: {0}")]
+    Access(#[source] MsrFault),
     /// Accesses to this register failed, and the operation could not be undone. The driver assumes that the register's
     /// counter is running. No event uses the counter until the counter is
     /// [programmed again](crate::CounterSession::reprogram) or shut down.
-    Faulted(MsrFault),
+    #[error("a counter cannot be stopped and is presumed running: {0}")]
+    Faulted(#[source] MsrFault),
     /// The event cannot be sampled as [precisely](crate::Event::precise) as requested. The value is the reason.
+    #[error("{0}")]
     NotPrecise(NotPrecise),
 }
 
@@ -210,99 +252,6 @@ impl CounterError {
         match self {
             Self::Access(fault) => Self::Faulted(fault),
             error => error,
-        }
-    }
-}
-
-impl fmt::Display for CounterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoCounters(why) => write!(f, "no counters: {why}"),
-            Self::OtherProcessor => {
-                f.write_str("this processor has none of the interface's counters, or other events")
-            }
-            Self::MemoryInUse => f.write_str(
-                "the memory belongs to another processor's counters, \
-                 or to a session that was not shut down",
-            ),
-            Self::InsufficientMemory { needed, lent } => {
-                write!(f, "room lent for {lent} (slots of counters, or events), {needed} needed")
-            }
-            Self::Unresponsive => f.write_str("no counter gives back what is written to it"),
-            Self::FreezeUnsupported => f.write_str("the processor does not freeze its counters"),
-            Self::OwnControlBits(bits) => {
-                write!(f, "bits {bits:#X} of the control register are not another owner's")
-            }
-            Self::NotAvailable(set) => {
-                write!(
-                    f,
-                    "some of the counters {:#X} run, are lent, or another owner's",
-                    set.bits()
-                )
-            }
-            Self::IllegalBits(bits) => {
-                write!(f, "the event has bits {bits:#X}, which this processor's selects do not")
-            }
-            Self::Unsupported(event) => write!(f, "this processor lacks the event {event:?}"),
-            Self::GuestModeUnsupported => {
-                f.write_str("this processor's counters cannot tell guests from their host")
-            }
-            Self::NotReloadable => f.write_str("the event's counter cannot be reloaded as asked"),
-            Self::NeedsCounterPair => f.write_str(
-                "the event may happen more than 15 times per cycle, which takes a pair of counters",
-            ),
-            Self::NotDivided => {
-                f.write_str("no event before this one in its group is divided into this part")
-            }
-            Self::NoCounterForEvent => f.write_str("no counter can count the event"),
-            Self::Period(period) => {
-                write!(
-                    f,
-                    "a period of {period} events is below the table's minimum \
-                     (EventTable::set_min_period), or beyond 63 bits"
-                )
-            }
-            Self::NoSuchEvent(event) => write!(f, "{event} is not open"),
-            Self::NoTotal(event) => write!(f, "{event} interrupts, and was opened without a total"),
-            Self::NoPeriod(event) => write!(f, "{event} does not interrupt"),
-            Self::AlreadyStarted(event) => write!(f, "{event} is already started"),
-            Self::NotStarted(event) => write!(f, "{event} is not started"),
-            Self::CounterLost(event) => write!(f, "{event} does not run: its counter faulted"),
-            Self::NoFreeCounter => f.write_str("no free counter of those that can count the event"),
-            Self::BranchesUnsupported => f.write_str(
-                "the source of the events has no branch records, the processor cannot record these \
-                 branches, or the lent memory has too few slots",
-            ),
-            Self::NotPrecise(reason) => reason.fmt(f),
-            Self::BranchFilterInUse => {
-                f.write_str("another event records branches by another filter")
-            }
-            Self::ExtraRegisterInUse(register) => {
-                write!(f, "other events need other values in the extra register {register:#X}")
-            }
-            Self::InGroup(group) => write!(f, "the event starts and stops with {group}"),
-            Self::NoEvents => f.write_str("a group of no events"),
-            Self::NoSuchGroup(group) => {
-                write!(f, "{group} is not open, or not whole on this processor")
-            }
-            Self::RegistersLost => {
-                f.write_str("a counter's registers lost their contents: reprogram them")
-            }
-            Self::NotRestorable => f.write_str("the saved counters cannot be restored"),
-            Self::Access(fault) => write!(f, "register access failed and was undone: {fault}"),
-            Self::Faulted(fault) => {
-                write!(f, "a counter cannot be stopped and is presumed running: {fault}")
-            }
-        }
-    }
-}
-
-impl core::error::Error for CounterError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Access(fault) | Self::Faulted(fault) => Some(fault),
-            Self::NoCounters(why) => Some(why),
-            _ => None,
         }
     }
 }

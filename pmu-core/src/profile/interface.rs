@@ -350,38 +350,50 @@ unsafe impl SourceInterface for DefaultInterface {
 ///
 /// A failed operation changes nothing. The only exception is the error [`CounterError::Faulted`]. After an error of
 /// [`initialize`](crate::profile::ProfileInterface::initialize), no counter runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum InterfaceError {
     /// The interface or this processor does not support the source.
+    #[error("{0} is not supported")]
     UnsupportedSource(KProfileSource),
     /// Every counter that could count the source is in use.
+    #[error("no free counter for {0}")]
     NoFreeCounter(KProfileSource),
     /// The source already runs on this processor.
+    #[error("{0} is already started")]
     AlreadyStarted(KProfileSource),
     /// The source does not run on this processor.
+    #[error("{0} is not started")]
     NotStarted(KProfileSource),
     /// The interval is outside the source's limits.
+    #[error("{0}")]
     Interval(IntervalError),
     /// The platform has no profile timer, or the timer cannot run at the interval.
+    #[error("{0}")]
     Platform(PlatformError),
     /// Within the time that the embedder waits, the processor did not answer a request to start or stop a source. After
     /// an unanswered start, the source does not run on that processor. If the processor handles the request later, the
     /// source is stopped again. After an unanswered stop, the source stops when the processor handles the request.
+    #[error("processor {0} does not answer")]
     NoAnswer(ProcessorNumber),
     /// The processor has no session, because the kernel has not taken the processor's counters, or has released them.
+    #[error("processor {0} has no session")]
     NoSession(ProcessorNumber),
     /// An operation on the processor's counters failed, or the processor cannot count the event of an added source.
+    #[error(transparent)]
     Counters(CounterError),
     /// A source with this value exists already.
+    #[error("{0} was added before")]
     Exists(KProfileSource),
     /// The [`AddedSources`](crate::profile::AddedSources) have no free slot.
+    #[error("room for {room} added sources, and no more")]
     Full {
         /// Number of sources for which the [`AddedSources`](crate::profile::AddedSources) have room.
         room: usize,
     },
     /// The event of an added source does not interrupt, because it has no period.
+    #[error("an event without a period does not interrupt")]
     NoPeriod,
 }
 
@@ -417,34 +429,6 @@ impl InterfaceError {
             | Self::Exists(_)
             | Self::Full { .. }
             | Self::NoPeriod => None,
-        }
-    }
-}
-
-impl fmt::Display for InterfaceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UnsupportedSource(source) => write!(f, "{source} is not supported"),
-            Self::NoFreeCounter(source) => write!(f, "no free counter for {source}"),
-            Self::AlreadyStarted(source) => write!(f, "{source} is already started"),
-            Self::NotStarted(source) => write!(f, "{source} is not started"),
-            Self::Interval(error) => error.fmt(f),
-            Self::Platform(error) => error.fmt(f),
-            Self::NoAnswer(processor) => write!(f, "processor {processor} does not answer"),
-            Self::NoSession(processor) => write!(f, "processor {processor} has no session"),
-            Self::Counters(error) => error.fmt(f),
-            Self::Exists(source) => write!(f, "{source} was added before"),
-            Self::Full { room } => write!(f, "room for {room} added sources, and no more"),
-            Self::NoPeriod => f.write_str("an event without a period does not interrupt"),
-        }
-    }
-}
-
-impl core::error::Error for InterfaceError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::Counters(error) => error.source(),
-            _ => None,
         }
     }
 }

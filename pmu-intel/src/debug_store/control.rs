@@ -1,7 +1,6 @@
 //! Creation and destruction of a processor's control area: `ZwSetSystemInformation` with the information class
 //! `SystemProcessorProfileControlArea` (0x81).
 
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use pmu_core::profile::NtStatus;
@@ -311,29 +310,36 @@ pub enum CallerMode {
 }
 
 /// Reason why a request for a control area was refused. A refused request changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum ControlAreaError {
     /// The request came from user mode.
+    #[error("only kernel mode may set a control area")]
     AccessDenied,
     /// The request is shorter or longer than `SYSTEM_PROCESSOR_PROFILE_CONTROL_AREA` for the caller's pointer width.
+    #[error("request of {length} bytes")]
     LengthMismatch {
         /// The request's size in bytes.
         length: usize,
     },
     /// The value names a Windows version without control areas. Windows has control areas from version 6.2 on.
+    #[error("{0} has no control area")]
     NotInVersion(Rules),
     /// The embedder provided no memory for this processor's area.
+    #[error("no memory for a control area")]
     InsufficientResources,
     /// The processor has no usable Debug Store.
+    #[error("the processor has no usable Debug Store")]
     NotSupported,
     /// The processor already has a control area. The call also writes `area` to the caller's request buffer.
+    #[error("there is a control area at {area:#X}")]
     AlreadyExists {
         /// Address of the area.
         area: u64,
     },
     /// The processor has no area to destroy.
+    #[error("the processor has no control area")]
     NotAllocated,
 }
 
@@ -351,22 +357,6 @@ impl ControlAreaError {
         }
     }
 }
-
-impl fmt::Display for ControlAreaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::AccessDenied => f.write_str("only kernel mode may set a control area"),
-            Self::LengthMismatch { length } => write!(f, "request of {length} bytes"),
-            Self::NotInVersion(rules) => write!(f, "{rules} has no control area"),
-            Self::InsufficientResources => f.write_str("no memory for a control area"),
-            Self::NotSupported => f.write_str("the processor has no usable Debug Store"),
-            Self::AlreadyExists { area } => write!(f, "there is a control area at {area:#X}"),
-            Self::NotAllocated => f.write_str("the processor has no control area"),
-        }
-    }
-}
-
-impl core::error::Error for ControlAreaError {}
 
 #[cfg(test)]
 mod tests {

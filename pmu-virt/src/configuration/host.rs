@@ -1,7 +1,5 @@
 //! The configuration of a host, derived from the host's CPUID, and what two hosts have in common.
 
-use core::fmt;
-
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::error::ConfigurationError;
 use crate::configuration::{
@@ -257,36 +255,25 @@ fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfigura
 
 /// Reason why [`Configuration::from_cpuid`](crate::Configuration::from_cpuid) or
 /// [`Configuration::intersect`](crate::Configuration::intersect) returns no configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum HostError {
     /// The vendor in CPUID leaf 0 is unknown.
+    #[error("neither Intel's kind of processor nor AMD's")]
     Vendor,
     /// CPUID declares no PMU.
+    #[error("the processor has no PMU")]
     NoPmu,
     /// The host has a general counter or a fixed counter with the number 8 or above. The value is the bitmap of all the
     /// host's general counters, or of all the host's fixed counters.
+    #[error("counters {0:#b}: the model has those from 0 to 7 of a kind")]
     Counters(u32),
     /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
+    #[error("{0}")]
     Configuration(ConfigurationError),
     /// The two hosts have different vendors. Or neither host [has a PMU](crate::Configuration::Hidden), and the two
     /// hosts answer accesses to PMU registers differently.
+    #[error("these processors have no PMU in common")]
     NothingInCommon,
 }
-
-impl fmt::Display for HostError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vendor => f.write_str("neither Intel's kind of processor nor AMD's"),
-            Self::NoPmu => f.write_str("the processor has no PMU"),
-            Self::Counters(bitmap) => {
-                write!(f, "counters {bitmap:#b}: the model has those from 0 to 7 of a kind")
-            }
-            Self::Configuration(error) => error.fmt(f),
-            Self::NothingInCommon => f.write_str("these processors have no PMU in common"),
-        }
-    }
-}
-
-impl core::error::Error for HostError {}

@@ -1,7 +1,5 @@
 //! Counts of the events that happened in a span of time, and the events that an embedder can count for a guest.
 
-use core::fmt;
-
 use crate::events::key::{EventKey, Privilege, SelectKey};
 
 /// Set of at most 16 events that an embedder can count for a guest.
@@ -322,31 +320,20 @@ impl Feed {
 }
 
 /// Reason why a set of events or a feed is refused. The failed call changes and counts nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum FedEventsError {
     /// The set of events would have more than 16 keys. The value is the number of keys.
+    #[error("{0} events to feed, at most {EVENTS} can be")]
     TooMany(usize),
     /// Two of the given keys are equal. The value is one of the two keys.
+    #[error("{0:?} is fed twice")]
     Twice(EventKey),
     /// The [`FedEvents`](crate::FedEvents) of the feed lack the event, or differ from the `FedEvents` of the PMU.
+    #[error("of other fed events than these")]
     OtherEvents,
     /// The feed still has counts of an event that is not in the new [`FedEvents`](crate::FedEvents).
+    #[error("a remainder of an event that is to be fed no longer")]
     Remainder,
 }
-
-impl fmt::Display for FedEventsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany(events) => {
-                write!(f, "{events} events to feed, at most {EVENTS} can be")
-            }
-            Self::Twice(key) => write!(f, "{key:?} is fed twice"),
-            Self::OtherEvents => f.write_str("of other fed events than these"),
-            Self::Remainder => f.write_str("a remainder of an event that is to be fed no longer"),
-        }
-    }
-}
-
-impl core::error::Error for FedEventsError {}

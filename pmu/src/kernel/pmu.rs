@@ -215,39 +215,52 @@ pub(super) struct Here<K: Kernel> {
 unsafe impl<K: Kernel> OnProcessor for Here<K> {}
 
 /// Reason why an operation of [`Pmu`](crate::Pmu) failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PmuError {
     /// [`processor_up`](crate::Pmu::processor_up) was not called on this processor, or the call failed.
+    #[error("this processor's counters were not taken")]
     NotUp,
     /// [`processor_up`](crate::Pmu::processor_up) was already called on this processor.
+    #[error("this processor's counters were taken before")]
     IsUp,
     /// The processor is suspended: [`processor_suspended`](crate::Pmu::processor_suspended) was called, and
     /// [`processor_resumed`](crate::Pmu::processor_resumed) was not called yet.
+    #[error("this processor's counters are suspended")]
     Suspended,
     /// The event belongs to the processor of this number, and the operation must be called there.
+    #[error("the event is processor {0}'s")]
     OtherProcessor(usize),
     /// This processor's session is in use, or the [`Pmu`](crate::Pmu) has no slot for this processor.
-    Session(Busy),
+    #[error("{0}")]
+    Session(#[source] Busy),
     /// A profile source could not be started or stopped, or `Pmu` could not take or release ownership of the
     /// processor's counters.
-    Interface(InterfaceError),
+    #[error("{0}")]
+    Interface(#[source] InterfaceError),
     /// An event could not be opened, started, stopped or read.
-    Counters(CounterError),
+    #[error("{0}")]
+    Counters(#[source] CounterError),
     /// A group of events could not be opened, started or read, or some events of a thread could not be switched in or
     /// out.
-    Events(EventsError),
+    #[error("{0}")]
+    Events(#[source] EventsError),
     /// The profile object could not be created.
-    Create(CreateError),
+    #[error("{0}")]
+    Create(#[source] CreateError),
     /// The profile could not be started or stopped.
-    Profile(ProfileError),
+    #[error("{0}")]
+    Profile(#[source] ProfileError),
     /// The processor has no branch records, or an operation on its branch records failed.
-    Branches(BranchError),
+    #[error("{0}")]
+    Branches(#[source] BranchError),
     /// The processor has no precise records that it can use, or does not divide issue slots.
-    Facility(NoFacility),
+    #[error("{0}")]
+    Facility(#[source] NoFacility),
     /// The attributes of perf are no event of a counter.
-    Perf(PerfError),
+    #[error("{0}")]
+    Perf(#[source] PerfError),
 }
 
 impl PmuError {
@@ -304,41 +317,4 @@ from! {
     Branches BranchError,
     Facility NoFacility,
     Perf PerfError,
-}
-
-impl fmt::Display for PmuError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotUp => f.write_str("this processor's counters were not taken"),
-            Self::IsUp => f.write_str("this processor's counters were taken before"),
-            Self::Suspended => f.write_str("this processor's counters are suspended"),
-            Self::OtherProcessor(number) => write!(f, "the event is processor {number}'s"),
-            Self::Session(error) => error.fmt(f),
-            Self::Interface(error) => error.fmt(f),
-            Self::Counters(error) => error.fmt(f),
-            Self::Events(error) => error.fmt(f),
-            Self::Create(error) => error.fmt(f),
-            Self::Profile(error) => error.fmt(f),
-            Self::Branches(error) => error.fmt(f),
-            Self::Facility(error) => error.fmt(f),
-            Self::Perf(error) => error.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for PmuError {
-    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
-        match self {
-            Self::NotUp | Self::IsUp | Self::Suspended | Self::OtherProcessor(_) => None,
-            Self::Session(error) => Some(error),
-            Self::Interface(error) => Some(error),
-            Self::Counters(error) => Some(error),
-            Self::Events(error) => Some(error),
-            Self::Create(error) => Some(error),
-            Self::Profile(error) => Some(error),
-            Self::Branches(error) => Some(error),
-            Self::Facility(error) => Some(error),
-            Self::Perf(error) => Some(error),
-        }
-    }
 }

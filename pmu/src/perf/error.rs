@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Reason why bytes are not a `perf_event_attr`, why a conversion between an event and perf's attributes failed, or why
 /// an event's text could not be parsed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum PerfError {
@@ -12,55 +12,74 @@ pub enum PerfError {
     /// [`PerfEventAttr::MAX_SIZE`](crate::perf::PerfEventAttr::MAX_SIZE). The value is this field. As in Linux, the
     /// kernel then tells user mode the size that the kernel supports: it writes
     /// [`PerfEventAttr::SIZE`](crate::perf::PerfEventAttr::SIZE) into the field `size` of user mode's structure.
+    #[error("no perf_event_attr has {0} bytes")]
     Size(u32),
     /// A byte beyond the latest version of `perf_event_attr` is not 0. As for [`Size`](Self::Size), the kernel then
     /// writes the size that it supports.
+    #[error("a field at byte {at} is of a later version")]
     LaterField {
         /// Offset of the first nonzero byte beyond the latest version of `perf_event_attr`.
         at: usize,
     },
     /// The bytes of a `perf_event_attr` are fewer than the structure's size field says.
+    #[error("{needed} bytes are needed")]
     Short {
         /// Number of bytes that the structure's size field requires.
         needed: usize,
     },
     /// Reserved flags of a `perf_event_attr` are set. The value is these flags.
+    #[error("flags {0:#X} are reserved")]
     Flags(u64),
     /// A reserved field of a `perf_event_attr` is not 0.
+    #[error("the field at byte {at} is reserved")]
     Reserved {
         /// Offset of the field in bytes.
         at: usize,
     },
     /// `sample_type` has reserved bits. The value is these bits.
+    #[error("bits {0:#X} of sample_type are reserved")]
     SampleType(u64),
     /// `read_format` has reserved bits. The value is these bits.
+    #[error("bits {0:#X} of read_format are reserved")]
     ReadFormat(u64),
     /// The period has bit 63 set. The value is the period.
+    #[error("the period {0} is too long")]
     Period(u64),
     /// The attributes' type is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
     /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The value is the type.
+    #[error("events of type {0} are not counters' events")]
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
+    #[error("hardware event {0} is not known")]
     Hardware(u64),
     /// A raw configuration has bits that belong to no term. The value is these bits. For example, no term has bit 16
     /// (USR), 17 (OS), 20 (INT) or 22 (EN), because perf itself sets these bits.
+    #[error("a raw configuration cannot have bits {0:#X}")]
     Bits(u64),
     /// An extra register has a value, but perf does not write this register for this event. The `u64` is the event's
     /// configuration.
+    #[error("config1 has no meaning for configuration {0:#X}, or another one")]
     NoExtraRegister(u64),
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
+    #[error("everything is excluded from the event")]
     ExcludesAll,
     /// `branch_sample_type` has undefined bits. The value is these bits.
+    #[error("unknown bits {0:#X} of branch_sample_type")]
     BranchBits(u64),
     /// `branch_sample_type` selects no kind of branches.
+    #[error("branch_sample_type selects no kind of branches")]
     NoBranchKind,
     /// `branch_sample_type` selects a call stack together with other kinds of branches.
+    #[error("branch_sample_type selects a call stack and other branches")]
     CallStackWithKinds,
     /// The attributes need a facility in addition to a counter. The value is the facility.
+    #[error("there is no support for {0}")]
     Facility(Facility),
     /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
+    #[error("config{0} has no meaning for a counter")]
     Extension(u8),
     /// The text contains a term, modifier or name that needs a facility in addition to a counter.
+    #[error("there is no support for {facility}, which byte {at} asks for")]
     Needs {
         /// The facility.
         facility: Facility,
@@ -68,6 +87,7 @@ pub enum PerfError {
         at: usize,
     },
     /// The processor has no event that corresponds to this `type` and `config`.
+    #[error("this processor has no event {config:#X} of type {type_}")]
     NotOnProcessor {
         /// `type`: [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) or
         /// [`PERF_TYPE_HW_CACHE`](crate::perf::PERF_TYPE_HW_CACHE).
@@ -76,17 +96,20 @@ pub enum PerfError {
         config: u64,
     },
     /// A modifier of the text is unknown or repeated, or the text has no modifier after the colon.
+    #[error("no modifier of an event at byte {at}")]
     Modifier {
         /// Offset of the modifier in the text, in bytes.
         at: usize,
     },
     /// A name or a term of the text is unknown, a term conflicts with a term before it, or the closing slash is
     /// missing.
+    #[error("no term of an event at byte {at}")]
     Term {
         /// Offset of the name or term in the text, in bytes.
         at: usize,
     },
     /// The value of a term is missing, is not a number, or is too great.
+    #[error("no value, or none that fits, at byte {at}")]
     Value {
         /// Offset of the value in the text, in bytes.
         at: usize,
@@ -118,46 +141,6 @@ impl PerfError {
         }
     }
 }
-
-impl fmt::Display for PerfError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Size(size) => write!(f, "no perf_event_attr has {size} bytes"),
-            Self::LaterField { at } => write!(f, "a field at byte {at} is of a later version"),
-            Self::Short { needed } => write!(f, "{needed} bytes are needed"),
-            Self::Flags(flags) => write!(f, "flags {flags:#X} are reserved"),
-            Self::Reserved { at } => write!(f, "the field at byte {at} is reserved"),
-            Self::SampleType(bits) => write!(f, "bits {bits:#X} of sample_type are reserved"),
-            Self::ReadFormat(bits) => write!(f, "bits {bits:#X} of read_format are reserved"),
-            Self::Period(period) => write!(f, "the period {period} is too long"),
-            Self::Type(type_) => write!(f, "events of type {type_} are not counters' events"),
-            Self::Hardware(number) => write!(f, "hardware event {number} is not known"),
-            Self::Bits(bits) => write!(f, "a raw configuration cannot have bits {bits:#X}"),
-            Self::NoExtraRegister(config) => {
-                write!(f, "config1 has no meaning for configuration {config:#X}, or another one")
-            }
-            Self::ExcludesAll => f.write_str("everything is excluded from the event"),
-            Self::BranchBits(bits) => write!(f, "unknown bits {bits:#X} of branch_sample_type"),
-            Self::NoBranchKind => f.write_str("branch_sample_type selects no kind of branches"),
-            Self::CallStackWithKinds => {
-                f.write_str("branch_sample_type selects a call stack and other branches")
-            }
-            Self::Facility(facility) => write!(f, "there is no support for {facility}"),
-            Self::Extension(number) => write!(f, "config{number} has no meaning for a counter"),
-            Self::Needs { facility, at } => {
-                write!(f, "there is no support for {facility}, which byte {at} asks for")
-            }
-            Self::NotOnProcessor { type_, config } => {
-                write!(f, "this processor has no event {config:#X} of type {type_}")
-            }
-            Self::Modifier { at } => write!(f, "no modifier of an event at byte {at}"),
-            Self::Term { at } => write!(f, "no term of an event at byte {at}"),
-            Self::Value { at } => write!(f, "no value, or none that fits, at byte {at}"),
-        }
-    }
-}
-
-impl core::error::Error for PerfError {}
 
 /// Hardware or software that an event of perf can ask for, and that the converted event cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
