@@ -19,6 +19,7 @@ pub(crate) const TOKENS: usize = SHORT_TOKENS + (256 - SHORT_TOKENS) * 256;
 pub(crate) const ROOM: usize = 128;
 
 /// Finds the first byte that no event's name has.
+#[cold]
 pub(crate) fn odd_character(name: &str) -> Option<usize> {
     name.bytes().position(|c| !(c.is_ascii_alphanumeric() || b"_.:=".contains(&c)))
 }
@@ -50,6 +51,7 @@ impl<'a> Wanted<'a> {
         Some(Self { bytes: padded, len, hash: hash ^ hash >> 32 })
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
