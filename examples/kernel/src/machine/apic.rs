@@ -10,7 +10,8 @@ use x86_64::registers::model_specific::Msr;
 
 use crate::machine::vectors::{CALL, SPURIOUS, TIMER};
 
-const BASE: usize = 0xFEE0_0000;
+/// Address of the registers of xAPIC mode, which are mapped there.
+pub const BASE: usize = 0xFEE0_0000;
 
 const ID: usize = 0x20;
 const END_OF_INTERRUPT: usize = 0xB0;
