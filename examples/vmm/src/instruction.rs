@@ -23,7 +23,7 @@ pub(crate) fn is_readable(memory: &impl Memory, system: &kvm_sregs, rip: u64) ->
 }
 
 /// Returns the linear address of an instruction; in 64-bit code without the segment's base.
-fn linear(system: &kvm_sregs, rip: u64) -> u64 {
+pub(crate) fn linear(system: &kvm_sregs, rip: u64) -> u64 {
     match guest::bitness(system) {
         64 => rip,
         _ => system.cs.base.wrapping_add(rip) & 0xFFFF_FFFF,

@@ -8,3 +8,4 @@ pub(crate) mod ports;
 pub(crate) mod rendezvous;
 pub(crate) mod report;
 pub(crate) mod resets;
+pub(crate) mod rtc;

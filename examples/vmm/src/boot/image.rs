@@ -7,6 +7,8 @@ use crate::boot::layout::{self, HIGH};
 use crate::boot::parts::{Module, Piece, Start};
 use crate::boot::{elf, linux, multiboot, pvh};
 
+const PAGE: u64 = 0x1000;
+
 /// Boot protocol of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
@@ -96,7 +98,8 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Loads the initial RAM disk at the end of the memory, above the kernel.
+    /// Loads the initial RAM disk above the kernel, where QEMU does: by multiboot behind it, otherwise at the end of
+    /// the memory. A loader that comes as the kernel, with the kernel as its module, allocates behind both.
     fn load_initrd(
         &self,
         memory: &GuestMemoryMmap,
@@ -106,7 +109,10 @@ impl<'a> Image<'a> {
         let size = initrd.len() as u64;
         let kernel_end = self.pieces.iter().map(|piece| piece.start + piece.size).max();
         let floor = kernel_end.unwrap_or(0).max(HIGH);
-        let start = top.saturating_sub(size) & !0xFFF;
+        let start = match self.protocol {
+            Protocol::Multiboot => floor.next_multiple_of(PAGE),
+            Protocol::Pvh | Protocol::Linux => top.saturating_sub(size) & !(PAGE - 1),
+        };
         let error = MemoryError { what: "the initial RAM disk", start, size };
         if start < floor || memory.write_slice(initrd, GuestAddress(start)).is_err() {
             return Err(error);

@@ -27,6 +27,7 @@ pub(super) fn start(
     top: u64,
 ) -> Result<Start, GuestMemoryError> {
     let mut zero_page = boot_params::default();
+    zero_page.acpi_rsdp_addr = layout::ACPI;
     zero_page.hdr.header = HEADER_MAGIC;
     zero_page.hdr.boot_flag = 0xAA55;
     zero_page.hdr.version = VERSION;

@@ -42,6 +42,7 @@ pub(super) fn start(
         cmdline_paddr: layout::COMMAND_LINE,
         memmap_paddr: layout::MAP,
         memmap_entries: map.len() as u32,
+        rsdp_paddr: layout::ACPI,
         ..Default::default()
     };
     memory.write_obj(info, GuestAddress(layout::INFO))?;

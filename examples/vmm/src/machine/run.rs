@@ -12,7 +12,7 @@ use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::Kvm;
 
 use crate::boot::image::{Image, Request};
-use crate::boot::mptable;
+use crate::boot::{acpi, mptable};
 use crate::count::choice::Choice;
 use crate::error::Error;
 use crate::guest_pmu::spec::GuestPmu;
@@ -52,6 +52,10 @@ pub(crate) fn run(
     let start = image.load(&machine.memory, request).map_err(Error::Memory)?;
     mptable::write(&machine.memory, options.cpus).map_err(|_| Error::Kvm {
         operation: "the MP table",
+        error: std::io::ErrorKind::StorageFull.into(),
+    })?;
+    acpi::write(&machine.memory, options.cpus).map_err(|_| Error::Kvm {
+        operation: "ACPI's tables",
         error: std::io::ErrorKind::StorageFull.into(),
     })?;
 

@@ -1,7 +1,12 @@
 //! Failures of the guest that end the monitor, with their place.
 
+use core::ops::Range;
+
+use vm_memory::{GuestAddress, GuestMemoryBackend};
+
 use crate::error::Error;
 use crate::guest::{Guest, Memory};
+use crate::instruction;
 use crate::processor::state::Processor;
 
 impl Processor {
@@ -28,10 +33,35 @@ impl Processor {
     }
 }
 
-/// Names the instruction at which a guest is: its address and bytes.
+/// Physical addresses of the interrupt controllers: they are no memory, but KVM has them.
+const CONTROLLERS: Range<u64> = 0xFEC0_0000..0xFEF0_0000;
+
+/// Names the instruction at which a guest is: its address and bytes; and whether it, or its operand, is no memory.
 fn place(guest: &Guest<'_>) -> String {
     let mut bytes = [0; 8];
-    let rip = guest.registers().rip;
-    let code = guest.read(rip, &mut bytes);
-    format!("RIP {rip:#x}, at instruction bytes {code:02x?}")
+    let (registers, system) = (guest.registers(), guest.system());
+    let rip = registers.rip;
+    let linear = instruction::linear(&system, rip);
+    let code = guest.read(linear, &mut bytes);
+    if code.is_empty() {
+        let why = absence(guest, linear).unwrap_or_default();
+        return format!("RIP {rip:#x}, which {why}");
+    }
+    let at = format!("RIP {rip:#x}, at instruction bytes {code:02x?}");
+    let decoded = instruction::decode(guest, &system, rip);
+    let operand = instruction::access(&registers, &system, &decoded).map(|access| access.linear);
+    match operand.and_then(|operand| Some((operand, absence(guest, operand)?))) {
+        Some((operand, why)) => format!("{at}, whose operand at {operand:#x} {why}"),
+        None => at,
+    }
+}
+
+/// Returns the reason why there is no memory at a linear address, if there is none.
+fn absence(guest: &Guest<'_>, linear: u64) -> Option<String> {
+    let Some(physical) = guest.physical(linear) else {
+        return Some("is not mapped".into());
+    };
+    let is_there = guest.memory.address_in_range(GuestAddress(physical));
+    (!is_there && !CONTROLLERS.contains(&physical))
+        .then(|| format!("is outside of the guest's memory: physical address {physical:#x}"))
 }

@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::messages::say;
 use crate::shared::end::End;
 use crate::shared::resets::Requests;
+use crate::shared::rtc::Rtc;
 
 /// COM1, and its interrupt on the ISA bus.
 const SERIAL: u16 = 0x3F8;
@@ -36,9 +37,16 @@ const PULSE_RESET: u8 = 0xFE;
 /// The chip set's reset control register.
 const RESET_CONTROL: u16 = 0xCF9;
 const RESET_PROCESSOR: u8 = 1 << 2;
-/// Power management of QEMU's chip sets: the control register, in which a kernel without ACPI's tables requests to
-/// sleep (bit 13), where type 0 (bits 12:10) is off. ACPI, "PM1 Control Registers".
+/// The real-time clock: index and data.
+const RTC_INDEX: u16 = 0x70;
+const RTC_DATA: u16 = 0x71;
+/// Power management of QEMU's chip sets: the events, of which there are none; and the control register, in which a
+/// kernel requests to sleep (bit 13), where type 0 (bits 12:10) is off. ACPI is enabled (bit 0). ACPI, "PM1 Event
+/// Grouping" and "PM1 Control Registers".
+const POWER_EVENTS: u16 = 0x600;
+const POWER_EVENTS_END: u16 = 0x603;
 const POWER: u16 = 0x604;
+const ACPI_ENABLED: u16 = 1;
 const SLEEP: u16 = 1 << 13;
 const SLEEP_TYPE: u16 = 0b111 << 10;
 
@@ -66,6 +74,7 @@ pub(crate) struct Ports {
     serial: Mutex<Com1>,
     console: Option<Mutex<Console>>,
     phase: AtomicU8,
+    clock: Rtc,
     /// RESETs of a processor that the guest wants.
     pub(crate) resets: Requests,
 }
@@ -106,7 +115,8 @@ impl Ports {
     fn with_interrupt(interrupt: EventFd, processors: u8) -> Self {
         let serial = Serial::new(Interrupt(interrupt), io::stdout());
         let resets = Requests::new(processors);
-        Self { serial: Mutex::new(serial), console: None, phase: AtomicU8::new(0), resets }
+        let (phase, clock) = (AtomicU8::new(0), Rtc::default());
+        Self { serial: Mutex::new(serial), console: None, phase, clock, resets }
     }
 
     fn serial(&self) -> MutexGuard<'_, Com1> {
@@ -163,6 +173,10 @@ impl Ports {
                 self.phase.store(first, Ordering::Relaxed);
                 None
             }
+            RTC_INDEX => {
+                self.clock.select(first);
+                None
+            }
             DEBUG_EXIT => Some(End::DebugExit(first)),
             KEYBOARD_CONTROL if first == PULSE_RESET => Some(RESET),
             RESET_CONTROL if first & RESET_PROCESSOR != 0 => Some(RESET),
@@ -188,6 +202,13 @@ impl Ports {
             // Ready for a command.
             KEYBOARD_CONTROL => 0,
             RESET_ONE => self.resets.are_some().into(),
+            RTC_DATA => self.clock.read(),
+            POWER_EVENTS..=POWER_EVENTS_END => 0,
+            POWER => {
+                let control = ACPI_ENABLED.to_le_bytes().into_iter().chain(core::iter::repeat(0));
+                bytes.iter_mut().zip(control).for_each(|(byte, value)| *byte = value);
+                return;
+            }
             // Nothing is there.
             _ => 0xFF,
         };
