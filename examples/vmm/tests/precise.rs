@@ -20,6 +20,8 @@ const STATUS_RESET: u32 = 0x390;
 const BUFFER: u64 = 1 << 62;
 const INSTRUCTIONS: u64 = KERNEL | 0xC0;
 const BRANCHES: u64 = KERNEL | 0xC4;
+/// Cycles of a Skylake, for drivers: cycles in which fewer than 16 instructions retire (counter mask 16, inverted).
+const SKYLAKE_CYCLES: u64 = KERNEL | 16 << 24 | 1 << 23 | 1 << 8 | 0xC0;
 /// The guest's area, its buffer of two records, and the number of NMIs. A record without further groups has 32 bytes.
 const AREA: u64 = 0x15_0000;
 const RECORDS: u64 = 0x15_1000;
@@ -161,6 +163,40 @@ fn a_record_by_time_is_of_a_branch_of_the_loop() {
         &[(2, count_nmi)],
     );
     expect_record(&kernel, "--count time --timeout 50");
+}
+
+/// Until the record's NMI has come: the record is of the only instruction that is executed again and again.
+#[test]
+fn precise_cycles_of_a_skylake_are_counted_and_recorded() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut again = a.create_label();
+            prepare(a, SKYLAKE_CYCLES, 100_000)?;
+            a.mov(rsi, NMIS)?;
+            a.xor(eax, eax)?;
+            a.set_label(&mut again)?;
+            a.pause()?;
+            a.cmp(qword_ptr(rsi), rax)?;
+            a.je(again)?;
+            wrmsr(a, GLOBAL_CONTROL, 0)?;
+            a.lea(rax, ptr(again))?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            a.mov(rax, qword_ptr(RECORDS + 8))?;
+            a.xor(edx, edx)?;
+            print(a)?;
+            exit(a, 0x10)
+        },
+        &[(2, count_nmi)],
+    );
+    let output = run(&kernel, "--pmu intel:version=5,pebs --count time --timeout 20");
+    assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
+    let [first, address] = numbers(&output)[..] else { panic!("{}", messages(&output)) };
+    // PAUSE has 2 bytes, the comparison 3.
+    assert!((first..first + 7).contains(&address), "{address:#x} is not in the loop at {first:#x}");
 }
 
 /// SDM vol. 4: IA32_MISC_ENABLE says that BTS (11) and PEBS (12) are unavailable, unless the guest has them; and

@@ -57,12 +57,25 @@ impl Quantity {
     /// Returns the events by which a guest selects the quantity. Intel: the architectural events, and the fixed counter
     /// of reference cycles; the other fixed counters have the same keys as the events. AMD: "Core Performance Monitor
     /// Counters" in the processor programming references, PMCx076, x0C0, x0C2, x0C3 and x0C4.
+    ///
+    /// Before Ice Lake, Intel writes no precise records of cycles. Drivers sample there an event of which fewer than 16
+    /// happen in each cycle: retired instructions on Core 2 and Nehalem, retired micro-operations on Sandy Bridge, and
+    /// precisely distributed retired instructions from Ivy Bridge on, with counter mask 16, inverted.
     pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
         const fn key(event: u16, unit_mask: u8) -> EventKey {
             EventKey::general(event, unit_mask)
         }
         match (vendor, self) {
-            (Vendor::Intel, Self::Cycles) => const { &[key(0x3C, 0)] },
+            (Vendor::Intel, Self::Cycles) => {
+                const {
+                    &[
+                        key(0x3C, 0),
+                        key(0xC0, 0).counter_mask(16, true),
+                        key(0xC2, 1).counter_mask(16, true),
+                        key(0xC0, 1).counter_mask(16, true),
+                    ]
+                }
+            }
             (Vendor::Intel, Self::Instructions) => const { &[key(0xC0, 0)] },
             (Vendor::Intel, Self::ReferenceCycles) => {
                 const { &[key(0x3C, 1), EventKey::fixed(2).unwrap()] }
