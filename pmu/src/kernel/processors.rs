@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{CounterError, CounterSet, Snapshot};
+use pmu_core::{CounterError, CounterSet, Event, GenericEvent, Snapshot};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::facilities::Facilities;
@@ -19,6 +19,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
     /// profiles on that processor. `this_processor` is the snapshot of that processor. The first call also detects the
     /// [`Machine`](crate::Machine).
+    ///
+    /// On a processor that declares no counters the call succeeds, because profiles by time need none.
+    /// [`Machine::why_time_only`](crate::Machine::why_time_only) is the reason, which is also in the error of each
+    /// operation that needs a counter: [`NoCounters`](pmu_core::CounterError::NoCounters).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -350,7 +354,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.here(|here| {
                 let event = Watchdog::event(&here.unit, hertz, seconds);
                 let counters = here.session.counters_mut();
-                let event = event.ok_or(CounterError::NoCounterForEvent)?;
+                let cycles = Event::generic(GenericEvent::Cycles);
+                let why = || here.unit.counters_of(&cycles).err();
+                let event =
+                    event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))?;
                 let event = event.tagged(of.watchdog_tag()).unlisted();
                 let id = counters.open_event(&here.unit, &event)?;
                 of.watchdog.watch(id);

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
 use pmu_core::{Event, EventCount, EventsError, GroupId};
@@ -89,9 +89,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Interface`](PmuError::Interface): the event has no period, its period is too short or too long for a profile
     ///   source, or the machine lacks the event. The error also occurs if `N` other events are already sources. An
     ///   event that is used with two periods counts as two events.
+    /// - [`NotUp`](PmuError::NotUp): no processor is up.
     /// - [`Create`](PmuError::Create): the machine lacks the source, or the buffer is too small.
-    /// - [`Profile`](PmuError::Profile), and `work` was not run: no processor is up, or the profile could not start on
-    ///   a processor.
+    /// - [`Profile`](PmuError::Profile), and `work` was not run: the profile could not start on a processor.
     /// - [`Profile`](PmuError::Profile), and `work` was run: the profile could not stop. The counts are in `buffer`,
     ///   and the profile's source may still run on the processor that the error names.
     pub fn profile<'b>(
@@ -103,7 +103,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<ProfileObject<'b>, PmuError> {
         let size = range.end.saturating_sub(range.start);
         let fits = |log2: &u32| size.div_ceil(1 << log2) <= buffer.len() as u64;
-        let claimed = self.claim(by.into())?;
+        let claimed = self.claim_for_profile(by.into())?;
         let request = BasicProfile {
             process: None,
             base: range.start,
@@ -155,7 +155,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         callback: &dyn ProfileCallback,
         work: impl FnOnce(),
     ) -> Result<(), PmuError> {
-        let claimed = self.claim(by.into())?;
+        let claimed = self.claim_for_profile(by.into())?;
         let object = ProfileObject::callback(self.profiles.rules(), claimed.source, callback)?;
         self.during(&object, work)
     }
@@ -178,6 +178,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let source = claimed.source;
         core::mem::forget(claimed);
         Ok(source)
+    }
+
+    fn claim_for_profile(&'static self, by: Profiled) -> Result<Claimed, PmuError> {
+        let claimed = self.claim(by)?;
+        let is_any_up = self.processors.iter().any(|of| of.is_up.load(Relaxed));
+        if is_any_up { Ok(claimed) } else { Err(PmuError::NotUp) }
     }
 
     fn claim(&'static self, by: Profiled) -> Result<Claimed, PmuError> {

@@ -98,6 +98,10 @@ fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError
     })
 }
 
+fn instructions_so_far(this_thread: &[ThreadEvent; 4]) -> Result<u64, PmuError> {
+    Bare::pinned(|| PMU.read_thread(&this_thread[0])).map(|count| count.value)
+}
+
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     PMU.switch(from, to, |_sample| ())
 }

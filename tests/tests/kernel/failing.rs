@@ -2,9 +2,12 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::core::frame::ProcessorNumber;
+use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
-use pmu::core::{CounterError, CounterSet, Event, EventSelect, GenericEvent};
+use pmu::core::raw_cpuid::CpuIdResult;
+use pmu::core::{
+    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface, Snapshot,
+};
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
 use pmu_tests::opened::running;
@@ -106,9 +109,11 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     // Before a processor is up, no machine is known.
     let by_source = KProfileSource::TOTAL_CYCLES;
     let outcome = pmu.profile(by_source, 0..64, &BUCKETS, || unreachable!());
-    let unsupported = CreateError::UnsupportedSource(by_source);
-    assert_eq!(outcome.map(drop), Err(PmuError::Create(unsupported)));
+    assert_eq!(outcome.map(drop), Err(PmuError::NotUp));
     machine.up();
+    let absent = KProfileSource::new(0x99).unwrap();
+    let outcome = pmu.profile(absent, 0..64, &BUCKETS, || unreachable!());
+    assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::UnsupportedSource(absent))));
     let outcome = pmu.profile(cycles(), 0..64, &[], || unreachable!());
     assert_eq!(outcome.map(drop), Err(PmuError::Create(CreateError::EmptyBuffer)));
     let illegal = Event::raw(EventSelect::from_bits(1 << 40)).every(PERIOD);
@@ -333,4 +338,50 @@ fn an_interrupt_whose_register_does_not_answer_is_told_and_the_watchdog_is_blind
         assert_eq!(interrupted.len(), 1);
     }
     machine.down();
+}
+
+/// On processor 0, CPUID declares counters that do not answer.
+#[test]
+fn after_a_processor_up_that_failed_a_profile_is_refused_as_a_count_is() {
+    let (machine, pmu) = machine();
+    let refused = |work| pmu.profile(cycles(), 0..64, &BUCKETS, work).map(drop);
+    machine.mocks[0].inject(Fault::From(1));
+    let up = pmu.processor_up(&machine.snapshot());
+    machine.mocks[0].inject(Fault::None);
+    assert!(matches!(up, Err(PmuError::Interface(_))), "{up:?}");
+    assert_eq!(pmu.count(&[cycles()], || unreachable!()), Err(PmuError::NotUp));
+    assert_eq!(refused(|| unreachable!()), Err(PmuError::NotUp));
+    let callback = |_: &dyn InterruptFrame, _: KProfileSource| unreachable!();
+    let sampled = pmu.sample(KProfileSource::TOTAL_CYCLES, &callback, || unreachable!());
+    assert_eq!(sampled, Err(PmuError::NotUp));
+    machine.up();
+    assert_eq!(pmu.profile(cycles(), 0..64, &BUCKETS, || ()).map(drop), Ok(()));
+    machine.down();
+}
+
+/// Leaf 0x0A of a machine without PMU is 0.
+#[test]
+fn on_a_machine_without_counters_each_operation_tells_why_there_are_none() {
+    let (machine, pmu) = machine();
+    let without = Snapshot::capture(|leaf: u32, subleaf: u32| match leaf {
+        0x0A => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        _ => machine.snapshot().leaf(leaf, subleaf),
+    });
+    pmu.processor_up(&without).unwrap();
+    let event = cycles();
+    let reason = NoInterface::NoPerformanceMonitoring;
+    assert_eq!(pmu.machine().unwrap().why_time_only(), Some(reason));
+    let why = CounterError::NoCounters(reason);
+    let of_several = PmuError::Events(EventsError { events: 1, reason: why });
+    assert_eq!(pmu.count(&[event], || unreachable!()), Err(of_several));
+    assert_eq!(pmu.open_group(&[event]), Err(of_several));
+    assert_eq!(pmu.open(&event), Err(PmuError::Counters(why)));
+    let raw = Event::raw(EventSelect::from_bits(0x412E));
+    assert_eq!(pmu.open(&raw), Err(PmuError::Counters(why)));
+    assert_eq!(pmu.thread_event(&event).map(drop), Err(PmuError::Counters(why)));
+    assert_eq!(pmu.watch(PERIOD, 10), Err(PmuError::Counters(why)));
+    let profiled = pmu.profile(event, 0..64, &BUCKETS, || unreachable!());
+    assert_eq!(profiled.map(drop), Err(PmuError::Interface(InterfaceError::Counters(why))));
+    assert!(why.to_string().contains("no performance monitoring"), "{why}");
+    pmu.processor_down().unwrap();
 }

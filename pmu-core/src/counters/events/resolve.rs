@@ -49,6 +49,9 @@ impl CounterUnit {
 
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
+        if let Some(why) = self.why_absent() {
+            return Err(CounterError::NoCounters(why));
+        }
         let plain = match event.kind {
             EventKind::Raw(select) if self.needs_pair(select, event.narrow) => {
                 return Err(CounterError::NeedsCounterPair);
