@@ -12,7 +12,8 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
 
-use crate::machine::host::{Host, native_cpuid, stay_on};
+use crate::machine::cpuid::{KernelCpuid, native_cpuid};
+use crate::machine::host::{Host, stay_on};
 use crate::machine::interface::Machine;
 use crate::machine::software::{Plan, Software};
 use crate::registers::access::read;
@@ -231,7 +232,11 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
         "it needs root, CAP_SYS_RAWIO and the module msr (sudo modprobe msr; CONFIG_X86_MSR)"
     );
     // All that forbids a run and shows by itself comes before the question.
-    at_most(native_cpuid)?;
+    let cpuid = KernelCpuid::of(arguments.cpu);
+    if let Some(warning) = cpuid.warning(native_cpuid) {
+        eprintln!("hwcheck: {warning}");
+    }
+    at_most(|leaf, subleaf| cpuid.read(leaf, subleaf))?;
     if !arguments.read_only {
         check_kernel(Path::new("/"))?;
     }
@@ -246,11 +251,11 @@ fn machine(arguments: &Arguments) -> Result<Box<dyn Machine>, Failure> {
     if Host::msr_path(arguments.cpu).exists() {
         let host = open()?;
         check_machine(arguments, &host)?;
-        agree(arguments, native_cpuid)?;
+        agree(arguments, |leaf, subleaf| cpuid.read(leaf, subleaf))?;
         return Ok(Box::new(host));
     }
     // Before the module is loaded.
-    agree(arguments, native_cpuid)?;
+    agree(arguments, |leaf, subleaf| cpuid.read(leaf, subleaf))?;
     Ok(Box::new(open()?))
 }
 
@@ -266,7 +271,8 @@ fn check_machine(arguments: &Arguments, machine: &dyn Machine) -> Result<(), Fai
 
 /// Asks, and runs the program again by sudo. Returns where that cannot be done.
 fn by_sudo(arguments: &Arguments) -> Failure {
-    let configuration = match at_most(native_cpuid) {
+    let cpuid = KernelCpuid::of(arguments.cpu);
+    let configuration = match at_most(|leaf, subleaf| cpuid.read(leaf, subleaf)) {
         Ok(configuration) => configuration,
         Err(refusal) => return refusal.into(),
     };

@@ -3,6 +3,7 @@
 //! Uses the [report](crate::report), and [numbers from a seed](crate::random).
 
 pub(crate) mod counted_ops;
+pub(crate) mod cpuid;
 pub mod device;
 pub(crate) mod host;
 pub mod identity;
@@ -13,5 +14,6 @@ pub mod rdpmc;
 pub mod software;
 pub mod workload;
 
-pub use host::{Host, native_cpuid, stay_on};
+pub use cpuid::{KernelCpuid, native_cpuid};
+pub use host::{Host, stay_on};
 pub use interface::{Cpuid, Machine, Msr, kernel_file};

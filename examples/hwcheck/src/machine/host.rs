@@ -5,25 +5,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pmu_amd::ibs::IbsOpRecord;
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
 use pmu_virt::CpuidRegisters;
 
+use crate::machine::cpuid::KernelCpuid;
 use crate::machine::device::LinuxMsr;
 use crate::machine::interface::{Machine, Msr};
 use crate::machine::perf_ops::sample_ops;
 use crate::machine::workload::{Memory, Workload};
 
-/// CPUID of the processor that executes the call.
-pub fn native_cpuid(leaf: u32, subleaf: u32) -> CpuidRegisters {
-    let CpuIdResult { eax, ebx, ecx, edx } = cpuid_count(leaf, subleaf);
-    [eax, ebx, ecx, edx]
-}
-
 /// This machine.
 #[derive(Debug)]
 pub struct Host {
     processor: u32,
+    cpuid: KernelCpuid,
     msr: LinuxMsr,
 }
 
@@ -53,7 +47,8 @@ impl Host {
         if !path.exists() {
             let _ = Command::new("modprobe").arg("msr").status();
         }
-        Ok(Self { processor, msr: LinuxMsr::open(&path, writes)? })
+        let cpuid = KernelCpuid::of(processor);
+        Ok(Self { processor, cpuid, msr: LinuxMsr::open(&path, writes)? })
     }
 }
 
@@ -85,7 +80,7 @@ impl Machine for Host {
     }
 
     fn cpuid(&self, leaf: u32, subleaf: u32) -> CpuidRegisters {
-        native_cpuid(leaf, subleaf)
+        self.cpuid.read(leaf, subleaf)
     }
 
     fn run(&self, workload: Workload, memory: &Memory, iterations: u64) {
