@@ -41,7 +41,7 @@ fn an_intel_guest_of_an_amd_host_is_taken_for_what_its_kernel_sees() {
         warning.contains("CPUID leaf 0x0 of a program") && warning.contains("the kernel's is used")
     );
     assert_eq!(cpuid.warning(|leaf, subleaf| cpuid.read(leaf, subleaf)), None);
-    // What differs between processors, and by the kernel's leave, is no difference.
+    // The APIC number of leaf 1, and the bit that the kernel sets by CR4, are no differences.
     let other = |leaf: u32, _: u32| {
         let [eax, ebx, ecx, edx] = cpuid.read(leaf, 0);
         let of_processor = leaf == 1;

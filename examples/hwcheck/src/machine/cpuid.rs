@@ -14,8 +14,8 @@ pub fn native_cpuid(leaf: u32, subleaf: u32) -> CpuidRegisters {
     [eax, ebx, ecx, edx]
 }
 
-/// The leaves that name the vendor, the processor and its PMU, and the registers of each that programs and kernel have in
-/// common: leaf 1, EBX is of the processor that executes it, and ECX bit 27 is of the kernel.
+/// The leaves that name the vendor, the processor and its PMU, and the registers of each that programs and kernel have
+/// in common: leaf 1, EBX is of the processor that executes it, and ECX bit 27 is of the kernel.
 const COMPARED: [(u32, [u32; 4]); 7] = [
     (0, [!0; 4]),
     (1, [!0, 0, !(1 << 27), !0]),

@@ -62,6 +62,7 @@ pub(crate) fn spawn(
                 source,
                 debugging,
                 stats,
+                told_overwritten: false,
                 inverted,
                 deviating,
             })

@@ -9,6 +9,7 @@ use pmu_virt::Read;
 use crate::emulation::{pvm, rdpmc};
 use crate::error::Error;
 use crate::guest::{self, Guest, Memory};
+use crate::messages::say;
 use crate::processor::exit::Wants;
 use crate::processor::state::{Debugging, Processor};
 use crate::stats::{Access, Exit, Register};
@@ -85,6 +86,12 @@ impl Processor {
             let counter = Access::Rdpmc(named_counter(fault.counter));
             let read = self.pmu.read_pmc(fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
+            if !self.told_overwritten
+                && let Some(message) = fault.overwritten(guest)
+            {
+                say(&message);
+                self.told_overwritten = true;
+            }
             if let Read::Value(value) = read {
                 let instruction = fault.instruction;
                 let (registers, system) = fault.finish(guest, value);

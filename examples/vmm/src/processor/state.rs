@@ -27,6 +27,8 @@ pub(crate) struct Processor {
     pub(crate) source: Box<dyn Source>,
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,
+    /// The monitor has said that an RDPMC overwrote a frame of the guest.
+    pub(crate) told_overwritten: bool,
     pub(crate) inverted: Option<Inverted>,
     pub(crate) deviating: Deviating,
 }

@@ -52,8 +52,8 @@ pub(crate) const PAGE_TABLES: u64 = BASE + 0x1000;
 const GDT: u64 = BASE + 0x5000;
 const GDT_POINTER: u64 = GDT + 0x100;
 const IDT_POINTER: u64 = GDT + 0x110;
-const TSS: u64 = GDT + 0x200;
-const IDT: u64 = BASE + 0x6000;
+pub(crate) const TSS: u64 = GDT + 0x200;
+pub(crate) const IDT: u64 = BASE + 0x6000;
 const HANDLERS: u64 = BASE + 0x7000;
 const HANDLER: u64 = 0x100;
 /// Address of a guest's first instruction in 64-bit mode.
