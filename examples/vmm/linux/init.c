@@ -4,8 +4,11 @@
 //   cpu N counted user CYCLES INSTRUCTIONS kernel CYCLES INSTRUCTIONS
 //   cpu N sampled EVENT period P events E samples S in-program I in-kernel K lost L throttled T nmis M
 //   cpu N branches samples S full F records R of-loop L
+//   cpu N calls samples S full F records R of-loop L
+//   cpu N call-stack samples S full F records R of-loop L
 //   cpu N no branches
 //   cpu N precise MODE samples S in-loop L elsewhere E lost L nmis M
+//   cpu N precise-cycles MODE samples S in-loop L elsewhere E lost L nmis M
 //   cpu N no precise
 //   cpu N UNIT sampled by WHAT period P samples S in-loop L addressed A in-kernel K lost L nmis M
 //   cpu N no ibs_op
@@ -31,8 +34,9 @@
 // Samples to wait for, and events between two of them: the monitor's nominal frequency is 1000 MHz.
 #define SAMPLES 150
 #define PERIOD 4000000ull
-// Samples with branches of the loop alone to wait for.
+// Samples with branches of the loop alone to wait for, and the records of such a sample.
 #define BRANCH_SAMPLES 20
+#define FULL 16
 // Fetches between two samples, of which the processor counts at most 1,048,560.
 #define FETCH_PERIOD 1000000ull
 // The ring's pages behind the first.
@@ -322,27 +326,28 @@ static unsigned edge(uint64_t from, uint64_t to) {
     return found;
 }
 
-// Samples with the branches before each, the newest first. Where all branches of a sample are the loop's, each is of the
-// listing, and follows the one before it. A processor without branch records refuses the event.
-static void sample_branches(unsigned processor) {
+// Edge of the call of the leaf.
+#define CALL_EDGE 1
+
+// Samples with the branches before each, the newest first: all taken ones (`perf record -b`), calls alone (`-j any_call`)
+// or the calls that have not returned (`--call-graph lbr`). Where all branches of a sample are the loop's, each is of the
+// listing; of all branches, each follows the one before it; others are calls of the leaf. A sample in the leaf has its
+// call. A processor without branch records refuses the event.
+static int sample_branches(unsigned processor, uint64_t kind, const char *name) {
     struct perf_event_attr attributes = {
         .type = PERF_TYPE_HARDWARE,
         .size = sizeof attributes,
         .config = PERF_COUNT_HW_CPU_CYCLES,
         .sample_period = PERIOD,
         .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK,
-        .branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY,
+        .branch_sample_type = PERF_SAMPLE_BRANCH_USER | kind,
         .disabled = 1,
         .exclude_kernel = 1,
     };
     long sampled = system_call(__NR_perf_event_open, (long)&attributes, 0, -1, -1, 0, 0);
-    if (sampled == -95 /* EOPNOTSUPP */) {
-        named("cpu ", processor);
-        text(" no branches");
-        print();
-        return;
-    }
+    if (sampled == -95 /* EOPNOTSUPP */) return 0;
     check("perf_event_open to sample branches", sampled);
+    int all = kind == PERF_SAMPLE_BRANCH_ANY, stack = kind == PERF_SAMPLE_BRANCH_CALL_STACK;
     long size = (1 + RING_PAGES) * PAGE;
     long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
     struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
@@ -368,16 +373,19 @@ static void sample_branches(unsigned processor) {
                     if (WORD(3 + 3 * place) >> 63 || WORD(4 + 3 * place) >> 63)
                         fail("a branch of the kernel", 0);
                     if (found == EDGES) continue;
-                    if (ours == place && ours && !follows(found, newer))
+                    if (!all && found != CALL_EDGE) fail("another branch than a call", 0);
+                    if (all && ours == place && ours && !follows(found, newer))
                         fail("branches in an order that the listing does not allow", 0);
                     newer = found;
                     ours++;
                 }
                 // The program is in the loop, and so are its last branches, unless it has just begun.
                 if (WORD(1) > (uint64_t)loop_top && WORD(1) <= (uint64_t)leaf_return && count) {
+                    int in_leaf = WORD(1) >= (uint64_t)leaf_top;
+                    if (stack && in_leaf && edge(WORD(3), WORD(4)) != CALL_EDGE) fail("a leaf without its call", 0);
                     records += count;
                     of_loop += ours;
-                    full += ours == count && count >= 16;
+                    full += stack ? in_leaf : ours == count && count >= FULL;
                 }
             }
             tail += bytes;
@@ -386,7 +394,9 @@ static void sample_branches(unsigned processor) {
     }
     check("disable", CALL(ioctl, sampled, PERF_EVENT_IOC_DISABLE, 0));
     named("cpu ", processor);
-    named(" branches samples ", samples);
+    text(" ");
+    text(name);
+    named(" samples ", samples);
     named(" full ", full);
     named(" records ", records);
     named(" of-loop ", of_loop);
@@ -394,23 +404,48 @@ static void sample_branches(unsigned processor) {
     CALL(munmap, mapped, size, 0);
     CALL(close, sampled, 0, 0);
     if (full < BRANCH_SAMPLES) fail("too few samples with branches came in time", 0);
+    return 1;
+}
+
+static void sample_branch_stacks(unsigned processor) {
+    int has = sample_branches(processor, PERF_SAMPLE_BRANCH_ANY, "branches") &&
+              sample_branches(processor, PERF_SAMPLE_BRANCH_ANY_CALL, "calls");
+    if (!has) {
+        named("cpu ", processor);
+        text(" no branches");
+        print();
+        return;
+    }
+    // AMD's records have no call stack.
+    sample_branches(processor, PERF_SAMPLE_BRANCH_CALL_STACK, "call-stack");
 }
 
 // Branches between two precise samples: the monitor's rate is 200 in 1000 cycles.
 #define BRANCH_PERIOD 800000ull
 
-// Samples the retired branches of the program precisely (`precise_ip`). Samples of the loop have the addresses of its branch
-// instructions alone. With a count in each sample the kernel wants an interrupt per record; without, one per buffer, and
-// reads the rest when the event is disabled. A processor without precise records refuses the event; one with instruction-
-// based sampling has no unit for it.
-static int sample_precisely(unsigned processor, int by_buffer) {
+// Whether an address is that of an instruction of the loop, or of one of its branches.
+static int of_listing(uint64_t address, int branches) {
+    const char *place = (const char *)address;
+    if (place == loop_odd || place == loop_call || place == loop_back || place == loop_end || place == leaf_return)
+        return 1;
+    // The first instruction has 3 bytes.
+    return !branches && (place == loop_top || place == loop_top + 3 || place == loop_returned || place == loop_skip ||
+                         place == leaf_top);
+}
+
+// Samples retired branches or cycles of the program precisely (`precise_ip`). Samples of the loop have the addresses of
+// its branch instructions alone, or of its instructions. With a count in each sample the kernel wants an interrupt per
+// record; without, one per buffer, and reads the rest when the event is disabled. A processor without precise records
+// refuses the event; one with instruction-based sampling has no unit for it.
+static int sample_precisely(unsigned processor, const char *mode, uint64_t event, unsigned precision, int by_buffer) {
+    int branches = event == PERF_COUNT_HW_BRANCH_INSTRUCTIONS;
     struct perf_event_attr attributes = {
         .type = PERF_TYPE_HARDWARE,
         .size = sizeof attributes,
-        .config = PERF_COUNT_HW_BRANCH_INSTRUCTIONS,
-        .sample_period = BRANCH_PERIOD,
+        .config = event,
+        .sample_period = branches ? BRANCH_PERIOD : PERIOD,
         .sample_type = by_buffer ? PERF_SAMPLE_IP : PERF_SAMPLE_IP | PERF_SAMPLE_READ,
-        .precise_ip = 2,
+        .precise_ip = precision,
         .disabled = 1,
         .exclude_kernel = 1,
     };
@@ -436,10 +471,8 @@ static int sample_precisely(unsigned processor, int by_buffer) {
                 samples++;
                 if (address >> 63) fail("a precise sample is in the kernel", 0);
                 if (address >= (uint64_t)loop_top && address <= (uint64_t)leaf_return) {
-                    if (address != (uint64_t)loop_odd && address != (uint64_t)loop_call &&
-                        address != (uint64_t)loop_back && address != (uint64_t)loop_end &&
-                        address != (uint64_t)leaf_return)
-                        fail("a precise sample is of no branch", 0);
+                    // With precision 1 the address is that of the next instruction.
+                    if (!of_listing(address, branches)) fail("a precise sample is of no such instruction", 0);
                     in_loop++;
                 }
             }
@@ -450,7 +483,8 @@ static int sample_precisely(unsigned processor, int by_buffer) {
     }
     uint64_t interrupts = nmis(processor) - before;
     named("cpu ", processor);
-    text(by_buffer ? " precise by-buffer" : " precise by-record");
+    text(branches ? " precise " : " precise-cycles ");
+    text(mode);
     named(" samples ", samples);
     named(" in-loop ", in_loop);
     named(" elsewhere ", samples - in_loop);
@@ -464,8 +498,13 @@ static int sample_precisely(unsigned processor, int by_buffer) {
 }
 
 static void sample_records(unsigned processor) {
-    if (sample_precisely(processor, 0)) {
-        sample_precisely(processor, 1);
+    const uint64_t branches = PERF_COUNT_HW_BRANCH_INSTRUCTIONS, cycles = PERF_COUNT_HW_CPU_CYCLES;
+    if (sample_precisely(processor, "by-record", branches, 2, 0)) {
+        sample_precisely(processor, "by-buffer", branches, 2, 1);
+        sample_precisely(processor, "p", cycles, 1, 0);
+        sample_precisely(processor, "pp", cycles, 2, 0);
+        // perf's modifier P takes the highest that is accepted.
+        sample_precisely(processor, "ppp", cycles, 3, 0);
         return;
     }
     named("cpu ", processor);
@@ -515,7 +554,7 @@ static int sample_ops(unsigned processor, const char *path, const char *unit, co
         .size = sizeof attributes,
         .config = config,
         .sample_period = period,
-        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR,
+        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC,
         .disabled = 1,
     };
     long sampled = system_call(__NR_perf_event_open, (long)&attributes, -1, processor, -1, 0, 0);
@@ -543,6 +582,10 @@ static int sample_ops(unsigned processor, const char *path, const char *unit, co
                     if (expected == -1ull) fail("a sample is between two instructions", 0);
                     // A fetch has no data.
                     if (data != (period == FETCH_PERIOD ? 0 : expected)) fail("a sample has another data address", 0);
+                    // As `perf mem record` has it: a load or a store. A kernel may tell nothing of it.
+                    uint64_t kind = WORD(3) & (PERF_MEM_OP_LOAD | PERF_MEM_OP_STORE);
+                    if (kind && data && kind != (data == (uint64_t)&words[0] ? PERF_MEM_OP_STORE : PERF_MEM_OP_LOAD))
+                        fail("a sample has another access", 0);
                     in_loop++;
                     addressed += data != 0;
                 }
@@ -622,7 +665,7 @@ __attribute__((used)) static void start(void) {
         count(processor);
         sample(processor, PERF_COUNT_HW_CPU_CYCLES, "cycles");
         sample(processor, PERF_COUNT_HW_INSTRUCTIONS, "instructions");
-        sample_branches(processor);
+        sample_branch_stacks(processor);
         sample_records(processor);
         sample_by_instruction(processor);
     }

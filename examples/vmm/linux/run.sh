@@ -3,7 +3,7 @@
 #
 #   run.sh run KERNEL OPTIONS…   runs KERNEL, a vmlinux with what `config` says; the options are the monitor's:
 #                                --pmu amd:v2, --cpus 2
-#   run.sh check KERNEL          the same as each of seven machines, and compares what they print with what must be
+#   run.sh check KERNEL          the same as each of nine machines, and compares what they print with what must be
 #   run.sh hwcheck KERNEL [OPTIONS…]
 #                                runs `hwcheck` in the place of that program: on each of four machines, where the
 #                                model agrees, and on one with an inverted bit, which it names; or with the options
@@ -26,6 +26,8 @@ machines=(
     "amd:v2,lbr 1"
     "intel:version=4,full-width 2"
     "amd:v2,ibs 2"
+    "intel:version=5,full-width,lbr,pebs 1"
+    "amd:v2,lbr 2"
 )
 
 usage() {
@@ -110,7 +112,7 @@ run() {
 # No sample is lost, and each came by an NMI: there are at most as many samples as NMIs, and of NMIs at most a
 # twentieth and two more, since one may find what another serviced. No sample is in the kernel, which the event does
 # not count. A sample stands for a period of events or more. With branch records, samples of a loop have its branches
-# alone, 16 or more: the program has looked at their order. With instruction-based sampling the program has looked at
+# alone, 16 or more, or a call stack: the program has looked at their order. With instruction-based sampling the program has looked at
 # the addresses of the loop's samples; none is lost, each came by an NMI, and some have a data address. With precise records
 # the program has looked at their addresses; each came by an NMI where the kernel asked for one, and with fewer otherwise.
 compare() {
@@ -131,9 +133,10 @@ compare() {
             if ($8 < ($10 - 1) * $6) wrong("fewer events than samples stand for")
             print
         }
-        $3 == "branches" {
-            branches++
-            if ($7 < 20 || $9 < 16 * $7 || $11 > $9) wrong("too few samples with branches")
+        $3 == "branches" || $3 == "calls" || $3 == "call-stack" {
+            branches[$3]++
+            least = $3 == "call-stack" ? 1 : 16
+            if ($7 < 20 || $9 < least * $7 || $11 > $9) wrong("too few samples with branches")
             print
         }
         $3 == "no" && $4 == "branches" { without++ }
@@ -143,6 +146,11 @@ compare() {
             by_record = $4 == "by-record"
             if (by_record && ($14 < $6 || $14 > $6 + $6 / 20 + 2)) wrong("samples are not as many as NMIs")
             if (!by_record && 2 * $14 > $6) wrong("the records of a buffer came by an NMI each")
+            print
+        }
+        $3 == "precise-cycles" {
+            cycles++
+            if ($8 < 150 || $12 != 0) wrong("too few precise samples of cycles, or lost")
             print
         }
         $3 == "no" && $4 == "precise" { without_records++ }
@@ -160,7 +168,10 @@ compare() {
             with = pmu ~ /lbr/ ? processors : 0
             with_records = pmu ~ /pebs/ ? processors : 0
             with_ops = pmu ~ /ibs/ ? processors : 0
-            if (!good || counted != processors || sampled != 2 * processors || branches != with ||
+            # AMD has no call stack.
+            with_stack = pmu ~ /^amd/ ? 0 : with
+            if (!good || counted != processors || sampled != 2 * processors || branches["branches"] != with ||
+                branches["calls"] != with || branches["call-stack"] != with_stack || cycles != 3 * with_records ||
                 without != processors - with || ops != 3 * with_ops || without_ops != processors - with_ops ||
                 records != 2 * with_records || without_records != processors - with_records) {
                 print "run.sh: " pmu ": the program did not come to its end"

@@ -239,21 +239,30 @@ pub(crate) fn privilege(system: &kvm_sregs) -> Privilege {
 }
 
 /// Returns the privilege at which it ran until it stopped: if ring 0's stack holds only the frame of an exception or
-/// interrupt from ring 3, its handler has not begun. APM vol. 2, "64-Bit Task State Segment".
+/// interrupt from ring 3, its handler has not begun.
 pub(crate) fn privilege_before(
     memory: &impl Memory,
     registers: &kvm_regs,
     system: &kvm_sregs,
 ) -> Privilege {
-    const RSP0: u64 = 4;
-    let pushed = || {
-        let [stack] = memory.read_words(system.tr.base.wrapping_add(RSP0))?;
-        let code_and_frame = [0, 8].map(|code| stack.wrapping_sub(Frame::SIZE + code));
-        let frame = Frame::read(memory, stack.wrapping_sub(Frame::SIZE))?;
+    let handler_begins = || {
+        let (frame, place) = frame_from_ring_3(memory, system)?;
+        let code_and_frame = [0, 8].map(|code| place.wrapping_sub(code));
         Some(code_and_frame.contains(&registers.rsp) && frame.cs & 3 == 3)
     };
-    let handler_begins = is_long(system) && pushed() == Some(true);
-    if handler_begins { Privilege::User } else { privilege(system) }
+    if handler_begins() == Some(true) { Privilege::User } else { privilege(system) }
+}
+
+/// Returns the frame that the last exception or interrupt from ring 3 pushed on ring 0's stack, and its address, in
+/// long mode. An error code is below it. APM vol. 2, "64-Bit Task State Segment".
+pub(crate) fn frame_from_ring_3(memory: &impl Memory, system: &kvm_sregs) -> Option<(Frame, u64)> {
+    const RSP0: u64 = 4;
+    if !is_long(system) {
+        return None;
+    }
+    let [stack] = memory.read_words(system.tr.base.wrapping_add(RSP0))?;
+    let place = stack.wrapping_sub(Frame::SIZE);
+    Some((Frame::read(memory, place)?, place))
 }
 
 /// Returns the bits of code that the processor executes: 16, 32 or 64.

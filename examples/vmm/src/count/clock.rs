@@ -54,6 +54,12 @@ impl Clock {
         self.rates.per_second(what)
     }
 
+    /// Returns the time that an instruction takes at the stated rate, at least a nanosecond.
+    pub(crate) fn of_instruction(&self) -> Duration {
+        let nanoseconds = NANOSECONDS / u128::from(self.per_second(Quantity::Instructions).max(1));
+        Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX).max(1))
+    }
+
     /// Counts a time. Returns the count of each quantity in it; no fraction is lost from one time to the next.
     pub(crate) fn pass(&mut self, span: Duration) -> impl Fn(Quantity) -> u64 + use<> {
         let (rates, before) = (self.rates, self.counted);

@@ -4,8 +4,8 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::Privilege;
-use pmu_virt::branches::VirtualBranches;
+use pmu_virt::branches::{FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::{GuestFacility, Privilege, Read};
 
 use crate::count::branch;
 use crate::count::source::Stop;
@@ -14,12 +14,22 @@ use crate::guest::{self, Guest};
 
 /// Most instructions of a stretch, per record: a guest may have few branches, or filter most of them.
 const STEPS_PER_RECORD: u32 = 64;
+/// Instructions of a stretch of calls that have not returned: it must not end with a call or a return, as one of a
+/// number of records would, since every sample would be of the same depth. The lengths vary, as a loop may be as long
+/// as one.
+const STEPS_OF_STACK: u32 = 512;
+const VARYING: u32 = 61;
+/// MSR_LBR_SELECT and IA32_LBR_CTL, each with its bit that selects such a stack. SDM vol. 3B, "Last Branch, Call Stack,
+/// Interrupt, and Exception Recording".
+const CALL_STACK: [(u32, u64); 2] = [(0x1C8, 1 << 9), (0x14CE, 1 << 3)];
 /// Interval of looks at a guest that has left the privilege of the stretch.
 const AWAY: Duration = Duration::from_millis(1);
 
 /// Steps before an interrupt.
 pub(crate) struct Stretch {
     walk: Walk,
+    /// Stretches so far.
+    begun: u32,
     /// The stretch that is under way.
     current: Option<Current>,
 }
@@ -29,6 +39,9 @@ struct Current {
     privilege: Privilege,
     /// The guest was entered to execute one instruction.
     stepping: bool,
+    /// The guest is in the handler of an interrupt of ring 3, and its records are kept until it is back: nothing of the
+    /// handler is recorded.
+    interrupted: bool,
     /// Branches that are still to be recorded, and instructions that may be executed for it.
     branches: u32,
     steps: u32,
@@ -36,7 +49,7 @@ struct Current {
 
 impl Stretch {
     pub(crate) fn new() -> Self {
-        Self { walk: Walk::new(), current: None }
+        Self { walk: Walk::new(), begun: 0, current: None }
     }
 
     /// Returns whether the interrupt waits for its stretch to end.
@@ -56,8 +69,13 @@ impl Stretch {
         self.walk.idle();
         branches.lose_records();
         let depth = u32::from(branches.depth());
-        let (branches, steps) = (depth, depth * STEPS_PER_RECORD);
-        self.current = Some(Current { privilege, stepping: false, branches, steps });
+        self.begun = self.begun.wrapping_add(1);
+        let (branches, steps) = match is_call_stack(branches) {
+            true => (u32::MAX, STEPS_OF_STACK + self.begun % VARYING),
+            false => (depth, depth * STEPS_PER_RECORD),
+        };
+        let (stepping, interrupted) = (false, false);
+        self.current = Some(Current { privilege, stepping, interrupted, branches, steps });
     }
 
     /// Notes an instruction that the monitor executed for the guest.
@@ -70,16 +88,25 @@ impl Stretch {
         let Some(current) = &mut self.current else { return false };
         current.stepping = guest::privilege(&guest.system()) == current.privilege;
         if current.stepping {
+            current.interrupted = false;
             self.walk.enter(guest);
         }
         current.stepping
     }
 
     /// Records the branches since the last stop. Where they are not known, the stretch begins anew.
+    ///
+    /// An interrupt of ring 3 leaves the records as they are, if those of ring 0 are filtered out: the guest goes on
+    /// where it was interrupted, and stops there or behind the next instruction, since the interrupt pushed the trap
+    /// flag.
     pub(crate) fn leave(&mut self, guest: Guest<'_>, stop: Stop, branches: &mut VirtualBranches) {
-        let Some(Current { privilege, stepping, .. }) = self.current else { return };
+        let Some(Current { privilege, stepping, interrupted, .. }) = self.current else { return };
+        let is_away = guest::privilege(&guest.system()) != privilege;
+        if !stepping && interrupted && is_away {
+            return;
+        }
         let (mut recorded, mut executed) = (0, 0);
-        let known = stepping
+        let known = (stepping || interrupted)
             && self.walk.leave(guest, stop, |retired| {
                 executed += 1;
                 let branch = branch::taken(retired);
@@ -88,6 +115,11 @@ impl Stretch {
         let Some(current) = &mut self.current else { return };
         current.steps = current.steps.saturating_sub(executed);
         current.branches = current.branches.saturating_sub(recorded);
+        current.interrupted = known
+            && is_away
+            && privilege == Privilege::User
+            && !records_ring_0(branches)
+            && self.walk.enter_interrupted(guest);
         if !known && current.steps != 0 {
             let steps = current.steps - 1;
             self.begin(privilege, branches);
@@ -107,4 +139,21 @@ impl Stretch {
         let away = |current: &Current| guest::privilege(&guest.system()) != current.privilege;
         self.current.as_ref().is_some_and(away).then_some(AWAY)
     }
+}
+
+/// Returns whether the guest's records are the calls that have not returned.
+fn is_call_stack(branches: &VirtualBranches) -> bool {
+    CALL_STACK.iter().any(|(register, bit)| {
+        matches!(branches.read(*register), Read::Value(value) if value & bit != 0)
+    })
+}
+
+/// Returns whether the guest's filter takes branches of ring 0.
+fn records_ring_0(branches: &VirtualBranches) -> bool {
+    const KINDS: [FedBranchKind; 3] =
+        [FedBranchKind::RelativeJump, FedBranchKind::RelativeCall, FedBranchKind::Return];
+    KINDS.iter().any(|kind| {
+        let mut tried = *branches;
+        tried.record(&FedBranch::new(0, 0, *kind, Privilege::Kernel))
+    })
 }

@@ -26,6 +26,8 @@ pub(crate) const QUANTITIES: [Quantity; 4] =
 pub(crate) struct Time {
     fed: Fed,
     entered: Duration,
+    /// The guest was entered to execute one instruction.
+    stepped: bool,
     clock: Clock,
     /// Time that is not counted yet, in ring 3 and in ring 0.
     owed: [Duration; 2],
@@ -50,6 +52,7 @@ impl Time {
         Self {
             fed,
             entered: Duration::ZERO,
+            stepped: false,
             clock,
             owed: [Duration::ZERO; 2],
             stretch: Stretch::new(),
@@ -84,6 +87,13 @@ impl Time {
         self.owed[place(before)] = span - counted;
         self.count(counted, before, happened);
         held && waits
+    }
+
+    /// Returns the part of a time within KVM_RUN that is the guest's: of a step, what an instruction takes at the
+    /// stated rate. The rest is KVM's, which takes thousands of times as long for a step; counted, it would end the
+    /// next period before the guest has executed anything else.
+    fn guests_part(&self, span: Duration) -> Duration {
+        if self.stepped { span.min(self.clock.of_instruction()) } else { span }
     }
 
     /// Returns the time until the first overflow that interrupts.
@@ -144,8 +154,9 @@ impl Source for Time {
         facilities: &Facilities,
     ) -> Result<bool, Error> {
         let steps = [self.stretch.enter(guest), self.tagging.enter(guest, pmu, facilities)];
+        self.stepped = steps.contains(&true);
         self.entered = thread_time();
-        Ok(steps.contains(&true))
+        Ok(self.stepped)
     }
 
     /// Adds the time since the last stop at the privilege at which the guest now stopped, or was interrupted: with
@@ -158,7 +169,7 @@ impl Source for Time {
         facilities: &mut Facilities,
         happened: &mut Feed,
     ) -> Result<bool, Error> {
-        let span = thread_time().saturating_sub(self.entered);
+        let span = self.guests_part(thread_time().saturating_sub(self.entered));
         let (registers, system) = (guest.registers(), guest.system());
         let before = guest::privilege_before(&guest, &registers, &system);
         let now = || match guest.is_interrupted() || pvm::is_at_entry(guest) {
@@ -287,6 +298,18 @@ mod tests {
                 u128::from(time.clock.so_far(Quantity::Instructions)).abs_diff(all) <= 1
                     && time.owed == [Duration::ZERO; 2]
             );
+        }
+    }
+
+    #[test]
+    fn a_step_counts_as_one_instruction_and_not_as_the_time_that_it_takes() {
+        for (megahertz, rate, nanoseconds) in [(1000, 1000, 1), (100, 500, 20), (3000, 1000, 1)] {
+            let (mut time, ..) = self::time(megahertz, rate);
+            let span = Duration::from_micros(15);
+            assert_eq!(time.guests_part(span), span);
+            time.stepped = true;
+            assert_eq!(time.guests_part(span), Duration::from_nanos(nanoseconds));
+            assert_eq!(time.guests_part(Duration::ZERO), Duration::ZERO);
         }
     }
 

@@ -6,7 +6,7 @@ use pmu_virt::Privilege;
 use crate::count::retired::{Next, Point, Retired, ahead, between};
 use crate::count::source::Stop;
 use crate::emulation::pvm;
-use crate::guest::Guest;
+use crate::guest::{self, Guest};
 
 /// The guest's way, while it is stopped after each instruction.
 pub(crate) struct Walk {
@@ -44,6 +44,19 @@ impl Walk {
         {
             pvm::step_through_iret(guest, frame);
         }
+    }
+
+    /// Decodes what an interrupted guest is about to execute when it is back in ring 3. The guest has just entered its
+    /// handler in ring 0. Returns `false` if its place in ring 3 is not known.
+    pub(crate) fn enter_interrupted(&mut self, guest: Guest<'_>) -> bool {
+        let system = guest.system();
+        let Some((frame, _)) = guest::frame_from_ring_3(&guest, &system) else { return false };
+        if frame.cs & 3 != 3 {
+            return false;
+        }
+        let (registers, system) = frame.undo(&guest, guest.registers(), system);
+        self.ahead = ahead(&guest, Point::new(registers, system), |_| false);
+        true
     }
 
     /// Passes each instruction that retired since the last stop to `add`. Returns `false` where the instructions do not
