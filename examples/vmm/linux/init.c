@@ -12,6 +12,8 @@
 //   cpu N no precise
 //   cpu N UNIT sampled by WHAT period P samples S in-loop L addressed A in-kernel K lost L nmis M
 //   cpu N no ibs_op
+//   cpu N top-down slots S retiring R bad-speculation B front-end F back-end E
+//   cpu N no top-down
 //   end good | failed WHY
 //
 // Where the initial RAM disk has /hwcheck, runs that in place of it, and prints its exit status:
@@ -629,6 +631,39 @@ static void sample_by_instruction(unsigned processor) {
     }
 }
 
+// Counts the issue slots and their parts as one group, `perf stat --topdown`: the kernel divides the slots by the metrics.
+// A kernel that knows no such events of this processor has no files of them.
+#define PARTS 5
+static void count_top_down(unsigned processor) {
+    // Event 0 of pseudo-encodings: slots, and the four parts of level 1.
+    static const uint64_t configs[PARTS] = {0x400, 0x8000, 0x8100, 0x8200, 0x8300};
+    static const char *const names[PARTS] = {" top-down slots ", " retiring ", " bad-speculation ", " front-end ",
+                                             " back-end "};
+    int events[PARTS];
+    named("cpu ", processor);
+    if (CALL(access, UNITS "cpu/events/topdown-retiring", 0 /* exists */, 0) != 0) {
+        text(" no top-down");
+        print();
+        return;
+    }
+    for (int place = 0; place < PARTS; place++) {
+        struct perf_event_attr attributes = {
+            .type = PERF_TYPE_RAW,
+            .size = sizeof attributes,
+            .config = configs[place],
+            .disabled = place == 0,
+        };
+        events[place] = (int)system_call(__NR_perf_event_open, (long)&attributes, 0, -1, place ? events[0] : -1, 0, 0);
+        check("perf_event_open of top-down events", events[place]);
+    }
+    check("enable", CALL(ioctl, events[0], PERF_EVENT_IOC_ENABLE, PERF_IOC_FLAG_GROUP));
+    turn(LONG_TURN);
+    check("disable", CALL(ioctl, events[0], PERF_EVENT_IOC_DISABLE, PERF_IOC_FLAG_GROUP));
+    for (int place = 0; place < PARTS; place++) named(names[place], value(events[place]));
+    print();
+    for (int place = PARTS; place--;) CALL(close, events[place], 0, 0);
+}
+
 // Runs /hwcheck on the first processor, with the kernel's devices and sysfs, and ends the machine.
 static void run_hwcheck(void) {
     // Few programs and runs: a system call takes long where the kernel is interpreted.
@@ -668,6 +703,7 @@ __attribute__((used)) static void start(void) {
         sample_branch_stacks(processor);
         sample_records(processor);
         sample_by_instruction(processor);
+        count_top_down(processor);
     }
     named("processors ", processor);
     print();

@@ -90,6 +90,7 @@ mod tests {
             ("amd:v2,lbr", "lbr"),
             ("amd:v2,ibs", "ibs"),
             ("intel:version=5,pebs", "pebs"),
+            ("intel:version=5,fixed=4,topdown", "topdown"),
         ] {
             assert!(spec::parse(pmu).is_ok(), "{pmu}");
             assert!(readme.contains(&format!("`{key}`")), "README: {key}");

@@ -40,7 +40,7 @@ pub(crate) struct Options {
     /// AMD's: guest-host. With lbr, branch records: Intel from version 4 on, amd:v2. With ibs, instruction-based
     /// sampling: amd:v2, Zen 4's; ibs=zen5 for Zen 5's, and ibs=fetch-count-kept for an erratum. With pebs, precise
     /// records: Intel from version 2 on; pebs=FORMAT for another format than 4, 0 to 6, or pebs=architectural in
-    /// version 6.
+    /// version 6. With topdown, top-down metrics: Intel with fixed=4.
     #[arg(long, value_name = "SPEC", default_value = "intel")]
     pub(crate) pmu: String,
     /// RDMSR of REGISTER shows this bit inverted: a deviation, for programs that look for one.

@@ -2,9 +2,13 @@
 
 use core::time::Duration;
 
+use pmu_virt::TopDownMix;
+
 use crate::count::quantity::Quantity;
 
 const NANOSECONDS: u128 = 1_000_000_000;
+/// Issue slots of a cycle.
+const SLOTS: u64 = 4;
 
 /// The time that was counted so far, and the rates.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +31,7 @@ impl Rates {
         match what {
             Quantity::Instructions => self.frequency * self.instructions / 1000,
             Quantity::Branches => self.frequency * self.branches / 1000,
+            Quantity::Slots => self.frequency * SLOTS,
             _ => self.frequency,
         }
     }
@@ -52,6 +57,12 @@ impl Clock {
     /// Returns the rate of a quantity per second.
     pub(crate) fn per_second(&self, what: Quantity) -> u64 {
         self.rates.per_second(what)
+    }
+
+    /// Returns the parts of the issue slots: an instruction retires from one, and the others wait for the back end.
+    pub(crate) fn mix(&self) -> TopDownMix {
+        let retiring = (self.rates.instructions * 255 / (1000 * SLOTS)).min(255) as u8;
+        TopDownMix { shares: [retiring, 0, 0, 255 - retiring, 0, 0, 0, 0] }
     }
 
     /// Returns the time that an instruction takes at the stated rate, at least a nanosecond.

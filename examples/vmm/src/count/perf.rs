@@ -48,8 +48,10 @@ impl Host for PerfEvents {
             Quantity::CacheMisses => Hardware::CACHE_MISSES,
             Quantity::Branches => Hardware::BRANCH_INSTRUCTIONS,
             Quantity::BranchMisses => Hardware::BRANCH_MISSES,
-            // Linux has no name for it.
-            Quantity::TakenBranches => return Err(io::ErrorKind::Unsupported.into()),
+            // Linux has no name for them.
+            Quantity::TakenBranches | Quantity::Slots => {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
         };
         // Pinned: a counter that shares its place with others would have to be extrapolated.
         Builder::new(event)

@@ -13,10 +13,11 @@ pub(crate) enum Quantity {
     Branches,
     BranchMisses,
     TakenBranches,
+    Slots,
 }
 
 impl Quantity {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Cycles,
         Self::Instructions,
         Self::ReferenceCycles,
@@ -25,6 +26,7 @@ impl Quantity {
         Self::Branches,
         Self::BranchMisses,
         Self::TakenBranches,
+        Self::Slots,
     ];
 
     /// Returns the quantity's bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
@@ -37,6 +39,7 @@ impl Quantity {
             Self::CacheMisses => 1 << 4,
             Self::Branches => 1 << 5,
             Self::BranchMisses => 1 << 6,
+            Self::Slots => 1 << 7,
             Self::TakenBranches => 0,
         }
     }
@@ -51,6 +54,7 @@ impl Quantity {
             Self::Branches => "branches",
             Self::BranchMisses => "mispredicted branches",
             Self::TakenBranches => "taken branches",
+            Self::Slots => "issue slots",
         }
     }
 
@@ -83,6 +87,7 @@ impl Quantity {
             (Vendor::Intel, Self::CacheReferences) => const { &[key(0x2E, 0x4F)] },
             (Vendor::Intel, Self::CacheMisses) => const { &[key(0x2E, 0x41)] },
             (Vendor::Intel, Self::Branches) => const { &[key(0xC4, 0)] },
+            (Vendor::Intel, Self::Slots) => const { &[key(0xA4, 1)] },
             (Vendor::Intel, Self::BranchMisses) => const { &[key(0xC5, 0)] },
             (Vendor::Amd, Self::Cycles) => const { &[key(0x76, 0)] },
             (Vendor::Amd, Self::Instructions) => const { &[key(0xC0, 0)] },

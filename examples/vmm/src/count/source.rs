@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualPmu};
+use pmu_virt::{Feed, Privilege, TopDownMix, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::error::Error;
@@ -35,6 +35,11 @@ pub(crate) trait Source {
     /// Returns whether the source now stops the guest after each instruction.
     fn steps(&self, _: &Facilities) -> bool {
         false
+    }
+
+    /// Returns the parts into which issue slots are divided.
+    fn mix(&self) -> TopDownMix {
+        TopDownMix::RETIRING
     }
 
     /// Prepares for a run of the guest while nothing is counted or recorded.

@@ -76,7 +76,7 @@ impl Source for Step {
         happened: &mut Feed,
     ) -> Result<bool, Error> {
         let Self { fed, walk } = self;
-        let (records, sampling) = facilities;
+        let (records, (sampling, _)) = facilities;
         Ok(walk.leave(guest, stop, |retired| {
             record::write(fed, retired, guest, pmu, records);
             let mut add = |what| fed.add(happened, what, retired.privilege, 1);

@@ -36,7 +36,7 @@ impl Tagging {
     }
 
     /// Returns whether a period has ended, and an instruction is to be sampled.
-    pub(crate) fn is_due(((_, precise), sampling): &Facilities) -> bool {
+    pub(crate) fn is_due(((_, precise), (sampling, _)): &Facilities) -> bool {
         precise.as_ref().is_some_and(|precise| precise.due() != 0) || is_tagged(sampling)
     }
 
@@ -79,7 +79,7 @@ impl Tagging {
         span: Duration,
         fed: &Fed,
         pmu: &mut VirtualPmu,
-        (records, sampling): &mut Facilities,
+        (records, (sampling, _)): &mut Facilities,
     ) {
         let passed = self.clock.pass(span);
         if self.stepping {
@@ -106,7 +106,7 @@ impl Tagging {
         if Self::is_due(facilities) {
             return (!steps(guest, pmu, facilities)).then_some(AWAY);
         }
-        let next = facilities.1.as_ref()?.next_sample();
+        let next = facilities.1.0.as_ref()?.next_sample();
         let due = |what, count: Option<u64>| Some(self.clock.time_before(what, count? - 1));
         let fetches_or_ops = next.ops.into_iter().chain(next.fetches).min();
         let dues =
@@ -116,7 +116,7 @@ impl Tagging {
 }
 
 /// Returns whether the guest is to stop after its next instruction.
-fn steps(guest: Guest<'_>, pmu: &VirtualPmu, ((_, precise), sampling): &Facilities) -> bool {
+fn steps(guest: Guest<'_>, pmu: &VirtualPmu, ((_, precise), (sampling, _)): &Facilities) -> bool {
     is_tagged(sampling) || record::is_due(precise, pmu, guest::privilege(&guest.system()))
 }
 

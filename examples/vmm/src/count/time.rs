@@ -4,7 +4,7 @@ use core::mem::zeroed;
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, VirtualPmu};
+use pmu_virt::{Feed, Privilege, TopDownMix, VirtualPmu};
 
 use crate::count::clock::Clock;
 use crate::count::fed::Fed;
@@ -18,8 +18,13 @@ use crate::guest::{self, Guest};
 use crate::guest_pmu::facilities::Facilities;
 
 /// The quantities that time counts.
-pub(crate) const QUANTITIES: [Quantity; 4] =
-    [Quantity::Cycles, Quantity::ReferenceCycles, Quantity::Instructions, Quantity::Branches];
+pub(crate) const QUANTITIES: [Quantity; 5] = [
+    Quantity::Cycles,
+    Quantity::ReferenceCycles,
+    Quantity::Instructions,
+    Quantity::Branches,
+    Quantity::Slots,
+];
 
 /// Source by the time that the guest ran: its thread's processor time within KVM_RUN. A processor that halts, or
 /// waits for its turn, has no cycles.
@@ -135,6 +140,10 @@ impl Source for Time {
         self.stretch.is_under_way() || Tagging::is_due(facilities)
     }
 
+    fn mix(&self) -> TopDownMix {
+        self.clock.mix()
+    }
+
     fn idle(&mut self) {
         self.stretch.end();
         self.tagging.idle();
@@ -247,7 +256,7 @@ mod tests {
         }
     }
 
-    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 4] {
+    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 5] {
         QUANTITIES.map(|what| {
             let place = time.fed.events.find(what.keys(pmu_virt::Vendor::Intel)[0]).unwrap();
             happened.count(place, privilege)
@@ -260,8 +269,8 @@ mod tests {
         for _ in 0..1000 {
             time.pass(Duration::from_nanos(1), USER, || USER, false, &mut pmu, &mut happened);
         }
-        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750, 300]);
-        assert_eq!(counted(&time, &happened, KERNEL), [0; 4]);
+        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750, 300, 6000]);
+        assert_eq!(counted(&time, &happened, KERNEL), [0; 5]);
     }
 
     /// An overflow of ring 3 that is found in the handler of another interrupt would be a sample of the handler.

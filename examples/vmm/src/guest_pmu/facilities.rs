@@ -6,10 +6,16 @@ use pmu_virt::branches::VirtualBranches;
 use pmu_virt::ibs::VirtualIbs;
 use pmu_virt::mock::Deviations;
 use pmu_virt::precise::{FedRecord, GuestMemory, Recorded, VirtualPrecise};
-use pmu_virt::{CpuidLeaf, GuestFacility, Read, RegisterInfo, VirtualPmu, Writer, Written};
+use pmu_virt::{
+    CpuidLeaf, GuestFacility, Read, RegisterInfo, VirtualPmu, VirtualTopDown, Writer, Written,
+};
 
-/// Branch records and precise records, and instruction-based sampling. `None`: the guest lacks the facility.
-pub(crate) type Facilities = (Records, Option<VirtualIbs>);
+/// Branch records and precise records, instruction-based sampling, and top-down metrics. `None`: the guest lacks the
+/// facility.
+pub(crate) type Facilities = (Records, Beside);
+
+/// Instruction-based sampling, and top-down metrics.
+pub(crate) type Beside = (Option<VirtualIbs>, Option<VirtualTopDown>);
 
 /// The records of branches, and of the instructions at which counters overflow.
 pub(crate) type Records = (Option<VirtualBranches>, Option<Precise>);

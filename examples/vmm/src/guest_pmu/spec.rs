@@ -11,6 +11,7 @@ use pmu_virt::mock::Deviations;
 use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
+    VirtualTopDown,
 };
 
 use crate::guest_pmu::deviating::Observable;
@@ -39,18 +40,25 @@ pub(crate) enum SpecError {
     Branches(ConfigurationError),
     /// The PMU cannot have precise records.
     Precise(ConfigurationError),
+    /// The PMU cannot have top-down metrics.
+    TopDown(ConfigurationError),
     /// The processor has no instruction-based sampling.
     Sampling,
 }
 
-/// The guest's PMU, and its branch records, its precise records and its instruction-based sampling if it has them.
+/// The guest's PMU, and what it has beside its counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GuestPmu {
     pub(crate) counters: Configuration,
     pub(crate) branches: Option<BranchConfiguration>,
     pub(crate) precise: Option<PreciseConfiguration>,
     pub(crate) sampling: Option<IbsConfiguration>,
+    /// The PMU has top-down metrics.
+    pub(crate) top_down: bool,
 }
+
+/// Top-down metrics are those of Ice Lake, of level 1 alone.
+const LEVEL_2: bool = false;
 
 impl GuestPmu {
     /// Returns what a processor after reset has beside counters of this configuration.
@@ -64,7 +72,8 @@ impl GuestPmu {
         let records = self.precise.and_then(|records| VirtualPrecise::new(counters, records).ok());
         let platform = deviation.map_or(Deviations::NONE, Observable::platform);
         let precise = records.map(|records| Precise::new(records, platform));
-        ((branches, precise), self.sampling.map(VirtualIbs::new))
+        let top_down = self.top_down.then(|| VirtualTopDown::new(counters, LEVEL_2).ok()).flatten();
+        ((branches, precise), (self.sampling.map(VirtualIbs::new), top_down))
     }
 }
 
@@ -81,6 +90,7 @@ impl fmt::Display for SpecError {
             Self::Impossible(error) => write!(f, "there is no such PMU: {error}"),
             Self::Branches(error) => write!(f, "lbr: {error}"),
             Self::Precise(error) => write!(f, "pebs: {error}"),
+            Self::TopDown(error) => write!(f, "topdown: {error}"),
             Self::Sampling => f.write_str("ibs: only Zen 4's, with amd:v2"),
         }
     }
@@ -92,13 +102,13 @@ impl core::error::Error for SpecError {}
 pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     let (vendor, keys) = spec.split_once(':').unwrap_or((spec, ""));
     let has = |name: &str| keys.split(',').any(|key| key == name);
-    let lbr = has("lbr");
+    let (lbr, top_down) = (has("lbr"), has("topdown"));
     let valued = |name: &str| keys.split(',').map(split).find(|(key, _)| *key == name);
     let (pebs, ibs) = (valued("pebs"), valued("ibs"));
-    let mut keys = keys
-        .split(',')
-        .filter(|key| !["", "lbr"].contains(key) && !["pebs", "ibs"].contains(&split(key).0));
-    let counters = match vendor {
+    let mut keys = keys.split(',').filter(|key| {
+        !["", "lbr", "topdown"].contains(key) && !["pebs", "ibs"].contains(&split(key).0)
+    });
+    let mut counters = match vendor {
         "none" => Configuration::hidden(hidden(keys)?),
         "intel" => intel(keys)?,
         "amd" => amd(keys.next().unwrap_or_default(), keys)?,
@@ -114,7 +124,14 @@ pub(crate) fn parse(spec: &str) -> Result<GuestPmu, SpecError> {
     if let Some(precise) = precise {
         VirtualPrecise::new(&counters, precise).map_err(SpecError::Precise)?;
     }
-    Ok(GuestPmu { counters, branches, precise, sampling })
+    if top_down {
+        if let Configuration::Intel(pmu) = counters {
+            // CPUID declares the event of the slots.
+            counters = Configuration::Intel(pmu.with(|intel| intel.events |= 1 << 7));
+        }
+        VirtualTopDown::new(&counters, LEVEL_2).map_err(SpecError::TopDown)?;
+    }
+    Ok(GuestPmu { counters, branches, precise, sampling, top_down })
 }
 
 /// Returns the precise records of this format, Ice Lake's if there is no value, and the branch trace store; or
@@ -266,8 +283,8 @@ mod tests {
 
     /// Returns the PMU that a spec names which has nothing beside its counters.
     fn named(spec: &str) -> Result<Configuration, SpecError> {
-        let GuestPmu { counters, branches, precise, sampling } = parse(spec)?;
-        assert_eq!((branches, precise, sampling), (None, None, None), "{spec}");
+        let GuestPmu { counters, branches, precise, sampling, top_down } = parse(spec)?;
+        assert_eq!((branches, precise, sampling, top_down), (None, None, None, false), "{spec}");
         Ok(counters)
     }
 
@@ -278,7 +295,7 @@ mod tests {
         for spec in ["amd:v2,ibs", "amd:v2,counters=4,ibs,lbr"] {
             let pmu = parse(spec).unwrap();
             let (_, sampling) = pmu.facilities(&pmu.counters, None);
-            assert_eq!(sampling.unwrap().configuration().capabilities, 0xBFF, "{spec}");
+            assert_eq!(sampling.0.unwrap().configuration().capabilities, 0xBFF, "{spec}");
         }
         for spec in ["amd:core,ibs", "amd:legacy,ibs", "intel:ibs", "none:amd,ibs"] {
             let why = parse(spec).unwrap_err().to_string();
@@ -292,7 +309,7 @@ mod tests {
             let pmu = parse(spec).unwrap();
             let ((branches, precise), sampling) = pmu.facilities(&pmu.counters, None);
             assert_eq!(branches.map(|branches| branches.depth()), Some(depth));
-            assert_eq!((precise, sampling), (None, None));
+            assert_eq!((precise, sampling), (None, (None, None)));
         }
         for (spec, why) in [
             ("intel:version=3,lbr", "lbr: architectural branch records in version 3 of the PMU"),
@@ -373,6 +390,8 @@ mod tests {
             ("intel:gp=300", "gp=300: number too large to fit in target type"),
             ("intel:full-width=1", "`full-width` takes no value"),
             ("intel:bts", "no key `bts` here"),
+            ("intel:topdown", "topdown: top-down metrics need fixed counter 3 of Intel's PMU"),
+            ("amd:v2,topdown", "topdown: top-down metrics need fixed counter 3 of Intel's PMU"),
             ("amd:v2,ibs=zen7", "no key `ibs=zen7` here"),
             ("intel:pebs=7", "pebs: the format 7 of precise records is not 0-6"),
             ("intel:pebs=adaptive", "pebs=adaptive: invalid digit found in string"),

@@ -84,7 +84,7 @@ impl Processor {
         let general_protection = Some(why.pc) == self.debugging.breakpoint;
         if let Some(fault) = rdpmc::fault(guest).filter(|_| general_protection) {
             let counter = Access::Rdpmc(named_counter(fault.counter));
-            let read = self.pmu.read_pmc(fault.counter, fault.mode);
+            let read = self.pmu.read_pmc_beside(&self.facilities, fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
             if !self.told_overwritten
                 && let Some(message) = fault.overwritten(guest)

@@ -57,7 +57,7 @@ impl Processor {
     pub(crate) fn has_extended_entries(&self) -> bool {
         /// IA32_APIC_BASE.EXTD.
         const X2APIC: u64 = 1 << 10;
-        self.facilities.1.is_some() && self.vcpu.sync_regs().sregs.apic_base & X2APIC != 0
+        self.facilities.1.0.is_some() && self.vcpu.sync_regs().sregs.apic_base & X2APIC != 0
     }
 
     /// Answers an RDMSR with its value, or a WRMSR with any `Some`; `None`: #GP.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use pmu_virt::branches::VirtualBranches;
 use pmu_virt::ibs::NextSample;
-use pmu_virt::{Delivery, Feed, GuestFacility, PerformanceEntry, PmiOutcome};
+use pmu_virt::{Delivery, Feed, GuestFacility, PerformanceEntry, PmiOutcome, VirtualPmu};
 
 use crate::count::source::Stop;
 use crate::error::Error;
@@ -93,7 +93,12 @@ impl Processor {
                 )? {
                     self.stats.unreconciled(phase);
                 }
-                let advanced = self.pmu.advance_through(&mut happened);
+                let mix = self.source.mix();
+                let mut pass = |pmu: &mut VirtualPmu| pmu.advance_through(&mut happened);
+                let advanced = match &mut self.facilities.1.1 {
+                    Some(top_down) => top_down.observe(&mut self.pmu, &mix, pass),
+                    None => pass(&mut self.pmu),
+                };
                 let advanced = advanced.expect("the feed is of the PMU's events");
                 self.facilities.overflowed(advanced.records);
                 if advanced.pmi {
@@ -127,7 +132,7 @@ impl Processor {
 
     /// Returns whether the source has to know what the guest executes next.
     fn is_counting(&self) -> bool {
-        let ((branches, precise), sampling) = &self.facilities;
+        let ((branches, precise), (sampling, _)) = &self.facilities;
         let recording = branches.as_ref().is_some_and(VirtualBranches::is_recording)
             || precise.as_ref().is_some_and(|precise| precise.is_tracing());
         self.pmu.running().next().is_some()
@@ -155,7 +160,7 @@ impl Processor {
     /// otherwise as an NMI.
     fn deliver_sample(&mut self, phase: u8) -> Result<(), Error> {
         let has_entries = self.has_extended_entries();
-        let Some(sampling) = self.facilities.1.as_mut().filter(|one| one.interrupt_pending())
+        let Some(sampling) = self.facilities.1.0.as_mut().filter(|one| one.interrupt_pending())
         else {
             return Ok(());
         };

@@ -29,7 +29,7 @@ const FIRST_CACHE: u32 = 32 << 24 | 8 << 16 | 1 << 8 | 64;
 /// Leaf 1, EAX, of processors with architectural branch records, and with those of format 5.
 const SAPPHIRE_RAPIDS: u32 = 0x0008_06F8;
 const SKYLAKE: u32 = 0x0005_06E3;
-/// The same with adaptive precise records, and without branch records.
+/// The same with adaptive precise records, and without branch records; and with top-down metrics.
 const ICE_LAKE: u32 = 0x0006_06A6;
 /// Leaf 0x16: the nominal frequency in MHz.
 const FREQUENCY: u32 = 0x16;
@@ -98,6 +98,7 @@ pub(crate) fn answers(
                 // EDX: 28 HTT, more than one logical processor in the package.
                 entry.edx = entry.edx & !(1 << 28) | u32::from(processors > 1) << 28;
                 entry.eax = match &facilities.0.0 {
+                    _ if facilities.1.1.is_some() => ICE_LAKE,
                     // Drivers go by the model for what else the records have.
                     Some(branches) => match branches.configuration() {
                         BranchConfiguration::Architectural(_) => SAPPHIRE_RAPIDS,
@@ -209,7 +210,8 @@ mod tests {
             kvm_cpuid_entry2 { function: 1, eax, ..Default::default() },
         ])
         .unwrap();
-        let answers = answers(&host, (&pmu, &((None, None), None)), None, None, 0, 1).unwrap();
+        let answers =
+            answers(&host, (&pmu, &((None, None), (None, None))), None, None, 0, 1).unwrap();
         answers.as_slice().iter().find(|entry| entry.function == 1).unwrap().eax
     }
 
@@ -246,7 +248,8 @@ mod tests {
             let host = kvm_cpuid_entry2 { eax: 0x0D, ebx, edx, ecx, ..entry(0) };
             let host =
                 CpuId::from_entries(&[host, entry(0x8000_0005), entry(0x8000_0008)]).unwrap();
-            let answers = answers(&host, (&pmu, &((None, None), None)), None, None, 0, 1).unwrap();
+            let answers =
+                answers(&host, (&pmu, &((None, None), (None, None))), None, None, 0, 1).unwrap();
             let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
             (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
@@ -263,7 +266,8 @@ mod tests {
         let host = [kvm_cpuid_entry2 { eax: 0x23, ..entry(0) }, entry(0x23)];
         let host = CpuId::from_entries(&host).unwrap();
         let sixth = Configuration::Intel(IntelConfiguration::new(6, 4, 3));
-        let answers = answers(&host, (&sixth, &((None, None), None)), None, None, 0, 1).unwrap();
+        let answers =
+            answers(&host, (&sixth, &((None, None), (None, None))), None, None, 0, 1).unwrap();
         let of_leaf = answers.as_slice().iter().filter(|entry| entry.function == 0x23);
         let found: Vec<_> = of_leaf.map(|entry| (entry.index, entry.flags)).collect();
         assert_eq!(found, [0, 1, 2, 3, 4, 5].map(|index| (index, KVM_CPUID_FLAG_SIGNIFCANT_INDEX)));
@@ -276,7 +280,7 @@ mod tests {
             CpuId::from_entries(&[kvm_cpuid_entry2 { eax: 0x0D, ..Default::default() }]).unwrap();
         let leaf = |pmu, time_stamp| {
             let answers =
-                answers(&host, (&pmu, &((None, None), None)), Some(1000), time_stamp, 0, 1)
+                answers(&host, (&pmu, &((None, None), (None, None))), Some(1000), time_stamp, 0, 1)
                     .unwrap();
             let highest = answers.as_slice().iter().find(|entry| entry.function == 0).unwrap().eax;
             let leaf = answers.as_slice().iter().find(|entry| entry.function == 0x15).copied();
