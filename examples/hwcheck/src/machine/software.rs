@@ -172,7 +172,7 @@ impl Software {
             fs::create_dir_all(path.parent().unwrap_or(folder))?;
             fs::write(path, text)?;
         }
-        fs::write(folder.join("plan.json"), serde_json::to_vec(&plan)?)?;
+        fs::write(folder.join("plan.json"), serde_json::to_vec(&plan).map_err(other)?)?;
         let pmu = VirtualPmu::new(plan.configuration, FedEvents::NONE).map_err(io::Error::other)?;
         fs::write(folder.join("pmu"), bytes(&Kept::new(pmu)))?;
         Self::open(folder)
@@ -183,7 +183,8 @@ impl Software {
     /// # Errors
     /// There is none.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        let plan: Plan = serde_json::from_slice(&fs::read(folder.join("plan.json"))?)?;
+        let plan = fs::read(folder.join("plan.json"))?;
+        let plan: Plan = serde_json::from_slice(&plan).map_err(other)?;
         let keys: Vec<_> = fed(plan.configuration.vendor()).iter().map(|fed| fed.key).collect();
         let events = FedEvents::new(&keys).map_err(io::Error::other)?;
         let pmu = VirtualPmu::new(plan.configuration, events).map_err(io::Error::other)?;
@@ -431,4 +432,9 @@ impl Machine for Software {
     fn occupy(&self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Wraps an error of a file's content.
+fn other(error: serde_json::Error) -> io::Error {
+    io::Error::other(error.to_string())
 }

@@ -85,7 +85,7 @@ impl RunLock {
         let mut file = &self.file;
         file.set_len(0)?;
         file.rewind()?;
-        file.write_all(&serde_json::to_vec(found)?)?;
+        file.write_all(&serde_json::to_vec(found).map_err(other)?)?;
         file.sync_data()
     }
 
@@ -127,4 +127,9 @@ impl Found {
         }
         text
     }
+}
+
+/// Wraps an error of a file's content.
+fn other(error: serde_json::Error) -> io::Error {
+    io::Error::other(error.to_string())
 }

@@ -26,8 +26,7 @@ pub(super) fn start(
     module: Option<Module>,
     top: u64,
 ) -> Result<Start, GuestMemoryError> {
-    let mut zero_page = boot_params::default();
-    zero_page.acpi_rsdp_addr = layout::ACPI;
+    let mut zero_page = boot_params { acpi_rsdp_addr: layout::ACPI, ..Default::default() };
     zero_page.hdr.header = HEADER_MAGIC;
     zero_page.hdr.boot_flag = 0xAA55;
     zero_page.hdr.version = VERSION;
