@@ -51,7 +51,7 @@ make_hwcheck() {
         --target "$host" -p pmu-hwcheck --bin hwcheck
     # A kernel with noxsave saves no AVX registers, and the program may see by CPUID that the processor has them. glibc's
     # functions are told by init.c; no crate may look by itself.
-    if nm -C "$target_dir/$host/release/hwcheck" 2>/dev/null | grep 'memchr.*avx' >&2; then
+    if nm -C "$target_dir/$host/release/hwcheck" 2>/dev/null | grep 'memchr::.*avx' >&2; then
         echo "run.sh: hwcheck has functions that take AVX where the processor has it" >&2
         return 1
     fi
