@@ -51,6 +51,7 @@ pub fn run(bytes: &[u8]) {
             assert_eq!((&CpuidDump::parse(&with).unwrap()).cpuid2(0, 0).ecx, 3);
             return;
         }
+        Err(other) => panic!("{other}"),
     };
     let places: Vec<(u32, u32)> = text
         .lines()
