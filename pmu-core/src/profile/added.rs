@@ -268,11 +268,11 @@ impl AddedSources {
     ///
     /// ```
     /// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
-    /// use pmu_core::{CounterError, CounterUnit, Event, GenericEvent};
+    /// use pmu_core::{CounterError, CounterUnit, Event, GenericEvent, NoInterface};
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
-    /// let refused = InterfaceError::Counters(CounterError::Unsupported(GenericEvent::Cycles));
+    /// let refused = CounterError::NoCounters(NoInterface::NoPerformanceMonitoring).into();
     /// assert_eq!(ADDED.claim(&cycles, Some(&CounterUnit::NONE)), Err(refused));
     ///
     /// let source = ADDED.claim(&cycles, None)?;

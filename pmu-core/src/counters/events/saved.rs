@@ -36,7 +36,8 @@ use crate::precise::request::{NotPrecise, PackedPrecise};
 /// }
 /// # let unit = CounterUnit::NONE;
 /// # let cycles = Event::generic(pmu_core::GenericEvent::Cycles);
-/// # assert_eq!(open(&unit, &cycles), Err(CounterError::Unsupported(pmu_core::GenericEvent::Cycles)));
+/// # let why = pmu_core::NoInterface::NoPerformanceMonitoring;
+/// # assert_eq!(open(&unit, &cycles), Err(CounterError::NoCounters(why)));
 /// # let _ = (inherit, exit);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
