@@ -165,9 +165,14 @@ pub fn run(bytes: &[u8]) {
     let fits =
         |piece: &Piece<'_>| end(piece) <= TOP && (piece.0 >= HIGH || end(piece) <= layout::INFO);
     let floor = kernel.pieces.iter().map(end).max().unwrap_or(0).max(HIGH);
-    let disk_at = (TOP - disk.len() as u64) & !0xFFF;
+    // As QEMU does: a multiboot kernel's module is behind it, another kernel's disk at the end of the memory.
+    let disk_at = match kernel.protocol {
+        "multiboot" => floor.next_multiple_of(0x1000),
+        _ => (TOP - disk.len() as u64) & !0xFFF,
+    };
     let possible = kernel.pieces.iter().all(fits)
         && disk_at >= floor
+        && disk_at + disk.len() as u64 <= TOP
         && layout::COMMAND_LINE + (line.len() as u64) < layout::MP_TABLE;
     let start = match image.load(&memory, &request) {
         Ok(start) => start,
@@ -194,7 +199,7 @@ pub fn run(bytes: &[u8]) {
         expected[*start as usize..][..data.len()].copy_from_slice(data);
     }
     expected[disk_at as usize..][..disk.len()].copy_from_slice(&disk);
-    // The kernel is at its place, the disk at the end, and only the protocol's data beside them.
+    // The kernel and the disk are at their places, and only the protocol's data beside them.
     assert!(read(0, layout::INFO) == expected[..layout::INFO as usize]);
     assert!(read(HIGH, TOP) == expected[HIGH as usize..]);
     let line_end = layout::COMMAND_LINE + line.len() as u64;

@@ -49,8 +49,8 @@ impl CounterUnit {
 
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
-        if let Some(why) = self.why_absent() {
-            return Err(CounterError::NoCounters(why));
+        if self.counters().is_empty() {
+            return Err(CounterError::NoCounters(self.absent));
         }
         let plain = match event.kind {
             EventKind::Raw(select) if self.needs_pair(select, event.narrow) => {

@@ -46,7 +46,7 @@ pub struct CounterUnit {
     global: Option<&'static GlobalRegisters>,
     precise: Option<&'static PreciseSampling>,
     /// The reason why there are no counters, if there are none.
-    absent: NoInterface,
+    pub(crate) absent: NoInterface,
 }
 
 impl CounterUnit {
