@@ -143,8 +143,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
     ) -> Result<Event, PmuError> {
         let is_intel = matches!(self.machine(), Some(Machine::Intel(_)));
-        // A part is the event that no counter counts.
-        let is_part = |select: EventSelect| is_intel && select.select_bits() & !0x0700 == 0x8000;
+        // A part has the select that Linux has for it, on no counter.
+        let is_part = |select| is_intel && Event::raw(select).on(CounterSet::NONE).is_part();
         let counters = |select| match is_part(select) {
             true => Some(CounterSet::NONE),
             false => constraints(select),

@@ -1,6 +1,7 @@
 //! Events that join a group one by one, as `perf_event_open` makes groups: the same as a group that is opened at once.
 
 use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, EventsError};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -162,6 +163,23 @@ fn no_more_events_join_than_a_processor_has_counters() {
     };
     assert!(joined <= all.iter().count() && joined < MAX_COUNTERS);
     assert_eq!(error, EventsError { events: 1 << joined, reason: CounterError::NoFreeCounter });
+}
+
+/// A thread's group of which one event is elsewhere. Counted as whole with the event that joins, it would be started.
+#[test]
+fn no_event_joins_a_group_that_is_not_whole_here() {
+    let processor = plain(4);
+    let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+    let mut counters = processor.take(&mock, &memory, &table);
+    let unit = &processor.unit;
+    let mut saved = [1, 2].map(|kind| SavedEvent::new(unit, &raw(kind)).unwrap());
+    let group = SavedEvent::make_group(&mut saved).unwrap();
+    let mut thread = [ThreadEvent::SwitchedOut(saved[0])];
+    let _ = counters.switch_in(unit, &mut thread, 0);
+    let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
+    let expected = of_group(CounterError::NoSuchGroup(group));
+    assert_eq!(counters.open_member(unit, event, &raw(3)), Err(expected));
+    assert_eq!(counters.start_group(group, 0), Err(expected));
 }
 
 #[test]

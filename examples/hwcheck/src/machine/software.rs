@@ -172,7 +172,7 @@ impl Software {
             fs::create_dir_all(path.parent().unwrap_or(folder))?;
             fs::write(path, text)?;
         }
-        fs::write(folder.join("plan.json"), serde_json::to_vec(&plan).map_err(other)?)?;
+        fs::write(folder.join("plan.json"), serde_json::to_vec(&plan).map_err(content_error)?)?;
         let pmu = VirtualPmu::new(plan.configuration, FedEvents::NONE).map_err(io::Error::other)?;
         fs::write(folder.join("pmu"), bytes(&Kept::new(pmu)))?;
         Self::open(folder)
@@ -184,7 +184,7 @@ impl Software {
     /// There is none.
     pub fn open(folder: &Path) -> io::Result<Self> {
         let plan = fs::read(folder.join("plan.json"))?;
-        let plan: Plan = serde_json::from_slice(&plan).map_err(other)?;
+        let plan: Plan = serde_json::from_slice(&plan).map_err(content_error)?;
         let keys: Vec<_> = fed(plan.configuration.vendor()).iter().map(|fed| fed.key).collect();
         let events = FedEvents::new(&keys).map_err(io::Error::other)?;
         let pmu = VirtualPmu::new(plan.configuration, events).map_err(io::Error::other)?;
@@ -435,6 +435,6 @@ impl Machine for Software {
 }
 
 /// Wraps an error of a file's content.
-fn other(error: serde_json::Error) -> io::Error {
+pub(crate) fn content_error(error: serde_json::Error) -> io::Error {
     io::Error::other(error.to_string())
 }

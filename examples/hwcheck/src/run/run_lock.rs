@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::interface::Machine;
+use crate::machine::software::content_error;
 use crate::report::hex::Hex;
 
 /// The file, in the folder that is emptied at boot, and that root alone writes.
@@ -85,7 +86,7 @@ impl RunLock {
         let mut file = &self.file;
         file.set_len(0)?;
         file.rewind()?;
-        file.write_all(&serde_json::to_vec(found).map_err(other)?)?;
+        file.write_all(&serde_json::to_vec(found).map_err(content_error)?)?;
         file.sync_data()
     }
 
@@ -127,9 +128,4 @@ impl Found {
         }
         text
     }
-}
-
-/// Wraps an error of a file's content.
-fn other(error: serde_json::Error) -> io::Error {
-    io::Error::other(error.to_string())
 }

@@ -120,6 +120,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// After an error, the event is not open, and the group, or the event without a group, is as before.
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): `other` is not open.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not whole on this processor.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the group is started. It is to be stopped before.
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by).
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the table of opened events has no free place behind
@@ -153,6 +154,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         group: GroupId,
         event: &Event,
     ) -> Result<EventId, EventsError> {
+        self.first_of(group)?;
         let started = self.group_events(group).find(|event| self.is_started(*event));
         if let Some(started) = started {
             return Err(EventsError::of_group(CounterError::AlreadyStarted(started)));
