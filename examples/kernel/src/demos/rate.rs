@@ -26,10 +26,6 @@ pub struct Rate {
 impl Rate {
     /// Watches a counter source for a while, without interrupts, and returns its rate.
     ///
-    /// That is the median of short windows. A hypervisor that is busy lets a processor wait: then time passes, and
-    /// events do not, and by the rate of all that time an interval would be shorter than the handler of its
-    /// interrupt takes, so that nothing but interrupts would be executed from then on.
-    ///
     /// # Errors
     /// Those of starting, reading and stopping.
     pub fn of(source: KProfileSource, sessions: &Sessions) -> Result<Self, Failure> {
@@ -42,7 +38,15 @@ impl Rate {
         Ok(rate)
     }
 
-    fn median<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
+    /// Returns the median rate of short windows, of what `read` returns.
+    ///
+    /// A hypervisor that is busy lets a processor wait: then time passes, and events do not, and by the rate of all
+    /// that time an interval would be shorter than the handler of its interrupt takes, so that nothing but
+    /// interrupts would be executed from then on.
+    ///
+    /// # Errors
+    /// Those of `read`.
+    pub fn median<E>(mut read: impl FnMut() -> Result<u64, E>) -> Result<Self, E> {
         let mut windows = [Self { events: 0, ticks: 1 }; WINDOWS];
         let (first, begin) = (read()?, clock::now());
         let mut events = first;
