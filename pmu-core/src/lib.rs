@@ -95,4 +95,5 @@ pub mod thread {
     pub use crate::counters::error::EventsError;
     pub use crate::counters::events::saved::{SavedEvent, ThreadEvent};
     pub use crate::counters::shared::period::Waiting;
+    pub use crate::counters::shared::rate::Tick;
 }

@@ -10,7 +10,6 @@ mod error;
 mod event_attr;
 mod event_text;
 pub(crate) mod generic;
-pub(crate) mod rate;
 
 pub use attributes::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, RawConfig, RawTerms,
@@ -21,4 +20,3 @@ pub use error::{Facility, PerfError};
 pub use event_attr::{AttrFlags, PerfEventAttr};
 pub use event_text::{CoreKind, PerfEvent};
 pub use generic::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
-pub use rate::{Frequency, Throttle};

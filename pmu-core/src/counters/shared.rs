@@ -5,5 +5,6 @@ pub(crate) mod entry;
 pub(crate) mod extra_registers;
 pub(crate) mod memory;
 pub(crate) mod period;
+pub(crate) mod rate;
 pub(crate) mod remote_count;
 pub(crate) mod table;

@@ -73,6 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// function calls `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled
     /// instruction, and the record is in the sample's [facility](Sample::facility).
     ///
+    /// Once the kernel's [tick](Self::tick) has come, an event has at most the samples that [`Kernel::TICK`] allows
+    /// until the next tick. After the last one it is [throttled](pmu_core::EventTable::is_throttled).
+    ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
@@ -158,7 +161,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
-                Report::Event(_) => sampled(report, sample),
+                Report::Event(overflow) => {
+                    of.events.account_sample(overflow.event, K::now);
+                    sampled(report, sample);
+                }
             };
             let (msr, apic) = (K::msr(), Duties::<K>::platform());
             match events.service_samples(&msr, &apic, &of.counters, report) {

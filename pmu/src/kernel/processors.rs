@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{CounterError, CounterSet, Event, GenericEvent, Snapshot};
+use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent, Snapshot};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::facilities::Facilities;
@@ -216,12 +216,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         profiles.map(|()| lost)
     }
 
-    /// Gives other [rotating](pmu_core::Event::rotating) events the counters of the processor that executes the call,
-    /// and tells the [watchdog](Self::watch) that the timer tick runs. The kernel's timer tick calls this, for instance
-    /// each 4 milliseconds, on every processor.
+    /// Does what the kernel's timer tick does on the processor that executes the call: gives other
+    /// [rotating](pmu_core::Event::rotating) events the counters, adapts the periods of events with a
+    /// [frequency](pmu_core::Event::at_frequency), lets throttled events be sampled again, and tells the
+    /// [watchdog](Self::watch) that the timer tick runs. The kernel calls this on every processor, as often as
+    /// [`Kernel::TICK`] says.
     ///
-    /// If the interrupted task uses the processor's session, the events take turns at the next tick. On a processor
-    /// that is not up, or is suspended, the call does nothing.
+    /// If the period of an event that is let go on, or whose period got much shorter, has ended by then, its overflow
+    /// goes to `overflowed`.
+    ///
+    /// If the interrupted task uses the processor's session, the events wait for the next tick. On a processor that is
+    /// not up, or is suspended, the call does nothing.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -229,7 +234,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// static PMU: pmu::Pmu<MyKernel, 8> = pmu::Pmu::new();
     ///
     /// fn timer_interrupt() {
-    ///     if let Err(error) = PMU.tick() {
+    ///     if let Err(error) = PMU.tick(|overflow| println!("{overflow:?}")) {
     ///         println!("events that take turns: {error}");
     ///     }
     /// }
@@ -239,12 +244,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The handler of the timer tick, or task. Not an NMI. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
-    /// [`Counters`](PmuError::Counters): an access to a register failed. The other events took turns.
-    pub fn tick(&'static self) -> Result<(), PmuError> {
+    /// [`Counters`](PmuError::Counters): an access to a register failed. For the other events, the call has done
+    /// everything.
+    pub fn tick(&'static self, overflowed: impl FnMut(EventOverflow)) -> Result<(), PmuError> {
         K::pinned(|| {
             self.touch();
-            match self.here(|here| here.session.counters_mut().rotate(K::now())) {
-                Ok(rotated) => Ok(rotated?),
+            let tick = |here: &mut Here<K>| {
+                here.session.counters_mut().tick(K::TICK, K::now(), overflowed)
+            };
+            match self.here(tick) {
+                Ok(ticked) => Ok(ticked?),
                 Err(PmuError::Session(_) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
                 Err(error) => Err(error),
             }

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use pmu_core::interval::Interval;
 use pmu_core::msr::MsrBackend;
 use pmu_core::shared_core::CoreThread;
+use pmu_core::thread::Tick;
 use pmu_core::{CounterSet, PlatformError, Snapshot};
 
 use crate::kernel::facilities::Facilities;
@@ -110,6 +111,10 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Hardware beside the counters that the kernel's events may ask for; `()` for none. Other hardware is not linked.
     type Facilities: Facilities;
 
+    /// The timer tick, in which the kernel calls [`Pmu::tick`](crate::Pmu::tick), and the limit on an event's samples.
+    /// The default is a tick of 4 ms, and at most 100,000 samples per second, as in Linux.
+    const TICK: Tick = Tick::new(250, 100_000);
+
     /// Returns the backend that accesses the registers of the processor that executes the call.
     fn msr() -> Self::Msr;
 
@@ -181,9 +186,13 @@ pub unsafe trait Kernel: Sized + 'static {
         turns < 10_000_000
     }
 
-    /// Returns the present time of the kernel's clock. With this clock, `Pmu` measures for how long an event was
-    /// started, and for how long it was on a counter. The default implementation, for a kernel without a clock, returns
-    /// 0.
+    /// Returns the present time of the kernel's clock, in nanoseconds. With this clock, `Pmu` measures for how long an
+    /// event was started, and for how long it was on a counter, and keeps an event's
+    /// [frequency](pmu_core::Event::at_frequency). The default implementation, for a kernel without a clock, returns 0:
+    /// the period of an event with a frequency then follows its count per [`TICK`](Self::TICK) alone.
+    ///
+    /// # Context
+    /// Any context, including NMI.
     fn now() -> u64 {
         0
     }

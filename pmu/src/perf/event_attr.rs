@@ -7,7 +7,6 @@ use pmu_core::{CounterSet, Event, EventSelect};
 
 use crate::perf::attributes::PerfAttributes;
 use crate::perf::error::{Facility, PerfError};
-use crate::perf::rate::Frequency;
 
 /// All fields of `perf_event_attr`, the structure that user mode passes to Linux' `perf_event_open`.
 ///
@@ -128,8 +127,9 @@ impl PerfEventAttr {
     /// # Ok::<(), pmu::perf::PerfError>(())
     /// ```
     ///
-    /// An event with a frequency starts with [`Frequency::INITIAL_PERIOD`]. The kernel must act on the flags that this
-    /// function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts the event.
+    /// An event with [`AttrFlags::FREQ`] is sampled [at a frequency](Event::at_frequency). The kernel must act on the
+    /// flags that this function does not use. For instance, if [`AttrFlags::DISABLED`] is not set, the kernel starts
+    /// the event.
     ///
     /// # Errors
     /// - The errors of [`PerfAttributes::event`].
@@ -151,12 +151,13 @@ impl PerfEventAttr {
         }
         let branches = self.branches()?;
         let mut select = self.select;
-        if self.flags.contains(AttrFlags::FREQ) && select.sample_period != 0 {
-            select.sample_period = Frequency::INITIAL_PERIOD;
-        }
         let precision = Precision::of_level(self.precise_ip);
         let latency = precision.and_then(|_| select.take_latency());
         let event = select.event(constraints)?.with_total();
+        let event = match self.flags.contains(AttrFlags::FREQ) {
+            true => event.at_frequency(u32::try_from(select.sample_period).unwrap_or(u32::MAX)),
+            false => event,
+        };
         let event = precision.map_or(event, |precision| event.precise(precision));
         let event = latency.map_or(event, |cycles| event.latency_at_least(cycles));
         let event = branches.map_or(event, |branches| event.with_branches(branches.filter()));
@@ -411,7 +412,7 @@ impl AttrFlags {
     pub const MMAP: Self = Self(1 << 8);
     /// `comm`: asks for a record whenever the name of a thread changes.
     pub const COMM: Self = Self(1 << 9);
-    /// `freq`: the period field holds `sample_freq`, a [frequency](crate::perf::Frequency) in interrupts per second.
+    /// `freq`: the period field holds `sample_freq`, a [frequency](Event::at_frequency) in interrupts per second.
     pub const FREQ: Self = Self(1 << 10);
     /// `inherit_stat`: each thread that inherits the event has its own count.
     pub const INHERIT_STAT: Self = Self(1 << 11);

@@ -9,7 +9,7 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, FIRST_COUNTER, Msr};
-use pmu::perf::{Frequency, PerfAttributes, PerfEventAttr, Throttle};
+use pmu::perf::{PerfAttributes, PerfEventAttr};
 use pmu::user::{UserClock, UserPage};
 use pmu::{
     ApicRegisters, Delivery, LocalApic, Machine, NoTimer, PerProcessor, Processors, Watchdog,
@@ -177,10 +177,6 @@ fn others() {
         any(attr.event(black_box(|_| None)));
         black_box(attr.to_bytes());
     }
-    let mut frequency = black_box(Frequency::new(4_000, Frequency::INITIAL_PERIOD, 4_000_000));
-    black_box((frequency.interrupted(black_box(5)), frequency.ticked(black_box(5))));
-    let throttle = black_box(Throttle::new(Throttle::per_tick(black_box(100), black_box(10))));
-    black_box((throttle.interrupted(), throttle.ticked()));
     any(Delivery::vector(black_box(0xE1)));
 }
 

@@ -5,9 +5,7 @@ use perf_event_open_sys::bindings::{self, perf_event_attr};
 use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
 use pmu::core::{CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, NoInterface};
-use pmu::perf::{
-    AttrFlags, Facility, Frequency, PERF_TYPE_RAW, PerfAttributes, PerfError, PerfEventAttr,
-};
+use pmu::perf::{AttrFlags, Facility, PERF_TYPE_RAW, PerfAttributes, PerfError, PerfEventAttr};
 use proptest::prelude::*;
 
 /// Size of the header's structure: `PERF_ATTR_SIZE_VER8`.
@@ -378,7 +376,7 @@ fn an_event_of_the_system_call_keeps_its_total_and_takes_turns_unless_pinned() {
     assert_eq!(event(AttrFlags::NONE, counted), cycles.rotating());
     assert_eq!(event(AttrFlags::PINNED, counted), cycles);
     assert_eq!(event(AttrFlags::PINNED, select), cycles.every(5000).with_total());
-    let of_frequency = cycles.every(Frequency::INITIAL_PERIOD).with_total();
+    let of_frequency = cycles.at_frequency(5000);
     assert_eq!(event(AttrFlags::PINNED | AttrFlags::FREQ, select), of_frequency);
     // A frequency of 0 does not interrupt.
     assert_eq!(event(AttrFlags::PINNED | AttrFlags::FREQ, counted), cycles);

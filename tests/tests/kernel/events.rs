@@ -193,7 +193,7 @@ fn the_tick_gives_each_event_its_turn() {
         }
         for _ in 0..40 {
             machine.happen(0, Happens::Instructions, 10);
-            pmu.tick().unwrap();
+            pmu.tick(|_| ()).unwrap();
         }
         let counts: Vec<_> = events.iter().map(|event| value(pmu.read(*event)).unwrap()).collect();
         assert!(counts.iter().all(|count| *count > 0 && *count < 400), "{counts:?}");
@@ -201,12 +201,12 @@ fn the_tick_gives_each_event_its_turn() {
             pmu.close(event).unwrap();
         }
         // In a task's session, on a processor that is suspended, and on one that is not up, a tick waits.
-        assert_eq!(pmu.with(|_, _| pmu.tick()), Ok(Ok(())));
+        assert_eq!(pmu.with(|_, _| pmu.tick(|_| ())), Ok(Ok(())));
         pmu.processor_suspended(|_| ()).unwrap();
-        assert_eq!(pmu.tick(), Ok(()));
+        assert_eq!(pmu.tick(|_| ()), Ok(()));
         pmu.processor_resumed().unwrap();
         pmu.processor_down().unwrap();
-        assert_eq!(pmu.tick(), Ok(()));
+        assert_eq!(pmu.tick(|_| ()), Ok(()));
         pmu.processor_up(&machine.snapshot()).unwrap();
     });
 }
@@ -317,7 +317,7 @@ fn a_window_whose_end_failed_says_so_and_a_resume_brings_everything_back() {
                 assert!(matches!(error, PmuError::Interface(_)), "{fault:?}: {error:?}");
                 told[usize::from(lasts)] += 1;
                 pmu.processor_resumed().unwrap();
-                pmu.tick().unwrap();
+                pmu.tick(|_| ()).unwrap();
             }
             let before = value(pmu.read(event)).unwrap();
             machine.happen(0, Happens::Instructions, 7);
@@ -343,7 +343,7 @@ fn a_processor_without_counters_lives_through_everything() {
     assert!(matches!(refused, PmuError::Counters(_)), "{refused:?}");
     let mut thread = [ThreadEvent::Unused; 2];
     assert_eq!(pmu.switch(&mut [], &mut thread, |_| ()), Ok(()));
-    assert_eq!(pmu.tick(), Ok(()));
+    assert_eq!(pmu.tick(|_| ()), Ok(()));
     let mut ran = false;
     let guest = |lent: &mut LentCounters| {
         assert!(lent.counters().is_empty());

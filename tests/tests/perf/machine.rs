@@ -3,6 +3,7 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
+use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::{Interrupted, Kernel, PmuEvent};
@@ -27,6 +28,7 @@ type Mock = MockMsr<'static, 64>;
 
 thread_local! {
     static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
+    static NOW: Cell<u64> = const { Cell::new(1) };
 }
 
 fn mock() -> &'static Mock {
@@ -39,6 +41,9 @@ pmu_tests::delegate_registers!(Registers, mock);
 
 pub(crate) struct World;
 
+/// The greatest number of an event's samples between two ticks.
+pub(crate) const MOST: u32 = 100;
+
 /// The physical address of the buffer of precise records, whose page follows that of the Debug Store area.
 const PHYSICAL: u64 = 0x10_0000;
 
@@ -47,6 +52,7 @@ const PHYSICAL: u64 = 0x10_0000;
 unsafe impl Kernel for World {
     type Msr = Registers;
     type Facilities = Everything;
+    const TICK: Tick = Tick::new(250, 250 * MOST);
     fn msr() -> Registers {
         Registers
     }
@@ -63,6 +69,9 @@ unsafe impl Kernel for World {
         }
     }
     fn end_of_interrupt() {}
+    fn now() -> u64 {
+        NOW.get()
+    }
     fn interrupt(_: usize) {}
     fn read_extended_entry(number: u8) -> Option<u32> {
         (number < 4).then(|| mock().extended_entry(number))
@@ -217,6 +226,11 @@ impl Machine {
         let is_early = model.name.ends_with("format 0") || model.name.ends_with("format 1");
         let sampled = if is_early { INTERRUPTED } else { CODE };
         Self { perf, sampled, has_units: model.sampling.is_some(), each_cycle, events }
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&self, nanoseconds: u64) {
+        NOW.set(NOW.get() + nanoseconds);
     }
 
     /// User mode executes this many instructions, each of an op, a fetch and a cycle, after a branch from this address.

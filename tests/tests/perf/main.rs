@@ -5,7 +5,7 @@ mod machine;
 mod random;
 mod subsystem;
 
-use machine::{EINVAL, INTERRUPTED, Machine, bytes, models, part};
+use machine::{EINVAL, INTERRUPTED, MOST, Machine, bytes, models, part};
 use subsystem::{EOPNOTSUPP, Record};
 
 /// Tags of the events.
@@ -102,6 +102,75 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         }
         machine.work(4 * PERIOD, 0x9000);
         assert_eq!(perf.drain(), [], "{name}");
+        machine.end(name);
+    }
+}
+
+/// 8,000 instructions per millisecond: at 1,000 samples per second, a period of 8,000.
+#[test]
+fn a_frequency_is_kept_by_every_kind_of_event() {
+    const PER_MS: u64 = 8_000;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let [precise, branches, plain] = [
+            (bytes("cycles/freq=1000/p", false), CYCLES),
+            (bytes("instructions/freq=1000/", true), BRANCHES),
+            (bytes("instructions/freq=1000/u", false), PLAIN),
+        ]
+        .map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
+        for tick in 0..50 {
+            // Ticks of 4 ms.
+            for _ in 0..8 {
+                machine.pass(500_000);
+                machine.work(PER_MS / 2, 0x9000);
+            }
+            perf.tick().unwrap();
+            if tick == 24 {
+                perf.drain();
+            }
+        }
+        let records = perf.drain();
+        for tag in [CYCLES, BRANCHES, PLAIN] {
+            let samples = of(&records, tag);
+            assert!((95..=105).contains(&samples.len()), "{name}, {tag}: {}", samples.len());
+            let period = samples.last().unwrap().period;
+            assert!(period.abs_diff(PER_MS) <= PER_MS / 8, "{name}, {tag}: {period}");
+        }
+        for event in [precise, branches, plain] {
+            assert_eq!(perf.read(event).unwrap().value / PER_MS, 200, "{name}");
+            perf.close(event).unwrap();
+        }
+        machine.end(name);
+    }
+}
+
+/// At most so many samples per tick as the kernel says, and every one of them again after it.
+#[test]
+fn an_event_that_is_sampled_too_often_waits_for_the_tick() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        perf.tick().unwrap(); // The limit begins.
+        let opened = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)];
+        let events = opened.map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
+        for _ in 0..3 {
+            machine.work(2 * u64::from(MOST) * PERIOD, 0x9000);
+            let records = perf.drain();
+            for tag in [CYCLES, BRANCHES, PLAIN] {
+                let samples = of(&records, tag).len() as u32;
+                assert_eq!(samples, MOST, "{name}, {tag}");
+            }
+            perf.tick().unwrap();
+            assert_eq!(perf.drain(), [], "{name}");
+        }
+        for event in events {
+            let count = perf.read(event).unwrap().value;
+            assert_eq!(count, 6 * u64::from(MOST) * PERIOD, "{name}");
+            perf.close(event).unwrap();
+        }
         machine.end(name);
     }
 }

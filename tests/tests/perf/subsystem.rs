@@ -119,7 +119,7 @@ impl<K: Kernel> Perf<K> {
     }
 
     pub(crate) fn tick(&'static self) -> Result<(), i32> {
-        self.pmu.tick().map_err(|error| error.errno())
+        self.pmu.tick(|_| ()).map_err(|error| error.errno())
     }
 
     /// Runs a guest, which finds nothing of the host's.

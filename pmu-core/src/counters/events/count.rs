@@ -68,6 +68,27 @@ impl Period {
     }
 }
 
+/// The rate of one event, as data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub(crate) struct Rate {
+    /// Samples per second that are wanted; 0: the event keeps its period.
+    pub(crate) hertz: u32,
+    /// Samples since the last tick; all ones: the event is throttled.
+    pub(crate) in_tick: u32,
+    /// Time of the last sample; 0: unknown.
+    pub(crate) sampled_at: u64,
+    /// The event's count at the last tick.
+    pub(crate) counted: u64,
+}
+
+impl Rate {
+    /// Creates the rate of an event without samples.
+    pub(crate) const fn new(hertz: u32) -> Self {
+        Self { hertz, in_tick: 0, sampled_at: 0, counted: 0 }
+    }
+}
+
 /// An event's group, present encoding, name and flags, in 8 bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Membership {

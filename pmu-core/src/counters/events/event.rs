@@ -54,12 +54,14 @@ pub struct Event {
 pub(crate) struct Reporting {
     /// 0: none.
     pub(crate) period: u64,
+    /// Samples per second to which the period is adapted; 0: the period stays.
+    pub(crate) hertz: u32,
     /// A total is kept even if the event has a period.
     pub(crate) total: bool,
 }
 
 impl Reporting {
-    pub(crate) const NONE: Self = Self { period: 0, total: false };
+    pub(crate) const NONE: Self = Self { period: 0, hertz: 0, total: false };
 
     pub(crate) const fn keeps_total(self) -> bool {
         self.total || self.period == 0
@@ -68,7 +70,9 @@ impl Reporting {
 
 impl PartialEq for Reporting {
     fn eq(&self, other: &Self) -> bool {
-        self.period == other.period && self.keeps_total() == other.keeps_total()
+        self.period == other.period
+            && self.hertz == other.hertz
+            && self.keeps_total() == other.keeps_total()
     }
 }
 
@@ -221,7 +225,26 @@ impl Event {
     /// assert_eq!(sampled.every(0).period(), None); // It is only counted.
     /// ```
     pub const fn every(mut self, period: u64) -> Self {
-        self.reporting.period = period;
+        (self.reporting.period, self.reporting.hertz) = (period, 0);
+        self
+    }
+
+    /// Makes the event interrupt about `hertz` times per second, and keeps a [total](Self::with_total). The event
+    /// begins with a period of 4,096. The period is adapted at each sample, if the handler calls
+    /// [`account_sample`](crate::EventTable::account_sample), and at each [tick](crate::CounterSession::tick), as Linux
+    /// does it. It takes a clock in nanoseconds. Before the first tick, the period stays.
+    ///
+    /// With a frequency of 0, the event does not interrupt.
+    ///
+    /// ```
+    /// # use pmu_core::{Event, GenericEvent};
+    /// /// What `perf record` opens.
+    /// const CYCLES: Event = Event::generic(GenericEvent::Cycles).at_frequency(4_000);
+    /// assert_eq!((CYCLES.frequency(), CYCLES.period()), (Some(4_000), Some(4_096)));
+    /// ```
+    pub const fn at_frequency(mut self, hertz: u32) -> Self {
+        let period = if hertz == 0 { 0 } else { crate::EventTable::DEFAULT_MIN_PERIOD };
+        self.reporting = Reporting { period, hertz, total: true };
         self
     }
 
@@ -446,6 +469,12 @@ impl Event {
     /// interrupt.
     pub const fn period(&self) -> Option<u64> {
         if self.reporting.period == 0 { None } else { Some(self.reporting.period) }
+    }
+
+    /// Returns the number of samples per second to which the event's period is [adapted](Self::at_frequency); `None` if
+    /// the event keeps its period.
+    pub const fn frequency(&self) -> Option<u32> {
+        if self.reporting.hertz == 0 { None } else { Some(self.reporting.hertz) }
     }
 
     /// Returns the event's [tag](Self::tagged).

@@ -2,7 +2,7 @@
 
 use crate::branches::filter::PackedFilter;
 use crate::counters::error::{CounterError, EventsError};
-use crate::counters::events::count::{EventCount, Membership, Period};
+use crate::counters::events::count::{EventCount, Membership, Period, Rate};
 use crate::counters::events::event::{Event, EventKind, GuestMode, Reporting};
 use crate::counters::events::resolve::Extra;
 use crate::counters::names::{CounterSet, EventId, GenericEvent, GroupId, MAX_COUNTERS};
@@ -59,6 +59,7 @@ pub struct SavedEvent {
     pub(crate) tag: u64,
     pub(crate) counters: u64,
     pub(crate) period: Period,
+    pub(crate) rate: Rate,
     pub(crate) count: EventCount,
     pub(crate) forgotten: [u64; 2],
 }
@@ -77,6 +78,7 @@ impl SavedEvent {
         tag: 0,
         counters: 0,
         period: Period::new(0),
+        rate: Rate::new(0),
         count: EventCount { value: 0, enabled: 0, running: 0 },
         forgotten: [0; 2],
     };
@@ -108,6 +110,7 @@ impl SavedEvent {
             tag: event.tag,
             counters: counters.bits(),
             period: Period::new(event.reporting.period),
+            rate: Rate::new(event.reporting.hertz),
             ..Self::NONE
         }
     }
@@ -116,7 +119,11 @@ impl SavedEvent {
     pub(crate) fn event(&self) -> Event {
         Event {
             guest: GuestMode::of_bits(self.attributes),
-            reporting: Reporting { period: self.period.reporting().every, total: true },
+            reporting: Reporting {
+                period: self.period.reporting().every,
+                hertz: self.rate.hertz,
+                total: true,
+            },
             counters: CounterSet::from_bits(self.counters) & CounterSet::ALL,
             ..Event::raw(EventSelect::from_bits(self.select))
         }
@@ -339,6 +346,7 @@ impl SavedEvent {
             membership: Membership { reload, ..Membership::ungrouped(self.name(), flags) }.pack(),
             tag,
             period: Period::new(self.period.reporting().every),
+            rate: Rate::new(self.rate.hertz),
             count: EventCount::default(),
             forgotten: [0; 2],
             ..*self

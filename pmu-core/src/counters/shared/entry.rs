@@ -12,6 +12,7 @@ use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::extra_registers::SharedExtra;
 use crate::counters::shared::period::{SharedPeriod, Waiting, since_record};
+use crate::counters::shared::rate::SharedRate;
 use crate::msr::address::{MsrAddress, OptionalAddress};
 use crate::precise::request::PackedPrecise;
 
@@ -94,6 +95,7 @@ pub struct EventEntry {
     members: SharedMembers,
     extra: SharedExtra,
     pub(crate) period: SharedPeriod,
+    pub(crate) rate: SharedRate,
     total: AtomicU64,
     /// The counter's value up to which the total counts.
     counted_to: AtomicU64,
@@ -119,6 +121,7 @@ impl EventEntry {
             members: SharedMembers::new(),
             extra: SharedExtra::new(),
             period: SharedPeriod::new(),
+            rate: SharedRate::new(),
             total: AtomicU64::new(0),
             counted_to: AtomicU64::new(0),
             enabled: AtomicU64::new(0),
@@ -149,6 +152,7 @@ impl EventEntry {
         self.extra.store(&event.extra);
         self.branches.store(event.branches.bits(), Relaxed);
         self.period.store(event.period);
+        self.rate.store(event.rate);
         self.total.store(event.count.value, Relaxed);
         self.enabled.store(event.count.enabled, Relaxed);
         self.running.store(event.count.running, Relaxed);
@@ -167,6 +171,7 @@ impl EventEntry {
             extra: self.extra.load(),
             branches: self.branches(),
             period: self.period.load(),
+            rate: self.rate.load(),
             count: self.count(),
             forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
             ..SavedEvent::NONE
@@ -321,6 +326,7 @@ impl EventEntry {
     /// Makes the event's times count from `now` on. The event stays stopped.
     pub(crate) fn begin_time(&self, now: u64) {
         self.period.report_again();
+        self.rate.begin_tick();
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);

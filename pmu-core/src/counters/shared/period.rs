@@ -52,6 +52,11 @@ impl SharedPeriod {
         self.every.store(every, Relaxed);
     }
 
+    /// Sets the period that begins next in place of `before`, unless an interrupt has set another one.
+    pub(crate) fn exchange(&self, before: u64, every: u64) {
+        let _ = self.every.compare_exchange(before, every, Relaxed, Relaxed);
+    }
+
     /// Sets the period to one that never ends: the period under way is the last one that is reported.
     pub(crate) fn silence(&self) {
         self.every.fetch_or(Period::SILENT, Relaxed);

@@ -11,7 +11,7 @@ use crate::counters::names::{CounterSet, EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
-/// Table of the events that are opened on one processor: 176 bytes per event, plus 208 bytes. The table may have room
+/// Table of the events that are opened on one processor: 200 bytes per event, plus 224 bytes. The table may have room
 /// for more events than there are counters.
 ///
 /// The embedder lends the table to a [`CounterSession`](crate::CounterSession), together with a
@@ -33,6 +33,10 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     /// Shortest period. 0 stands for [`DEFAULT_MIN_PERIOD`](EventTable::DEFAULT_MIN_PERIOD), so that a new table is
     /// zeros, which take no room in a kernel's image.
     min_period: AtomicU64,
+    /// Nanoseconds of a [`Tick`](crate::thread::Tick); 0: there was none yet.
+    pub(crate) tick: AtomicU64,
+    /// Samples of an event between two ticks; 0: any number.
+    pub(crate) max_samples: AtomicU32,
     pub(crate) extra: ExtraRegisters,
     entries: E,
 }
@@ -48,6 +52,8 @@ impl<const N: usize> EventTable<[EventEntry; N]> {
             virtualization: AtomicBool::new(false),
             turn: AtomicU32::new(0),
             min_period: AtomicU64::new(0),
+            tick: AtomicU64::new(0),
+            max_samples: AtomicU32::new(0),
             extra: ExtraRegisters::new(),
             entries: [const { EventEntry::new() }; N],
         }
@@ -210,12 +216,17 @@ impl EventTable {
     }
 
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
+        let fits = (self.at_least_min(0)..=Period::MAX).contains(&period);
+        if fits { Ok(()) } else { Err(CounterError::Period(period)) }
+    }
+
+    /// Returns a period that is not below the shortest one.
+    pub(crate) fn at_least_min(&self, period: u64) -> u64 {
         let min_period = match self.min_period.load(Relaxed) {
             0 => Self::DEFAULT_MIN_PERIOD,
             set => set,
         };
-        let fits = (min_period..=Period::MAX).contains(&period);
-        if fits { Ok(()) } else { Err(CounterError::Period(period)) }
+        period.max(min_period)
     }
 
     /// Returns the opened event's entry.
@@ -452,8 +463,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_176_bytes_per_event_and_208_more() {
-        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 176 + 208);
+    fn a_table_is_200_bytes_per_event_and_224_more() {
+        assert_eq!(size_of::<EventTable<[EventEntry; 8]>>(), 8 * 200 + 224);
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! An event as its owner knows it: by a number, which is the tag of all that counts it.
 
-use core::cell::{Cell, RefCell};
+use core::cell::RefCell;
 
+use pmu::core::thread::Tick;
 use pmu::core::{Event, EventOverflow, EventTable};
-use pmu::perf::{AttrFlags, Frequency, PerfEvent, PerfEventAttr, Throttle};
+use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
 
 /// Nanoseconds from tick to tick.
 pub(crate) const TICK: u64 = 4_000_000;
 /// Greatest number of interrupts of an event from tick to tick.
 pub(crate) const MAX_PER_TICK: u32 = 20;
+
+/// The same, as the counters' session takes it.
+pub(crate) const PER_TICK: Tick = Tick::new(250, 250 * MAX_PER_TICK);
 
 /// A sample: the period that ended, and the counts of the event's group by their numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,8 +25,6 @@ pub(crate) struct Sample {
 /// An event that was opened. The interrupt's handler changes it, too.
 pub(crate) struct Opened {
     pub(crate) attr: PerfEventAttr,
-    pub(crate) frequency: Cell<Option<Frequency>>,
-    pub(crate) throttle: Throttle,
     pub(crate) samples: RefCell<Vec<Sample>>,
     pub(crate) page: UserPage,
     /// The event of which this is a new task's.
@@ -36,17 +38,7 @@ impl Opened {
     }
 
     pub(crate) fn new(attr: PerfEventAttr, parent: Option<usize>) -> Self {
-        let has_frequency = attr.flags.contains(AttrFlags::FREQ);
-        let hertz = attr.select.sample_period;
-        let frequency = Frequency::new(hertz, Frequency::INITIAL_PERIOD, TICK);
-        Self {
-            attr,
-            frequency: Cell::new(has_frequency.then_some(frequency)),
-            throttle: Throttle::new(MAX_PER_TICK),
-            samples: RefCell::default(),
-            page: UserPage::new(),
-            parent,
-        }
+        Self { attr, samples: RefCell::default(), page: UserPage::new(), parent }
     }
 
     /// Returns the event. As in Linux, user mode reads the counters of a task's events alone.
@@ -64,13 +56,6 @@ impl Opened {
         now: u64,
     ) {
         self.samples.borrow_mut().push(Sample { period: overflow.period, counts });
-        if let Some(mut frequency) = self.frequency.get() {
-            let period = frequency.interrupted(now).max(EventTable::DEFAULT_MIN_PERIOD);
-            self.frequency.set(Some(frequency));
-            table.set_period(overflow.event, period).unwrap();
-        }
-        if self.throttle.interrupted() {
-            table.stop_reporting(overflow.event).unwrap();
-        }
+        table.account_sample(overflow.event, || now);
     }
 }

@@ -5,14 +5,12 @@ use core::cell::{Cell, RefCell};
 use pmu::core::lending::guest_control;
 use pmu::core::reading::{RemoteCount, remote_count};
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{
-    CounterError, CounterSet, EventCount, EventId, EventStatus, EventTable, EventsError,
-};
+use pmu::core::{CounterError, CounterSet, EventCount, EventId, EventStatus, EventsError};
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
 
-use super::event::Opened;
+use super::event::{Opened, PER_TICK};
 use super::processor::{Cpu, Shared};
 
 /// `IA32_PERF_GLOBAL_CTRL` (SDM vol. 4, table 2-2).
@@ -300,29 +298,10 @@ impl Perf {
 
     /// Does what the timer tick of a processor does.
     pub(crate) fn tick(&mut self, cpu: usize) {
-        let (shared, now) = (self.shared, self.now());
+        let now = self.now();
         let Cpu { session, per, mock, .. } = self.cpus[cpu].as_mut().unwrap();
         per.watchdog.touch();
-        let events: Vec<_> = session.events().collect();
-        for id in events {
-            let number = session.event_tag(id).unwrap() as usize;
-            let event = shared.event(number);
-            let period = match event.frequency.get() {
-                Some(mut frequency) => {
-                    let period = frequency.ticked(session.read_event(id, now).unwrap().value);
-                    event.frequency.set(Some(frequency));
-                    let period = period.max(EventTable::DEFAULT_MIN_PERIOD);
-                    per.table.set_period(id, period).unwrap();
-                    period
-                }
-                None => event.attr.select.sample_period,
-            };
-            if event.throttle.ticked() {
-                let report = |overflow| per.overflowed(mock, overflow);
-                session.apply_period(id, period, now, report).unwrap();
-            }
-        }
-        session.rotate(now).unwrap();
+        session.tick(PER_TICK, now, |overflow| per.overflowed(mock, overflow)).unwrap();
         self.to_user_mode(cpu);
     }
 

@@ -12,7 +12,7 @@ use pmu::core::{
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
 
-use super::event::Opened;
+use super::event::{Opened, PER_TICK};
 
 pub(crate) type Session =
     CounterSession<'static, OpenedEvents<'static>, &'static Mock<'static>, &'static Mock<'static>>;
@@ -155,6 +155,8 @@ impl Cpu {
         let watched = session.open_event(&unit, &event).unwrap();
         per.watchdog.watch(watched);
         session.start_event(watched, per.shared.now()).unwrap();
+        // Samples are limited from the first tick on.
+        session.tick(PER_TICK, per.shared.now(), |_| panic!("no event has counted")).unwrap();
         Self { per, mock, unit, session, own: vec![], task: None, watched }
     }
 

@@ -24,7 +24,8 @@ impl Frequency {
         let wanted = per_second / (i128::from(nanoseconds) * i128::from(self.hertz));
         let difference = wanted - i128::from(self.period);
         let step = (difference + 7 * if difference < 0 { -1 } else { 1 }) / 8;
-        self.period = (i128::from(self.period) + step).max(1) as u64;
+        let shortest = i128::from(EventTable::DEFAULT_MIN_PERIOD);
+        self.period = (i128::from(self.period) + step).max(shortest) as u64;
     }
 }
 
@@ -109,7 +110,7 @@ impl Naive {
                 frequency.adjust(elapsed, frequency.period);
             }
             frequency.before = Some(now);
-            self.every = frequency.period.max(EventTable::DEFAULT_MIN_PERIOD);
+            self.every = frequency.period;
         }
         self.begin();
         self.in_tick += 1;
@@ -134,9 +135,10 @@ impl Naive {
             if happened != 0 {
                 frequency.adjust(TICK, happened);
             }
-            self.every = frequency.period.max(EventTable::DEFAULT_MIN_PERIOD);
+            self.every = frequency.period;
         }
-        if core::mem::take(&mut self.throttled) {
+        // The present period would last more than eight new ones.
+        if core::mem::take(&mut self.throttled) || self.current / 8 > self.every {
             self.begin();
         }
         self.in_tick = 0;

@@ -6,7 +6,8 @@ use super::world::{World, machines};
 use crate::kernel::event::{MAX_PER_TICK, TICK};
 use crate::kernel::perf::Target::{Processor, Task};
 
-/// The rate of events changes, and the period follows it, at each sample and at each tick.
+/// The rate of events changes, and the period follows it, at each sample and at each tick. When the events become rare,
+/// the long period under way gives way to a new one.
 #[test]
 fn an_event_with_a_frequency_samples_that_often() {
     const HERTZ: u64 = 1_000;
@@ -16,7 +17,7 @@ fn an_event_with_a_frequency_samples_that_often() {
         let task = w.perf.spawn();
         w.open(Task(task), &["cpu/event=0xd1,umask=0x01,freq=4000/uD"]);
         for (tick, rate) in
-            [20_000_u64, 90_000, 15_000].iter().flat_map(|rate| [*rate; 60]).enumerate()
+            [20_000_u64, 2_000_000, 15_000].iter().flat_map(|rate| [*rate; 60]).enumerate()
         {
             w.switch((tick + 1) % 2, None);
             w.switch(tick % 2, Some(task));

@@ -443,6 +443,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event: EventId,
         period: u64,
         now: u64,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        self.begin_period(event, period, now, overflowed)
+    }
+
+    pub(crate) fn begin_period(
+        &self,
+        event: EventId,
+        period: u64,
+        now: u64,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let entry = self.entry(event)?;

@@ -5,11 +5,14 @@ use core::iter;
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit, no_such};
+use crate::counters::events::count::Period;
 use crate::counters::events::saved::ThreadEvent;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::rate::Tick;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -75,6 +78,63 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut outcome = Ok(());
         self.serve(None, &mut outcome);
         outcome.map_err(|error| error.reason)
+    }
+
+    /// Does what the kernel's timer tick does for the opened events: lets throttled events report again, adapts the
+    /// periods of events with a [frequency](crate::Event::at_frequency), and [rotates](Self::rotate). The running
+    /// thread's events are on the processor. The handler calls
+    /// [`account_sample`](crate::EventTable::account_sample).
+    ///
+    /// An event begins its next period at once if it was throttled, or if its period got shorter than an eighth. If the
+    /// old period has ended by then, its overflow goes to `overflowed`: see [`apply_period`](Self::apply_period).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventOverflow, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::thread::Tick;
+    /// fn timer_tick<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     now: u64,
+    ///     sample: impl FnMut(EventOverflow),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.tick(Tick::new(250, 100_000), now, sample)
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task, or the timer's interrupt. An interrupt of the counters may come at any time.
+    ///
+    /// # Errors
+    /// Returns the first failure of a register access. For all events that do not need the failed register, the call
+    /// has done everything.
+    pub fn tick(
+        &mut self,
+        tick: Tick,
+        now: u64,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let length = self.table().set_tick(tick);
+        let mut outcome = Ok(());
+        for (event, entry) in self.table().opened() {
+            if !entry.period.reports() {
+                continue;
+            }
+            let was_throttled = entry.rate.begin_tick();
+            let before = entry.period.every();
+            let mut period = before & !Period::SILENT;
+            if entry.rate.has_frequency()
+                && let Ok(count) = self.read_event(event, now)
+            {
+                period = self.table().at_least_min(entry.rate.ticked(period, count.value, length));
+                entry.period.exchange(before, period | before & Period::SILENT);
+            }
+            // The present period may be far from its end.
+            let is_far = before & Period::SILENT == 0 && entry.period.ended() / 8 > period;
+            if was_throttled || is_far {
+                outcome = outcome.and(self.begin_period(event, period, now, &mut overflowed));
+            }
+        }
+        outcome.and(self.rotate(now))
     }
 
     /// Gives waiting events counters: first to events that do not rotate, which take counters from any that do; then
