@@ -172,7 +172,7 @@ pub trait InterruptFrame {
 /// # fn processor() -> usize { 0 }
 /// /// Converts the kernel's trap frame.
 /// fn plain(frame: &TrapFrame) -> PlainFrame {
-///     PlainFrame { pc: frame.rip, cs: frame.cs as u16, flags: frame.rflags, processor: processor(), process: None }
+///     PlainFrame::new(frame.rip, frame.cs as u16, frame.rflags, processor())
 /// }
 /// # assert_eq!(plain(&TrapFrame { rip: 1, cs: 8, rflags: 2 }).pc(), 1);
 /// ```
@@ -189,6 +189,13 @@ pub struct PlainFrame {
     pub processor: usize,
     /// Process whose address space is loaded; `None` if there is no such process.
     pub process: Option<ProcessId>,
+}
+
+impl PlainFrame {
+    /// Creates the frame of an interrupted context with no [process](Self::process).
+    pub const fn new(pc: u64, cs: u16, flags: u64, processor: usize) -> Self {
+        Self { pc, cs, flags, processor, process: None }
+    }
 }
 
 impl InterruptFrame for PlainFrame {

@@ -46,16 +46,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # use stand_in::*;
     /// use core::cell::Cell;
     /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Kernel, Pmu, PmuError, PmuEvent};
+    /// use pmu::{Pmu, PmuError, PmuEvent};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Counts the mispredicted branches of this processor from now on.
+    /// /// Prepares to count the mispredicted branches of this processor.
     /// fn open() -> Result<PmuEvent, PmuError> {
-    ///     MyKernel::pinned(|| {
-    ///         let event = PMU.open(&Event::generic(GenericEvent::BranchMisses))?;
-    ///         PMU.enable(event).map(|()| event)
-    ///     })
+    ///     PMU.open(&Event::generic(GenericEvent::BranchMisses))
     /// }
     ///
     /// /// Returns the count. The task may have moved: `on` runs a function on a processor.
@@ -79,6 +76,46 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.on_processor(None, |of, here| {
             let event = here.session.counters_mut().open_event(&here.unit, event)?;
             Ok(of.opened(event))
+        })
+    }
+
+    /// [Opens](Self::open) an event on the processor that executes the call, and lets it count. If it cannot count, it
+    /// is not opened.
+    ///
+    /// # Context
+    /// Task. The call is [pinned](Kernel::pinned).
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`enable`](Self::enable).
+    pub fn start(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
+        K::pinned(|| {
+            let event = self.open(event)?;
+            self.enable_or_close(event).map(|()| event)
+        })
+    }
+
+    /// [Opens](Self::open_group) a group on the processor that executes the call, and lets it count. If it cannot
+    /// count, it is not opened.
+    ///
+    /// # Context
+    /// Task. The call is [pinned](Kernel::pinned).
+    ///
+    /// # Errors
+    /// Those of [`open_group`](Self::open_group) and [`enable`](Self::enable).
+    pub fn start_group<const C: usize>(
+        &'static self,
+        events: &[Event; C],
+    ) -> Result<[PmuEvent; C], PmuError> {
+        K::pinned(|| {
+            let group = self.open_group(events)?;
+            let started = group.first().map_or(Ok(()), |first| self.enable_or_close(*first));
+            started.map(|()| group)
+        })
+    }
+
+    fn enable_or_close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
+        self.enable(event).inspect_err(|_| {
+            let _ = self.close(event); // The first error is the reason.
         })
     }
 

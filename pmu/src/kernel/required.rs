@@ -12,6 +12,7 @@ use pmu_core::{CounterSet, PlatformError, Snapshot};
 use crate::kernel::facilities::Facilities;
 use crate::local_apic::{ApicRegisters, Delivery, LocalApic, ProfileTimer};
 use crate::machine::Machine;
+use crate::native_apic::NativeApic;
 use crate::per_processor::Processors;
 
 /// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, local APIC,
@@ -155,17 +156,18 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Reads an extended LVT entry of AMD's processors: see
-    /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation,
-    /// for a kernel that uses no extended entry, returns `None`.
+    /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation
+    /// reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode.
     fn read_extended_entry(number: u8) -> Option<u32> {
-        let _ = number;
-        None
+        in_x2apic_mode(Self::msr())?.read_extended_entry(number)
     }
 
     /// Writes the extended LVT entry with this number. The function is called only with numbers for which
     /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
     fn write_extended_entry(number: u8, entry: u32) {
-        let _ = (number, entry);
+        if let Some(apic) = in_x2apic_mode(Self::msr()) {
+            apic.write_extended_entry(number, entry);
+        }
     }
 
     /// Returns the delivery of the performance interrupt. The default implementation selects an NMI.
@@ -247,6 +249,12 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Stops the profile timer's interrupts.
     fn stop_timer() {}
+}
+
+/// Returns the local APIC of the processor that executes the call, if it is in x2APIC mode.
+fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
+    // SAFETY: (1) no page is given; (2) the value is used for one access at once.
+    unsafe { NativeApic::detect(msr, None) }.ok()
 }
 
 /// Adapter from a [`Kernel`] to three traits: [`ApicRegisters`], [`ProfileTimer`] and [`Processors`]. Each trait method

@@ -9,15 +9,15 @@ mod kernel;
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // step 1: The kernel's duties
-use pmu::Kernel;
-use pmu::core::msr::NativeMsr;
+use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords};
 
 struct Bare;
 
-// SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off.
+// SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
+// (3) statics are mapped in each address space, and nothing else uses the registers of precise records.
 unsafe impl Kernel for Bare {
     type Msr = NativeMsr;
-    type Facilities = ();
+    type Facilities = (PreciseRecords<8192>, BranchRecords); // `()` links neither
     fn msr() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }
@@ -41,8 +41,7 @@ unsafe impl Kernel for Bare {
 }
 // step 2: A count
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{Event, GenericEvent, Snapshot};
-use pmu::{Pmu, PmuError};
+use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
 
 static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 
@@ -56,15 +55,18 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
 // step 3: A profile
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
-use pmu::core::Claim;
-use pmu::core::frame::PlainFrame;
+use pmu::{BranchFilter, Claim, PlainFrame, Precision};
 
 static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
-    let (pc, cs, flags) = (trap.rip, trap.cs as u16, trap.rflags);
-    let processor = Bare::this_processor();
-    let interrupted = PMU.interrupt(&PlainFrame { pc, cs, flags, processor, process: None });
+    let frame = PlainFrame::new(trap.rip, trap.cs as u16, trap.rflags, processor_number());
+    let interrupted = PMU.interrupt_reporting(&frame, |_, sample| {
+        let address = sample.address(trap.rip); // of the sampled instruction, if the sample is precise
+        for branch in sample.branches().take(1) {
+            log_in_nmi!("{address:#x} after a branch from {:#x}", branch.from);
+        }
+    });
     if let Some(error) = interrupted.error {
         log_in_nmi!("performance counters: {error}");
     }
@@ -78,7 +80,9 @@ fn call_interrupt() {
 fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuError> {
     let (Some(first), Some(last)) = (functions.first(), functions.last()) else { return Ok(()) };
     let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
-    let profile = PMU.profile(cycles, first.0.start..last.0.end, &BUCKETS, workload)?;
+    let precise = cycles.precise(Precision::ZeroSkidRequested).with_branches(BranchFilter::KERNEL);
+    let profile = |event| PMU.profile(event, first.0.start..last.0.end, &BUCKETS, workload);
+    let profile = profile(precise).or_else(|_| profile(cycles))?; // a processor may have neither
     for (addresses, name) in functions {
         let hits = profile.hits().filter(|(bucket, _)| addresses.contains(&bucket.start));
         println!("{:8} {name}", hits.map(|(_, count)| count).sum::<u32>());
@@ -86,7 +90,7 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     Ok(())
 }
 // step 4: Events of threads
-use pmu::core::thread::ThreadEvent;
+use pmu::ThreadEvent;
 
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 

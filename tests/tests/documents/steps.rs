@@ -61,18 +61,19 @@ fn the_last_branches_take_five_lines_more_than_the_readmes_count_at_most() {
 fn the_readmes_steps_are_those_that_are_compiled_and_as_long_as_its_table_says() {
     let steps = steps();
     assert_eq!(steps.len(), 4);
-    // The lines that a kernel's author was promised.
-    let limits = [25, 8, 25, 15];
-    for (number, ((title, text), limit)) in (1..).zip(steps.into_iter().zip(limits)) {
+    // The lines and the `unsafe` that a kernel's author was promised.
+    let (mut all, mut unsafe_blocks) = (0, 0);
+    for (number, (title, text)) in (1..).zip(steps) {
         let heading = format!("### {number}. {title}\n");
         let (_, section) = README.split_once(&heading).unwrap_or_else(|| panic!("{heading}"));
         let (_, block) = section.split_once("```rust,ignore\n").unwrap();
         let (block, _) = block.split_once("\n```").unwrap();
         assert_eq!(block, text, "{title}");
         let lines = code(text).count();
-        assert!(lines <= limit, "{title}: {lines}");
         assert_eq!(row(number)[1..], [lines.to_string(), unsafes(text).to_string()], "{title}");
+        (all, unsafe_blocks) = (all + lines, unsafe_blocks + unsafes(text));
     }
+    assert!(all <= 75 && unsafe_blocks <= 2, "{all} lines, {unsafe_blocks} unsafe");
 }
 
 #[test]

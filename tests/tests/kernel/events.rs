@@ -183,6 +183,36 @@ fn threads_keep_their_events_by_the_switch_alone() {
     });
 }
 
+/// An event that cannot count leaves no place taken, alone or in a group.
+#[test]
+fn an_event_that_cannot_be_started_is_not_opened() {
+    on_each(|machine, pmu| {
+        // Each on any counter, and none gives way, so the last one is refused.
+        let mut started = vec![];
+        let refused = loop {
+            match pmu.start(&INSTRUCTIONS) {
+                Ok(event) => started.push(event),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, PmuError::Counters(CounterError::NoFreeCounter)), "{refused:?}");
+        let group = pmu.start_group(&[INSTRUCTIONS; 2]).unwrap_err();
+        assert!(matches!(group, PmuError::Counters(_)), "{group:?}");
+        let open = pmu.with(|session, _| session.counters_mut().events().count());
+        assert_eq!(open, Ok(started.len()));
+        machine.happen(0, Happens::Instructions, 10);
+        for event in started {
+            assert_eq!(value(pmu.read(event)), Ok(10));
+            pmu.close(event).unwrap();
+        }
+        let [cycles, instructions] = pmu.start_group(&[CYCLES, INSTRUCTIONS]).unwrap();
+        machine.happen(0, Happens::Instructions, 3);
+        machine.happen(0, Happens::Cycles, 4);
+        assert_eq!((value(pmu.read(cycles)), value(pmu.read(instructions))), (Ok(4), Ok(3)));
+        pmu.close(cycles).unwrap();
+    });
+}
+
 /// There are more events than counters. Each tick changes which events count, and each event has its share.
 #[test]
 fn the_tick_gives_each_event_its_turn() {

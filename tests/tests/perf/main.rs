@@ -5,6 +5,15 @@ mod machine;
 mod random;
 mod subsystem;
 
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu::core::CounterError;
+use pmu::core::precise::NotPrecise;
+use pmu::core::profile::InterfaceError;
+use pmu::kprofile::ProfileError;
+use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision};
+
 use machine::{EINVAL, INTERRUPTED, MOST, Machine, bytes, models, part};
 use subsystem::{EOPNOTSUPP, Record};
 
@@ -170,6 +179,49 @@ fn an_event_that_is_sampled_too_often_waits_for_the_tick() {
             let count = perf.read(event).unwrap().value;
             assert_eq!(count, 6 * u64::from(MOST) * PERIOD, "{name}");
             perf.close(event).unwrap();
+        }
+        machine.end(name);
+    }
+}
+
+fn not_precise(error: PmuError) -> NotPrecise {
+    match error {
+        PmuError::Profile(ProfileError::Hardware {
+            error: InterfaceError::Counters(CounterError::NotPrecise(reason)),
+            ..
+        }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The README's profile, on every processor that has both.
+#[test]
+fn a_profile_has_the_sampled_instructions_and_the_branches_before_them() {
+    static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let cycles = Event::generic(GenericEvent::Cycles).every(PERIOD);
+        let event = cycles.precise(Precision::ZeroSkidRequested).with_branches(BranchFilter::USER);
+        BUCKETS.iter().for_each(|bucket| bucket.store(0, Relaxed));
+        let addresses = machine.sampled..machine.sampled + 256;
+        let profile = machine.perf.pmu.profile(event, addresses, &BUCKETS, || {
+            machine.work(40 * PERIOD, 0x9000);
+        });
+        let records = machine.perf.drain();
+        if machine.sampled == INTERRUPTED {
+            // The records of formats 0 and 1 have the address of the next instruction.
+            let NotPrecise::NextAddressOnly = not_precise(profile.unwrap_err()) else { panic!() };
+            assert_eq!(records, [], "{name}");
+        } else {
+            let profile = profile.unwrap();
+            let hits: Vec<_> = profile.hits().map(|(bucket, hits)| (bucket.start, hits)).collect();
+            assert_eq!(hits, [(machine.sampled, 40)], "{name}");
+            assert_eq!(records.len(), 40, "{name}");
+            for record in records {
+                assert_eq!(record.address, machine.sampled, "{name}");
+                assert_eq!(record.branches.first(), Some(&0x9000), "{name}");
+            }
         }
         machine.end(name);
     }

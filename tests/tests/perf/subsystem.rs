@@ -127,9 +127,9 @@ impl<K: Kernel> Perf<K> {
         self.pmu.lend(|sample| self.push(&sample, 0), |_| guest()).map_err(|error| error.errno())
     }
 
-    /// Handles the performance interrupt.
+    /// Handles the performance interrupt, also that of a profile.
     pub(crate) fn interrupt(&'static self, frame: &impl InterruptFrame) -> Interrupted {
-        self.pmu.interrupt_with(frame, |sample| self.push(&sample, frame.pc()))
+        self.pmu.interrupt_reporting(frame, |_, sample| self.push(&sample, frame.pc()))
     }
 
     fn push(&self, sample: &PmuSample<'_, K>, interrupted: u64) {

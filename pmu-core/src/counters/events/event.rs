@@ -1,7 +1,7 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
 use crate::branches::filter::PackedFilter;
-use crate::counters::events::count::Membership;
+use crate::counters::events::count::{Membership, Period};
 use crate::counters::events::resolve::Extra;
 use crate::counters::names::{CounterSet, GenericEvent};
 use crate::counters::registers::counter::EventSelect;
@@ -243,7 +243,7 @@ impl Event {
     /// assert_eq!((CYCLES.frequency(), CYCLES.period()), (Some(4_000), Some(4_096)));
     /// ```
     pub const fn at_frequency(mut self, hertz: u32) -> Self {
-        let period = if hertz == 0 { 0 } else { crate::EventTable::DEFAULT_MIN_PERIOD };
+        let period = if hertz == 0 { 0 } else { Period::DEFAULT_MIN };
         self.reporting = Reporting { period, hertz, total: true };
         self
     }
