@@ -180,6 +180,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
             }
         }
+        self.publish_in_interrupt();
         if K::delivery() != Delivery::NON_MASKABLE {
             K::end_of_interrupt();
         }

@@ -97,9 +97,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let this = K::pinned(|| {
             let index = K::this_processor();
             self.place(|place| {
-                place.as_mut().ok_or(PmuError::NotUp)?.session.shut_down()?;
+                let here = place.as_mut().ok_or(PmuError::NotUp)?;
+                let of = self.processors.get(index);
+                of.inspect(|of| of.hide_pages(|_| true));
+                here.session.shut_down()?;
                 *place = None;
-                if let Some(of) = self.processors.get(index) {
+                if let Some(of) = of {
                     of.watchdog.unwatch();
                     of.is_up.store(false, Relaxed);
                 }

@@ -133,12 +133,21 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         act: impl FnOnce(&mut Option<Here<K>>) -> R,
     ) -> Result<R, Busy> {
-        let (result, is_suspended) =
-            self.sessions.with(|place| (act(place), is_suspended(place)))?;
+        let (result, is_suspended) = self.sessions.with(|place| (act(place), self.leave(place)))?;
         if !is_suspended {
             self.serve_postponed();
         }
         Ok(result)
+    }
+
+    /// Ends a use of the session. Returns whether the processor is suspended.
+    #[inline]
+    fn leave(&'static self, place: &mut Option<Here<K>>) -> bool {
+        let is_suspended = is_suspended(place);
+        if let Some(here) = place.as_mut().filter(|_| !is_suspended) {
+            self.publish(here);
+        }
+        is_suspended
     }
 
     /// Serves the requests that came while the session was in use.

@@ -14,6 +14,7 @@ use crate::local_apic::{ApicRegisters, Delivery, LocalApic, ProfileTimer};
 use crate::machine::Machine;
 use crate::native_apic::NativeApic;
 use crate::per_processor::Processors;
+use crate::user::{UserClock, UserPage};
 
 /// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, local APIC,
 /// and an interrupt to another processor.
@@ -116,6 +117,9 @@ pub unsafe trait Kernel: Sized + 'static {
     /// The default is a tick of 4 ms, and at most 100,000 samples per second, as in Linux.
     const TICK: Tick = Tick::new(250, 100_000);
 
+    /// Tells whether threads read their events in user mode, from pages that [`user_page`](Self::user_page) returns.
+    const USER_PAGES: bool = false;
+
     /// Returns the backend that accesses the registers of the processor that executes the call.
     fn msr() -> Self::Msr;
 
@@ -168,6 +172,25 @@ pub unsafe trait Kernel: Sized + 'static {
         if let Some(apic) = in_x2apic_mode(Self::msr()) {
             apic.write_extended_entry(number, entry);
         }
+    }
+
+    /// Returns the page from which a thread reads an event that permits
+    /// [RDPMC in user mode](pmu_core::Event::with_user_rdpmc), by the event's tag. [`Pmu`](crate::Pmu) publishes the
+    /// page whenever the event's counter may have moved, and hides it when the event is closed. The kernel maps the
+    /// page, and sets `CR4.PCE`: see [`user`](crate::user). The function is called if [`USER_PAGES`](Self::USER_PAGES)
+    /// is set.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    fn user_page(tag: u64) -> Option<&'static UserPage> {
+        let _ = tag;
+        None
+    }
+
+    /// Returns the clock by which threads convert the time-stamp counter into the time of [`now`](Self::now); `None`,
+    /// the default: their pages have no times.
+    fn user_clock() -> Option<UserClock> {
+        None
     }
 
     /// Returns the delivery of the performance interrupt. The default implementation selects an NMI.

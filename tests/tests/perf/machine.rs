@@ -1,13 +1,17 @@
 //! Processors of both vendors with all that they have beside the counters, and the kernel of one.
 
 use core::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 
 use pmu::core::frame::PlainFrame;
+use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{PerfEvent, PerfEventAttr};
+use pmu::user::UserPage;
 use pmu::{Interrupted, Kernel, PmuEvent};
 use pmu_tests::StateRegisters;
+use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
@@ -29,6 +33,7 @@ type Mock = MockMsr<'static, 64>;
 thread_local! {
     static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
     static NOW: Cell<u64> = const { Cell::new(1) };
+    static PAGES: RefCell<BTreeMap<u64, &'static UserPage>> = RefCell::default();
 }
 
 fn mock() -> &'static Mock {
@@ -52,6 +57,7 @@ const PHYSICAL: u64 = 0x10_0000;
 unsafe impl Kernel for World {
     type Msr = Registers;
     type Facilities = Everything;
+    const USER_PAGES: bool = true;
     const TICK: Tick = Tick::new(250, 250 * MOST);
     fn msr() -> Registers {
         Registers
@@ -73,6 +79,9 @@ unsafe impl Kernel for World {
         NOW.get()
     }
     fn interrupt(_: usize) {}
+    fn user_page(tag: u64) -> Option<&'static UserPage> {
+        PAGES.with_borrow(|pages| pages.get(&tag).copied())
+    }
     fn read_extended_entry(number: u8) -> Option<u32> {
         (number < 4).then(|| mock().extended_entry(number))
     }
@@ -226,6 +235,18 @@ impl Machine {
         let is_early = model.name.ends_with("format 0") || model.name.ends_with("format 1");
         let sampled = if is_early { INTERRUPTED } else { CODE };
         Self { perf, sampled, has_units: model.sampling.is_some(), each_cycle, events }
+    }
+
+    /// Maps the page of the events with this tag.
+    pub(crate) fn map(&self, tag: u64) -> &'static UserPage {
+        let new = || &*Box::leak(Box::new(UserPage::new()));
+        PAGES.with_borrow_mut(|pages| *pages.entry(tag).or_insert_with(new))
+    }
+
+    /// Reads a count in user mode, by the program that the comments of Linux' header show.
+    pub(crate) fn read_page(&self, page: &UserPage) -> Option<u64> {
+        let rdpmc = |counter| mock().read_pmc(PmcIndex::new(counter)).unwrap();
+        LinuxPage::of(page).read(rdpmc, || 0).map(|read| read.value)
     }
 
     /// Time passes.

@@ -12,7 +12,8 @@ use pmu::core::CounterError;
 use pmu::core::precise::NotPrecise;
 use pmu::core::profile::InterfaceError;
 use pmu::kprofile::ProfileError;
-use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision};
+use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, ThreadEvent};
+use pmu_tests::linux_page::LinuxPage;
 
 use machine::{EINVAL, INTERRUPTED, MOST, Machine, bytes, models, part};
 use subsystem::{EOPNOTSUPP, Record};
@@ -260,6 +261,65 @@ fn a_tasks_events_go_with_it_on_every_processor() {
         machine.work(8 * PERIOD, 0x9000);
         assert_eq!(perf.drain(), [], "{name}");
         machine.end(name);
+    }
+}
+
+/// The page says what a read says, whatever moved the counter since, and nothing once the event is closed.
+#[test]
+fn a_thread_reads_its_events_from_their_pages() {
+    const OWN: u64 = 9;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let own = Event::generic(GenericEvent::Cycles).with_user_rdpmc().tagged(OWN);
+        let own = perf.open_event(&own).unwrap();
+        let [own_page, plain_page, cycles_page] = [OWN, PLAIN, CYCLES].map(|tag| machine.map(tag));
+        let mut task = vec![];
+        for (bytes, tag) in [(plain(), PLAIN), (precise_cycles(), CYCLES)] {
+            perf.open_of(&mut task, &bytes, tag).unwrap();
+        }
+        let check = |task: &[ThreadEvent], what: &str| {
+            // First, because a use of the session publishes the pages, too.
+            let pages = [own_page, plain_page, cycles_page].map(|page| machine.read_page(page));
+            let thread = |event| perf.pmu.read_thread(event).unwrap().value;
+            // A sampling unit has no RDPMC: the thread makes a system call.
+            let cycles = (!machine.has_units).then(|| thread(&task[1]));
+            let counts = [Some(perf.read(own).unwrap().value), Some(thread(&task[0])), cycles];
+            assert_eq!(pages, counts, "{name}, {what}");
+        };
+        perf.switch(&mut vec![], &mut task).unwrap();
+        check(&task, "switched in");
+        machine.work(PERIOD / 2, 0x9000);
+        check(&task, "while it counts");
+        machine.work(7 * PERIOD, 0x9000);
+        check(&task, "after interrupts");
+        let before = perf.read(own).unwrap().value;
+        // An event for the only counters of the others, if there are any.
+        let more = perf.open(&precise_cycles(), 4).and_then(|more| perf.close(more));
+        let more = more.and(perf.open(&with_branches(), BRANCHES));
+        check(&task, "beside others");
+        machine.suspend();
+        check(&task, "after a suspend");
+        perf.run_guest(|| machine.work(3 * PERIOD, 0xA000)).unwrap();
+        check(&task, "after a guest");
+        perf.tick().unwrap();
+        machine.work(PERIOD, 0x9000);
+        check(&task, "after a tick");
+        assert_eq!(perf.read(own).unwrap().value, before + PERIOD, "{name}");
+        perf.switch(&mut task, &mut vec![]).unwrap();
+        perf.switch(&mut vec![], &mut task).unwrap();
+        check(&task, "switched in again");
+        if let Ok(more) = more {
+            perf.close(more).unwrap();
+        }
+        perf.close(own).unwrap();
+        assert_eq!(machine.read_page(own_page), None, "{name}: closed");
+        machine.end(name);
+        for page in [plain_page, cycles_page] {
+            let read = LinuxPage::of(page).read(|_| panic!("a counter"), || 0);
+            assert_eq!(read, None, "{name}: the processor is down");
+        }
     }
 }
 

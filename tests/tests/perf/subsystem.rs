@@ -96,7 +96,8 @@ impl<K: Kernel> Perf<K> {
         attr: &[u8],
         tag: u64,
     ) -> Result<(), i32> {
-        let event = self.event(attr, tag)?;
+        // A task reads its own events in user mode.
+        let event = self.event(attr, tag)?.with_user_rdpmc();
         task.push(self.pmu.thread_event(&event).map_err(|error| error.errno())?);
         Ok(())
     }

@@ -215,6 +215,23 @@ impl EventTable {
         self.entry(event).map(EventEntry::opening)
     }
 
+    /// Returns the open events that permit [RDPMC in user mode](crate::Event::with_user_rdpmc), with their tags.
+    ///
+    /// ```
+    /// # use pmu_core::EventTable;
+    /// /// The events of which threads have pages.
+    /// fn pages(table: &EventTable, publish: impl Fn(u64)) {
+    ///     table.with_user_rdpmc().for_each(|(_event, tag)| publish(tag));
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Any context on the table's processor.
+    pub fn with_user_rdpmc(&self) -> impl Iterator<Item = (EventId, u64)> {
+        let permitted = self.opened().filter(|(_, entry)| entry.permits_user_rdpmc());
+        permitted.map(|(event, entry)| (event, entry.tag()))
+    }
+
     pub(crate) fn check_period(&self, period: u64) -> Result<(), CounterError> {
         let fits = (self.at_least_min(0)..=Period::MAX).contains(&period);
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
