@@ -14,8 +14,8 @@
 //! - A read-only mapping of the page in the thread's address space.
 //!
 //! # When the kernel publishes
-//! If [`Kernel::USER_PAGES`](crate::Kernel::USER_PAGES) is set, a [`Pmu`](crate::Pmu) publishes and hides the pages that
-//! [`Kernel::user_page`](crate::Kernel::user_page) returns. The rest of this section is for other kernels.
+//! If [`Kernel::USER_PAGES`](crate::Kernel::USER_PAGES) is set, a [`Pmu`](crate::Pmu) publishes and hides the pages
+//! that [`Kernel::user_page`](crate::Kernel::user_page) returns. The rest of this section is for other kernels.
 //!
 //! A page is valid for one thread on one processor, while the event stays on the same counter. In each of the following
 //! cases the kernel calls [`publish`](UserPage::publish) or [`hide`](UserPage::hide) before the thread next executes in
