@@ -214,7 +214,7 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
         let processor = K::this_processor();
         let relaxed = Ordering::Relaxed;
         match self.owner.compare_exchange(Self::UNUSED, processor, relaxed, relaxed) {
-            Err(owner) if owner != processor => Err(Busy::OfProcessor { processor: owner }),
+            Err(owner) if owner != processor => Err(Busy::ProcessorMemory { processor: owner }),
             _ if processor == Self::UNUSED => Err(Busy::NoPlace { processor }),
             // SAFETY: it is this processor's, by the promise of `Processors`.
             _ => Ok(act(unsafe { self.place.enter() }?.value)),
@@ -256,7 +256,7 @@ pub enum Busy {
     },
     /// The slot belongs to another processor.
     #[error("the value is processor {processor}'s")]
-    OfProcessor {
+    ProcessorMemory {
         /// Number of the processor that executed the call.
         processor: usize,
     },
@@ -396,10 +396,10 @@ mod tests {
                 VALUE.with(Option::take)
             })
         });
-        let refused = || Err(Busy::OfProcessor { processor: 5 });
+        let refused = || Err(Busy::ProcessorMemory { processor: 5 });
         assert_eq!(other.join().unwrap(), [refused(), refused(), refused()]);
         assert_eq!(VALUE.with(Option::take), Ok(Some(name())));
-        let other = Busy::OfProcessor { processor: 2 }.to_string();
+        let other = Busy::ProcessorMemory { processor: 2 }.to_string();
         assert_eq!(other, "the value is processor 2's");
     }
 

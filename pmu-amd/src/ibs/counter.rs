@@ -108,7 +108,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Lets the unit go on after a sample, from the value that it has now, unless it is stopped.
-    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+    pub(crate) fn resume(&self) -> Result<(), MsrFault> {
         if self.memory.state() & (RUNNING | STOPPING | TAKEN) != RUNNING | TAKEN {
             // Only the sample of an event that left was reported: the unit counts.
             return Ok(());

@@ -400,7 +400,7 @@ impl EventFacility for Ibs<'_> {
             UnitAccess::ReadControl => counter.select(),
             UnitAccess::WriteControl(0) => counter.stop().map(|()| 0),
             UnitAccess::WriteControl(select) => counter.start(select).map(|()| 0),
-            UnitAccess::GoOn => counter.go_on().map(|()| 0),
+            UnitAccess::Resume => counter.resume().map(|()| 0),
         }
     }
 

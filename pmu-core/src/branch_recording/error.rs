@@ -82,11 +82,11 @@ pub enum BranchError {
     Lent,
     /// A register access failed, and the processor does not record.
     #[error("branches are not recorded: {0}")]
-    Access(#[source] MsrFault),
+    NotRecording(#[source] MsrFault),
     /// A register access failed, and the recording could not be stopped. The recorder assumes that the processor still
     /// records.
     #[error("the recording of branches cannot be stopped: {0}")]
-    Faulted(#[source] MsrFault),
+    StateUnknown(#[source] MsrFault),
 }
 
 /// Converts an error of the detection into an error of the recorder. A function that both detects the records and

@@ -91,7 +91,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
-    /// - [`Access`](BranchError::Access): a register access failed, and no recorder uses `memory`.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and no recorder uses `memory`.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -124,7 +124,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             Ok(false) => memory.give_back(),
             Err(fault) => {
                 memory.give_back_untaken();
-                return Err(BranchError::Access(fault));
+                return Err(BranchError::NotRecording(fault));
             }
         }
         Err(BranchError::Unresponsive)
@@ -144,7 +144,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
     ///   [`take`](Self::take) failed to access the registers that control the freeze, or the freeze bit reads back 0.
-    /// - [`Access`](BranchError::Access): a register access failed, and the records do not freeze.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -158,12 +158,12 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         let freezes = matches!(kept, Ok(true));
         self.memory.note(FREEZES, freezes);
         if !freezes || is_stack {
-            self.recording().set_freeze(false).map_err(BranchError::Access)?;
+            self.recording().set_freeze(false).map_err(BranchError::NotRecording)?;
         }
         match kept {
             Ok(true) => Ok(()),
             Ok(false) => Err(BranchError::FreezeUnsupported),
-            Err(fault) => Err(BranchError::Access(fault)),
+            Err(fault) => Err(BranchError::NotRecording(fault)),
         }
     }
 
@@ -175,8 +175,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`FilterUnsupported`](BranchError::FilterUnsupported): `filter` selects no branch, or is a call stack that the
     ///   processor cannot record. Nothing was changed.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn start(&mut self, filter: BranchFilter) -> Result<BranchFilter, BranchError> {
         self.check_open()?;
@@ -200,14 +200,14 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         self.memory.clear_mode(UNKNOWN | STACK);
         self.memory.set_mode(if recorded.is_call_stack() { STACK } else { 0 });
         self.filter = Some(recorded);
-        self.recording().go_on()
+        self.recording().resume()
     }
 
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
     /// # Errors
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
-    ///   still records.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
+    ///   processor still records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -221,9 +221,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
-    ///   still records.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
+    ///   processor still records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn restart(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -237,7 +237,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             // The filter is not written while the processor records.
             _ => Ok(()),
         });
-        programmed.and_then(|()| recording.go_on()).map_err(|fault| self.error(fault))
+        programmed.and_then(|()| recording.resume()).map_err(|fault| self.error(fault))
     }
 
     /// Programs the registers of the branch records again after the registers lost their contents, for example in a
@@ -248,8 +248,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`reprogram`](crate::CounterSession::reprogram) program the recorder's registers, too.
     ///
     /// # Errors
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
     /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::lending::CounterWindow) ends, the
     ///   registers are programmed again.
     /// - [`ShutDown`](BranchError::ShutDown).
@@ -285,18 +285,18 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped. The recorder assumes that the processor
-    ///   still records.
-    /// - [`Access`](BranchError::Access): a record could not be read. The processor does not record.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
+    ///   processor still records.
+    /// - [`NotRecording`](BranchError::NotRecording): a record could not be read. The processor does not record.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
         self.check_open()?;
         let found = self.recording().halt().map_err(|fault| self.error(fault))?;
         if self.recording().is_stale() {
-            self.recording().clear_stopped().map_err(BranchError::Access)?;
+            self.recording().clear_stopped().map_err(BranchError::NotRecording)?;
         }
         let (len, read) = self.unit.read_records(&self.msr, self.memory, found);
-        read.map_err(BranchError::Access)?;
+        read.map_err(BranchError::NotRecording)?;
         Ok(Branches::of(self.unit, self.memory, len))
     }
 
@@ -304,10 +304,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// thread switch, because a record does not tell which thread executed the branch.
     ///
     /// # Errors
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next
-    ///   [`restart`](Self::restart) or [`start`](Self::start) clears the records before the recording starts.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples contain no
-    ///   branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The
+    ///   next [`restart`](Self::restart) or [`start`](Self::start) clears the records before the recording starts.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped, and continues. Samples
+    ///   contain no branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn clear(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -318,7 +318,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
                 .or_else(|fault| self.recording().halt().and(Err(fault)))
         } else {
             // A record that is added while others are cleared would move an old one on.
-            self.recording().halt_and_clear().and_then(|()| self.recording().go_on())
+            self.recording().halt_and_clear().and_then(|()| self.recording().resume())
         };
         cleared.map_err(|fault| self.error(fault))
     }
@@ -328,8 +328,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// After each of these errors, the recorder keeps the memory, and the call can be repeated:
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         self.recording().leave_nothing(false).map_err(|fault| self.error(fault))?;
@@ -369,7 +369,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Returns the error of a failed access.
     pub(crate) fn error(&self, fault: MsrFault) -> BranchError {
         let is_on = self.memory.mode() & RECORDING != 0;
-        if is_on { BranchError::Faulted(fault) } else { BranchError::Access(fault) }
+        if is_on { BranchError::StateUnknown(fault) } else { BranchError::NotRecording(fault) }
     }
 }
 

@@ -35,10 +35,11 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` has no room for the records; nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues. Samples contain no
-    ///   branches until the records are cleared, the recording is restarted, or the next thread switch succeeds.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. If a record
-    ///   could not be read, `saved` contains only the newer records.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped, and continues. Samples
+    ///   contain no branches until the records are cleared, the recording is restarted, or the next thread switch
+    ///   succeeds.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. If a
+    ///   record could not be read, `saved` contains only the newer records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,
@@ -57,7 +58,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             }
             None => Ok(()),
         };
-        self.recording().clear_stopped().and(read).map_err(BranchError::Access)
+        self.recording().clear_stopped().and(read).map_err(BranchError::NotRecording)
     }
 
     /// Reads the records of a stopped recording.
@@ -89,9 +90,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another record format, or
     ///   with another number of records. Nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`Access`](BranchError::Access): a register access failed. The processor does not record, and its registers
-    ///   contain none of the thread's records.
-    /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed. The processor does not record, and its
+    ///   registers contain none of the thread's records.
+    /// - [`StateUnknown`](BranchError::StateUnknown): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in<const N: usize>(
         &mut self,
@@ -123,7 +124,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             let written = self.unit.write_records(&self.msr, saved.newest, records);
             written.or_else(|fault| self.recording().clear_stopped().and(Err(fault)))?;
         }
-        self.recording().go_on()
+        self.recording().resume()
     }
 
     /// Checks that this processor's XSAVES saves the branch records. Call this once after [`take`](Self::take), before
@@ -181,10 +182,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// # Errors
     /// - [`XsavesUnsupported`](BranchError::XsavesUnsupported): [`use_xsaves`](Self::use_xsaves) was not called, or
     ///   failed. Nothing was changed.
-    /// - [`Faulted`](BranchError::Faulted): the recording could not be stopped, and continues.
+    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped, and continues.
     /// - [`Xsaves`](BranchError::Xsaves): XSAVES failed. The processor does not record, and `saved` has no records.
-    /// - [`Access`](BranchError::Access): the records could not be cleared, and the processor does not record. The next
-    ///   call that starts the recording clears the records beforehand.
+    /// - [`NotRecording`](BranchError::NotRecording): the records could not be cleared, and the processor does not
+    ///   record. The next call that starts the recording clears the records beforehand.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out_to<A: SaveBranches>(
         &mut self,
@@ -201,7 +202,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
                 saved.depth = self.unit.depth();
             }
         }
-        self.recording().clear_stopped().map_err(BranchError::Access).and(done)
+        self.recording().clear_stopped().map_err(BranchError::NotRecording).and(done)
     }
 
     /// Does the same as [`switch_in`](Self::switch_in), but restores all records from `saved` by one XRSTORS
@@ -215,9 +216,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
     /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and its registers contain none
     ///   of the thread's records.
-    /// - [`Access`](BranchError::Access): a register access failed, and the processor does not record. The next call
-    ///   that starts the recording clears the records beforehand.
-    /// - [`Faulted`](BranchError::Faulted): an earlier recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The
+    ///   next call that starts the recording clears the records beforehand.
+    /// - [`StateUnknown`](BranchError::StateUnknown): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in_from<A: SaveBranches>(
         &mut self,
@@ -239,11 +240,11 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             self.memory.set_mode(STALE);
             let restored = saved.area.restore();
             if let Err(fault) = restored {
-                let cleared = self.recording().clear_stopped().map_err(BranchError::Access);
+                let cleared = self.recording().clear_stopped().map_err(BranchError::NotRecording);
                 return cleared.and(Err(BranchError::Xsaves(fault)));
             }
         }
-        self.recording().go_on().map_err(|fault| self.error(fault))?;
+        self.recording().resume().map_err(|fault| self.error(fault))?;
         self.memory.clear_mode(STALE);
         Ok(())
     }

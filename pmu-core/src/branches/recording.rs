@@ -89,7 +89,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
-    pub(crate) fn go_on(&self) -> Result<(), MsrFault> {
+    pub(crate) fn resume(&self) -> Result<(), MsrFault> {
         let before = self.memory.mode();
         self.memory.clear_mode(LOST | CLEAR);
         self.memory.set_mode(RECORDING);
@@ -166,7 +166,7 @@ impl<M: MsrBackend> Recording<'_, M> {
             // A part of the call stack may be in the registers.
             written.inspect_err(|_| self.memory.set_mode(STALE))?;
         }
-        self.go_on()
+        self.resume()
     }
 
     /// Writes the filter and the freeze bit of a stopped recording, unless the registers have them.

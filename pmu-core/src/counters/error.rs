@@ -10,7 +10,7 @@ use crate::precise::request::NotPrecise;
 /// Error of an operation on a processor's counters.
 ///
 /// A failed operation changed nothing, except in these cases:
-/// - The error is [`Faulted`](Self::Faulted).
+/// - The error is [`StateUnknown`](Self::StateUnknown).
 /// - The operation's documentation names a change.
 /// - The operation was [`take`](crate::CounterSession::take). After the failure, none of the requested counters runs.
 ///
@@ -171,12 +171,12 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     #[error("register access failed and was undone: {0}")]
-    Access(#[source] MsrFault),
+    Unchanged(#[source] MsrFault),
     /// Accesses to this register failed, and the operation could not be undone. The driver assumes that the register's
     /// counter is running. No event uses the counter until the counter is
     /// [programmed again](crate::CounterSession::reprogram) or shut down.
     #[error("a counter cannot be stopped and is presumed running: {0}")]
-    Faulted(#[source] MsrFault),
+    StateUnknown(#[source] MsrFault),
     /// The event cannot be sampled as [precisely](crate::Event::precise) as requested. The value is the reason.
     #[error("{0}")]
     NotPrecise(NotPrecise),
@@ -242,7 +242,7 @@ impl CounterError {
     /// Returns the access that failed, if one did.
     pub(crate) const fn fault(&self) -> Option<MsrFault> {
         match self {
-            Self::Access(fault) | Self::Faulted(fault) => Some(*fault),
+            Self::Unchanged(fault) | Self::StateUnknown(fault) => Some(*fault),
             _ => None,
         }
     }
@@ -250,7 +250,7 @@ impl CounterError {
     /// Returns the error of an access that leaves more than itself undone.
     pub(crate) const fn faulted(self) -> Self {
         match self {
-            Self::Access(fault) => Self::Faulted(fault),
+            Self::Unchanged(fault) => Self::StateUnknown(fault),
             error => error,
         }
     }

@@ -348,8 +348,8 @@ unsafe impl SourceInterface for DefaultInterface {
 
 /// Error of an operation on a profile interface.
 ///
-/// A failed operation changes nothing. The only exception is the error [`CounterError::Faulted`]. After an error of
-/// [`initialize`](crate::profile::ProfileInterface::initialize), no counter runs.
+/// A failed operation changes nothing. The only exception is the error [`CounterError::StateUnknown`]. After an error
+/// of [`initialize`](crate::profile::ProfileInterface::initialize), no counter runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]

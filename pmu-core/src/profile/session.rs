@@ -207,9 +207,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// - [`Platform`](InterfaceError::Platform): the platform's timer cannot run at the interval.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event select of an added source has bits that are illegal on
     ///   this processor.
-    /// - [`Access`](CounterError::Access): a register access failed, and the counter is in the same state as before the
-    ///   call.
-    /// - [`Faulted`](CounterError::Faulted): register accesses failed, and the counter could not be stopped again.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the counter is in the same state as
+    ///   before the call.
+    /// - [`StateUnknown`](CounterError::StateUnknown): register accesses failed, and the counter could not be stopped
+    ///   again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);
@@ -279,7 +280,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the counter's registers failed.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the counter's registers failed.
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         if self.is_added(source) {
@@ -353,7 +354,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): no counter runs for the source.
     /// - [`RegistersLost`](CounterError::RegistersLost): the counter's registers lost their contents.
-    /// - [`Access`](CounterError::Access): the counter could not be read.
+    /// - [`Unchanged`](CounterError::Unchanged): the counter could not be read.
     pub fn read(&self, source: KProfileSource) -> Result<u64, InterfaceError> {
         let event = self.event(source).ok_or(InterfaceError::NotStarted(source))?;
         self.counters.read_loaded(event).map_err(|error| of_source(error, source))

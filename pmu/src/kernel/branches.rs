@@ -193,7 +193,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
     pub fn before_idle(&'static self) -> Result<(), PmuError> {
         let stopped = self.branch_sampling().map_or(Ok(()), |of| of.before_idle(&K::msr()));
-        stopped.map_err(|fault| BranchError::Access(fault).into())
+        stopped.map_err(|fault| BranchError::NotRecording(fault).into())
     }
 
     /// Starts the branch sampling again that [`before_idle`](Self::before_idle) stopped.
@@ -205,7 +205,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
     pub fn after_idle(&'static self) -> Result<(), PmuError> {
         let started = self.branch_sampling().map_or(Ok(()), |of| of.after_idle(&K::msr()));
-        started.map_err(|fault| BranchError::Access(fault).into())
+        started.map_err(|fault| BranchError::NotRecording(fault).into())
     }
 
     fn branch_sampling(&'static self) -> Option<Branches<'static>> {

@@ -5,7 +5,7 @@ use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
 
 use crate::kernel::interrupt::PmuSample;
-use crate::kernel::pmu::{Here, OfProcessor, Pmu, PmuError};
+use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::close as close_group;
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
@@ -73,8 +73,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Counters`](PmuError::Counters): the processor cannot count or sample the event, or `E` events are open. See
     ///   [`open_event`](pmu_core::CounterSession::open_event).
     pub fn open(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
-        self.on_processor(None, |of, here| {
-            let event = here.session.counters_mut().open_event(&here.unit, event)?;
+        self.on_processor(None, |of, local| {
+            let event = local.session.counters_mut().open_event(&local.unit, event)?;
             Ok(of.opened(event))
         })
     }
@@ -132,9 +132,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         events: &[Event; C],
     ) -> Result<[PmuEvent; C], PmuError> {
-        self.on_processor(None, |of, here| {
-            let counters = here.session.counters_mut();
-            let group = counters.open_group(&here.unit, events)?;
+        self.on_processor(None, |of, local| {
+            let counters = local.session.counters_mut();
+            let group = counters.open_group(&local.unit, events)?;
             let mut members = counters.group_events(group);
             let mut member = EventId::of_place(0); // The group has as many events as the array.
             Ok(core::array::from_fn(|_| {
@@ -204,9 +204,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         other: PmuEvent,
         event: &Event,
     ) -> Result<PmuEvent, PmuError> {
-        self.on_processor(Some(other), |of, here| {
-            let counters = here.session.counters_mut();
-            Ok(of.opened(counters.open_member(&here.unit, other.event, event)?))
+        self.on_processor(Some(other), |of, local| {
+            let counters = local.session.counters_mut();
+            Ok(of.opened(counters.open_member(&local.unit, other.event, event)?))
         })
     }
 
@@ -222,8 +222,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   processor, there is no counter for it, or an access to a register failed.
     /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn enable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |here| {
-            here.session.counters_mut().enable_event(event.event, K::now())
+        self.with_event(event, |local| {
+            local.session.counters_mut().enable_event(event.event, K::now())
         })
     }
 
@@ -236,8 +236,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable).
     pub fn disable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |here| {
-            here.session.counters_mut().disable_event(event.event, K::now())
+        self.with_event(event, |local| {
+            local.session.counters_mut().disable_event(event.event, K::now())
         })
     }
 
@@ -253,8 +253,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   [no total](CounterError::NoTotal).
     /// - On the event's processor: [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn read(&'static self, event: PmuEvent) -> Result<EventCount, PmuError> {
-        let read =
-            |here: &mut Here<K>| here.session.counters_mut().read_event(event.event, K::now());
+        let read = |local: &mut LocalState<K>| {
+            local.session.counters_mut().read_event(event.event, K::now())
+        };
         match self.with_event(event, read) {
             Err(PmuError::OtherProcessor(processor)) => {
                 let of = self.processors.get(processor).filter(|of| of.is_open(event));
@@ -282,8 +283,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         event: PmuEvent,
         counts: &mut [EventCount],
     ) -> Result<usize, PmuError> {
-        self.on_processor(Some(event), |_, here| {
-            let counters = here.session.counters_mut();
+        self.on_processor(Some(event), |_, local| {
+            let counters = local.session.counters_mut();
             match (counters.event_group(event.event)?, counts.first_mut()) {
                 (Some(group), _) => Ok(counters.read_group(group, K::now(), counts)?),
                 (None, Some(count)) => {
@@ -303,8 +304,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable), and [`NoTotal`](CounterError::NoTotal).
     pub fn reset(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |here| {
-            let counters = here.session.counters_mut();
+        self.with_event(event, |local| {
+            let counters = local.session.counters_mut();
             let count = counters.read_event(event.event, K::now())?;
             let back = EventCount { value: count.value.wrapping_neg(), ..EventCount::default() };
             counters.add_count(event.event, back)
@@ -325,8 +326,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         period: u64,
         overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), PmuError> {
-        self.with_event(event, |here| {
-            here.session.counters_mut().apply_period(event.event, period, K::now(), overflowed)
+        self.with_event(event, |local| {
+            local.session.counters_mut().apply_period(event.event, period, K::now(), overflowed)
         })
     }
 
@@ -339,8 +340,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.on_processor(Some(event), |of, here| {
-            let counters = here.session.counters_mut();
+        self.on_processor(Some(event), |of, local| {
+            let counters = local.session.counters_mut();
             let group = counters.event_group(event.event)?;
             of.hide_pages(|other| match group {
                 Some(group) => counters.event_group(other) == Ok(Some(group)),
@@ -353,7 +354,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     .or_else(|error| counters.close_event(event.event, K::now()).and(Err(error)));
                 return Ok(closed.map(drop)?);
             };
-            Ok(close_group(here, group)?)
+            Ok(close_group(local, group)?)
         })
     }
 
@@ -361,16 +362,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     fn with_event<R>(
         &'static self,
         event: PmuEvent,
-        act: impl FnOnce(&mut Here<K>) -> Result<R, CounterError>,
+        act: impl FnOnce(&mut LocalState<K>) -> Result<R, CounterError>,
     ) -> Result<R, PmuError> {
-        self.on_processor(Some(event), |_, here| Ok(act(here)?))
+        self.on_processor(Some(event), |_, local| Ok(act(local)?))
     }
 
     /// Uses the memory and the session of the processor that executes the call, which is to be that of an open event.
     fn on_processor<R>(
         &'static self,
         event: Option<PmuEvent>,
-        act: impl FnOnce(&'static OfProcessor<K, E>, &mut Here<K>) -> Result<R, PmuError>,
+        act: impl FnOnce(&'static ProcessorMemory<K, E>, &mut LocalState<K>) -> Result<R, PmuError>,
     ) -> Result<R, PmuError> {
         K::pinned(|| {
             let this = K::this_processor();
@@ -384,7 +385,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 _ => {}
             }
-            self.here(|here| act(of, here))?
+            self.with_local(|local| act(of, local))?
         })
     }
 
@@ -487,9 +488,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
         let switched = K::pinned(|| {
-            self.here(|here| {
-                let out = here.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
-                out.and(here.session.counters_mut().switch_in(&here.unit, to, K::now()))
+            self.with_local(|local| {
+                let out = local.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
+                out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
             })
         });
         if let Err(PmuError::NotUp) = switched {
@@ -523,7 +524,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 }
 
-impl<K: Kernel, const E: usize> OfProcessor<K, E> {
+impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the handle of an event that was opened.
     fn opened(&self, event: EventId) -> PmuEvent {
         let opening = self.events.opening(event).unwrap_or(0);

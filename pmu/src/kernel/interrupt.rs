@@ -6,7 +6,7 @@ use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::pmu::{Pmu, PmuSource};
-use crate::kernel::required::{Duties, Kernel};
+use crate::kernel::required::{Kernel, KernelHooks};
 use crate::local_apic::Delivery;
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`] recorded.
@@ -166,7 +166,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     sampled(report, sample);
                 }
             };
-            let (msr, apic) = (K::msr(), Duties::<K>::platform());
+            let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
             match events.service_samples(&msr, &apic, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;

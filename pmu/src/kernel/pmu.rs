@@ -15,7 +15,7 @@ use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::reach::MachineSources;
-use crate::kernel::required::{Duties, Kernel, KernelApic};
+use crate::kernel::required::{Kernel, KernelApic, KernelHooks};
 use crate::machine::Machine;
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
 use crate::perf::{PerfError, errno};
@@ -73,8 +73,8 @@ pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 1
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
     pub(super) is_adding: AtomicBool,
-    pub(super) processors: [OfProcessor<K, E>; P],
-    pub(super) sessions: PerProcessor<Here<K>, Duties<K>, P>,
+    pub(super) processors: [ProcessorMemory<K, E>; P],
+    pub(super) sessions: PerProcessor<LocalState<K>, KernelHooks<K>, P>,
     pub(super) mailbox: Mailbox<P>,
     pub(super) profiles: Profiles<N, P>,
 }
@@ -88,7 +88,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             sources: WriteOnce::new(),
             added: AddedSources::new(),
             is_adding: AtomicBool::new(false),
-            processors: [const { OfProcessor::new() }; P],
+            processors: [const { ProcessorMemory::new() }; P],
             sessions: PerProcessor::new(),
             mailbox: Mailbox::new(),
             profiles: Profiles::new(),
@@ -157,7 +157,7 @@ pub type PmuSource<K> = WithOpenedEvents<
 >;
 
 /// Memory that the interrupt and the tasks of one processor share.
-pub(super) struct OfProcessor<K: Kernel, const E: usize> {
+pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
     pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(super) events: EventTable<[EventEntry; E]>,
     pub(super) facilities: K::Facilities,
@@ -168,7 +168,7 @@ pub(super) struct OfProcessor<K: Kernel, const E: usize> {
     pub(super) is_asked: AtomicBool,
 }
 
-impl<K: Kernel, const E: usize> OfProcessor<K, E> {
+impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     pub(super) const fn new() -> Self {
         Self {
             counters: CounterMemory::new(),
@@ -194,15 +194,15 @@ impl<K: Kernel, const E: usize> OfProcessor<K, E> {
     }
 
     /// Returns the watchdog's event, if it is open.
-    pub(super) fn watched(&self, here: &mut Here<K>) -> Option<EventId> {
+    pub(super) fn watched(&self, local: &mut LocalState<K>) -> Option<EventId> {
         let event = self.watchdog.watched()?;
-        let tag = here.session.counters_mut().event_tag(event);
+        let tag = local.session.counters_mut().event_tag(event);
         (tag == Ok(self.watchdog_tag())).then_some(event)
     }
 }
 
 /// State of one processor that only its tasks use.
-pub(super) struct Here<K: Kernel> {
+pub(super) struct LocalState<K: Kernel> {
     pub(super) session: PmuSession<K>,
     /// This processor's counters: to make the description takes some hundred instructions of CPUID's leaves.
     pub(super) unit: CounterUnit,
@@ -212,7 +212,7 @@ pub(super) struct Here<K: Kernel> {
 
 // SAFETY: (1) as for a session, which is not `Send` so that it stays on its processor: what it holds is sent (`Msr`),
 // or shared (the machine, the counters' memory); (2) a unit is plain data.
-unsafe impl<K: Kernel> OnProcessor for Here<K> {}
+unsafe impl<K: Kernel> OnProcessor for LocalState<K> {}
 
 /// Reason why an operation of [`Pmu`](crate::Pmu) failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -289,7 +289,9 @@ impl PmuError {
             Self::Suspended | Self::IsUp | Self::Session(_) => 16,
             Self::Branches(BranchError::MemoryInUse | BranchError::Lent) => 16,
             Self::Branches(
-                BranchError::Access(_) | BranchError::Faulted(_) | BranchError::Xsaves(_),
+                BranchError::NotRecording(_)
+                | BranchError::StateUnknown(_)
+                | BranchError::Xsaves(_),
             ) => 5,
             Self::Branches(_) | Self::Facility(_) => 95,
             Self::OtherProcessor(_) | Self::Interface(_) | Self::Create(_) | Self::Profile(_) => 22,

@@ -9,9 +9,9 @@ use pmu_kprofile::ProfileError;
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
-use crate::kernel::pmu::{Here, OfProcessor, Pmu, PmuError};
+use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::reach::number;
-use crate::kernel::required::{Duties, Kernel};
+use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::Busy;
 use crate::watchdog::Watchdog;
 
@@ -54,8 +54,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let index = K::this_processor();
             let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
             let sources = self.detect(this_processor);
-            self.place(|place| {
-                if place.is_some() {
+            self.session_slot(|slot| {
+                if slot.is_some() {
                     return Err(PmuError::IsUp);
                 }
                 // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
@@ -65,11 +65,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     this_processor,
                     K::counters(),
                     K::msr(),
-                    Duties::platform(),
+                    KernelHooks::platform(),
                     &of.counters,
                 )?;
                 let unit = sources.unit_of(this_processor);
-                *place = Some(Here { session, unit, is_suspended: false });
+                *slot = Some(LocalState { session, unit, is_suspended: false });
                 of.is_up.store(true, Relaxed);
                 Ok(number(index))
             })?
@@ -96,12 +96,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn processor_down(&'static self) -> Result<(), PmuError> {
         let this = K::pinned(|| {
             let index = K::this_processor();
-            self.place(|place| {
-                let here = place.as_mut().ok_or(PmuError::NotUp)?;
+            self.session_slot(|slot| {
+                let local = slot.as_mut().ok_or(PmuError::NotUp)?;
                 let of = self.processors.get(index);
                 of.inspect(|of| of.hide_pages(|_| true));
-                here.session.shut_down()?;
-                *place = None;
+                local.session.shut_down()?;
+                *slot = None;
                 if let Some(of) = of {
                     of.watchdog.unwatch();
                     of.is_up.store(false, Relaxed);
@@ -147,13 +147,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         sampled: impl FnMut(PmuSample<'_, K>),
     ) -> Result<(), PmuError> {
         K::pinned(|| {
-            self.here(|here| {
-                match here.session.suspend_all(K::now(), self.of_kernel(sampled)) {
+            self.with_local(|local| {
+                match local.session.suspend_all(K::now(), self.of_kernel(sampled)) {
                     // A processor without counters has nothing to stop.
                     Ok(()) | Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {}
                     Err(error) => return Err(error.into()),
                 }
-                here.is_suspended = true;
+                local.is_suspended = true;
                 Ok(())
             })?
         })
@@ -186,13 +186,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let (this, resumed, watched) = K::pinned(|| {
             let index = K::this_processor();
             let of = self.processors.get(index);
-            self.place(|place| {
-                let here = place.as_mut().ok_or(PmuError::NotUp)?;
-                here.is_suspended = false;
-                let resumed = here.session.resume_all(K::now(), |_, _| ());
+            self.session_slot(|slot| {
+                let local = slot.as_mut().ok_or(PmuError::NotUp)?;
+                local.is_suspended = false;
+                let resumed = local.session.resume_all(K::now(), |_, _| ());
                 let watched = of.map_or(Ok(()), |of| {
-                    let Some(event) = of.watched(here) else { return Ok(()) };
-                    let counters = here.session.counters_mut();
+                    let Some(event) = of.watched(local) else { return Ok(()) };
+                    let counters = local.session.counters_mut();
                     // The tick has yet to come.
                     of.watchdog.touch();
                     let runs = counters.counter_of(event).is_some();
@@ -203,11 +203,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })?;
         let profiles = self.change(|profiles, _| {
             // With the session in use, no source stops in between.
-            let started = self.here(|here| {
+            let started = self.with_local(|local| {
                 let mut outcome = Ok(());
                 for source in profiles.try_running_sources(this)? {
-                    if !here.session.is_running(source) {
-                        outcome = outcome.and(here.session.start(source));
+                    if !local.session.is_running(source) {
+                        outcome = outcome.and(local.session.start(source));
                     }
                 }
                 outcome.map_err(|error| ProfileError::Hardware { processor: this, error })
@@ -252,10 +252,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn tick(&'static self, overflowed: impl FnMut(EventOverflow)) -> Result<(), PmuError> {
         K::pinned(|| {
             self.touch();
-            let tick = |here: &mut Here<K>| {
-                here.session.counters_mut().tick(K::TICK, K::now(), overflowed)
+            let tick = |local: &mut LocalState<K>| {
+                local.session.counters_mut().tick(K::TICK, K::now(), overflowed)
             };
-            match self.here(tick) {
+            match self.with_local(tick) {
                 Ok(ticked) => Ok(ticked?),
                 Err(PmuError::Session(_) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
                 Err(error) => Err(error),
@@ -308,8 +308,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         guest: impl FnOnce(&mut LentCounters),
     ) -> Result<(), PmuError> {
         K::pinned(|| {
-            self.here(|here| {
-                let mut window = match here.session.lend_all(K::now(), self.of_kernel(sampled)) {
+            self.with_local(|local| {
+                let mut window = match local.session.lend_all(K::now(), self.of_kernel(sampled)) {
                     Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
                         guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
                         return Ok(());
@@ -318,7 +318,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 };
                 guest(window.lent());
                 let Err(error) = window.end(K::now()) else { return Ok(()) };
-                here.session.reprogram_all(|_, _| ())?;
+                local.session.reprogram_all(|_, _| ())?;
                 // A facility alone is programmed again by now.
                 if error.counters.is_empty() {
                     Ok(())
@@ -335,7 +335,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> impl FnMut(Report, PmuSample<'_, K>) {
-        let tag = self.processors.get(K::this_processor()).map(OfProcessor::watchdog_tag);
+        let tag = self.processors.get(K::this_processor()).map(ProcessorMemory::watchdog_tag);
         move |report, sample| match report {
             Report::Event(overflow) if tag != Some(overflow.tag) => sampled(sample),
             _ => {}
@@ -363,15 +363,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let Some(of) = self.processors.get(K::this_processor()) else {
                 return Err(PmuError::NotUp);
             };
-            self.here(|here| {
-                let event = Watchdog::event(&here.unit, hertz, seconds);
-                let counters = here.session.counters_mut();
+            self.with_local(|local| {
+                let event = Watchdog::event(&local.unit, hertz, seconds);
+                let counters = local.session.counters_mut();
                 let cycles = Event::generic(GenericEvent::Cycles);
-                let why = || here.unit.counters_of(&cycles).err();
+                let why = || local.unit.counters_of(&cycles).err();
                 let event =
                     event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))?;
                 let event = event.tagged(of.watchdog_tag()).unlisted();
-                let id = counters.open_event(&here.unit, &event)?;
+                let id = counters.open_event(&local.unit, &event)?;
                 of.watchdog.watch(id);
                 counters.start_event(id, K::now()).or_else(|error| {
                     of.watchdog.unwatch();
@@ -396,11 +396,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let Some(of) = self.processors.get(K::this_processor()) else {
                 return Err(PmuError::NotUp);
             };
-            self.here(|here| {
-                let event = of.watched(here);
+            self.with_local(|local| {
+                let event = of.watched(local);
                 of.watchdog.unwatch();
                 let Some(event) = event else { return Ok(()) };
-                let counters = here.session.counters_mut();
+                let counters = local.session.counters_mut();
                 counters.close_event(event, K::now()).map(drop).inspect_err(|_| {
                     // By now the event is stopped, so this accesses no register.
                     let _ = counters.close_event(event, K::now());

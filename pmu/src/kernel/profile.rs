@@ -8,7 +8,7 @@ use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
 use pmu_core::{Event, EventCount, EventsError, GroupId};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
-use crate::kernel::pmu::{Here, Pmu, PmuError};
+use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
@@ -256,14 +256,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
         K::pinned(|| {
-            let group = self.here(|here| begin(here, events))??;
+            let group = self.with_local(|local| begin(local, events))??;
             let counted = Counted { pmu: self, group };
             work();
             core::mem::forget(counted);
             let mut counts = [EventCount::default(); C];
             // On a processor that `work` suspended, too.
-            self.place(|place| match place {
-                Some(here) => Ok(end(here, group, &mut counts)?),
+            self.session_slot(|slot| match slot {
+                Some(local) => Ok(end(local, group, &mut counts)?),
                 None => Err(PmuError::NotUp),
             })??;
             Ok(counts)
@@ -319,13 +319,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started
 
 /// Opens and starts a group.
 #[inline(never)] // Linked once for all numbers of events.
-fn begin<K: Kernel>(here: &mut Here<K>, events: &[Event]) -> Result<GroupId, EventsError> {
-    let counters = here.session.counters_mut();
-    let group = counters.open_group(&here.unit, events)?;
+fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<GroupId, EventsError> {
+    let counters = local.session.counters_mut();
+    let group = counters.open_group(&local.unit, events)?;
     let started = counters.start_group(group, K::now());
     if started.is_err() {
         // The first error is returned.
-        let _ = close(here, group);
+        let _ = close(local, group);
     }
     started.map(|()| group)
 }
@@ -333,19 +333,22 @@ fn begin<K: Kernel>(here: &mut Here<K>, events: &[Event]) -> Result<GroupId, Eve
 /// Reads and closes a group.
 #[inline(never)] // As `begin`.
 fn end<K: Kernel>(
-    here: &mut Here<K>,
+    local: &mut LocalState<K>,
     group: GroupId,
     counts: &mut [EventCount],
 ) -> Result<(), EventsError> {
-    let read = here.session.counters_mut().read_group(group, K::now(), counts);
-    let closed = close(here, group);
+    let read = local.session.counters_mut().read_group(group, K::now(), counts);
+    let closed = close(local, group);
     read.and(closed)
 }
 
 /// Closes a group, also if its counters do not answer.
 #[inline(never)] // It has three callers.
-pub(super) fn close<K: Kernel>(here: &mut Here<K>, group: GroupId) -> Result<(), EventsError> {
-    let counters = here.session.counters_mut();
+pub(super) fn close<K: Kernel>(
+    local: &mut LocalState<K>,
+    group: GroupId,
+) -> Result<(), EventsError> {
+    let counters = local.session.counters_mut();
     counters.close_group(group, K::now()).inspect_err(|_| {
         // By now the group is stopped, so this accesses no register.
         let _ = counters.close_group(group, K::now());
@@ -360,6 +363,6 @@ struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
     fn drop(&mut self) {
-        let _ = self.pmu.place(|place| place.as_mut().map(|here| close(here, self.group)));
+        let _ = self.pmu.session_slot(|slot| slot.as_mut().map(|local| close(local, self.group)));
     }
 }

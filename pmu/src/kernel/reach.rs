@@ -15,20 +15,20 @@ use pmu_core::{CounterUnit, Snapshot};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
-use crate::kernel::pmu::{Here, Pmu, PmuError, PmuSession};
+use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 use crate::per_processor::Busy;
 
 /// Sends requests to the processors of a [`Pmu`]: to start or to stop the source of a profile.
 #[derive(Debug)]
-pub struct Reach<K: Kernel, const P: usize, const E: usize, const N: usize>(
+pub struct CrossCalls<K: Kernel, const P: usize, const E: usize, const N: usize>(
     &'static Pmu<K, P, E, N>,
 );
 
 /// The counters and timers of all processors of a [`Pmu`], for profile objects.
 pub type PmuHardware<K, const P: usize, const E: usize, const N: usize> =
-    Remote<'static, Reach<K, P, E, N>, P>;
+    Remote<'static, CrossCalls<K, P, E, N>, P>;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Returns the profile hardware of all processors that are up, for profile objects that the kernel creates itself.
@@ -48,7 +48,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// }
     /// ```
     pub const fn hardware(&'static self) -> PmuHardware<K, P, E, N> {
-        Remote::new(&self.mailbox, Reach(self))
+        Remote::new(&self.mailbox, CrossCalls(self))
     }
 
     /// Calls `act` with the session of the processor that executes the call, and with the description of the
@@ -93,7 +93,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         act: impl FnOnce(&mut PmuSession<K>, &CounterUnit) -> R,
     ) -> Result<R, PmuError> {
-        K::pinned(|| self.here(|here| act(&mut here.session, &here.unit)))
+        K::pinned(|| self.with_local(|local| act(&mut local.session, &local.unit)))
     }
 
     /// Handles the interrupt by which other processors request that this processor start or stop profile sources. The
@@ -105,8 +105,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// The handler of the interrupt that [`Kernel::interrupt`] sends. That interrupt is not an NMI.
     pub fn serve_call(&'static self) {
-        match self.sessions.with(|place| is_suspended(place)) {
-            Ok(false) => self.mailbox.drain(&Reach(self)),
+        match self.sessions.with(|slot| is_suspended(slot)) {
+            Ok(false) => self.mailbox.drain(&CrossCalls(self)),
             Ok(true) | Err(_) => {
                 if let Some(of) = self.processors.get(K::this_processor()) {
                     of.is_asked.store(true, Relaxed);
@@ -117,23 +117,23 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Uses the session of this processor, in a task that is pinned or in a handler.
-    pub(super) fn here<R>(
+    pub(super) fn with_local<R>(
         &'static self,
-        act: impl FnOnce(&mut Here<K>) -> R,
+        act: impl FnOnce(&mut LocalState<K>) -> R,
     ) -> Result<R, PmuError> {
-        self.place(|place| match place {
-            Some(here) if here.is_suspended => Err(PmuError::Suspended),
-            Some(here) => Ok(act(here)),
+        self.session_slot(|slot| match slot {
+            Some(local) if local.is_suspended => Err(PmuError::Suspended),
+            Some(local) => Ok(act(local)),
             None => Err(PmuError::NotUp),
         })?
     }
 
-    /// Uses the place of this processor's session, in a task that is pinned or in a handler.
-    pub(super) fn place<R>(
+    /// Uses the slot of this processor's session, in a task that is pinned or in a handler.
+    pub(super) fn session_slot<R>(
         &'static self,
-        act: impl FnOnce(&mut Option<Here<K>>) -> R,
+        act: impl FnOnce(&mut Option<LocalState<K>>) -> R,
     ) -> Result<R, Busy> {
-        let (result, is_suspended) = self.sessions.with(|place| (act(place), self.leave(place)))?;
+        let (result, is_suspended) = self.sessions.with(|slot| (act(slot), self.leave(slot)))?;
         if !is_suspended {
             self.serve_postponed();
         }
@@ -142,10 +142,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Ends a use of the session. Returns whether the processor is suspended.
     #[inline]
-    fn leave(&'static self, place: &mut Option<Here<K>>) -> bool {
-        let is_suspended = is_suspended(place);
-        if let Some(here) = place.as_mut().filter(|_| !is_suspended) {
-            self.publish(here);
+    fn leave(&'static self, slot: &mut Option<LocalState<K>>) -> bool {
+        let is_suspended = is_suspended(slot);
+        if let Some(local) = slot.as_mut().filter(|_| !is_suspended) {
+            self.publish(local);
         }
         is_suspended
     }
@@ -156,7 +156,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         if let Some(of) = self.processors.get(K::this_processor())
             && of.is_asked.swap(false, Relaxed)
         {
-            self.mailbox.drain(&Reach(self));
+            self.mailbox.drain(&CrossCalls(self));
         }
     }
 
@@ -181,7 +181,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
-    for Reach<K, P, E, N>
+    for CrossCalls<K, P, E, N>
 {
     fn this_processor(&self) -> ProcessorNumber {
         number(K::this_processor())
@@ -203,9 +203,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
 
     #[inline(never)]
     fn serve(&self, request: SourceRequest) -> Result<(), InterfaceError> {
-        let served = self.0.here(|here| match request {
-            SourceRequest::Start(source) => here.session.start(source),
-            SourceRequest::Stop(source) => here.session.stop(source),
+        let served = self.0.with_local(|local| match request {
+            SourceRequest::Start(source) => local.session.start(source),
+            SourceRequest::Stop(source) => local.session.stop(source),
         });
         let this = RemoteProcessors::this_processor(self);
         served.unwrap_or_else(|error| match error {
@@ -225,8 +225,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     }
 }
 
-fn is_suspended<K: Kernel>(place: &Option<Here<K>>) -> bool {
-    place.as_ref().is_some_and(|here| here.is_suspended)
+fn is_suspended<K: Kernel>(slot: &Option<LocalState<K>>) -> bool {
+    slot.as_ref().is_some_and(|local| local.is_suspended)
 }
 
 /// Returns the number of a processor whose index is below the number of processors of a [`Pmu`].

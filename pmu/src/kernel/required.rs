@@ -287,15 +287,15 @@ fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
 /// use pmu::Processors;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
-/// assert_eq!(pmu::Duties::<MyKernel>::this_processor(), 0); // by the kernel
+/// assert_eq!(pmu::KernelHooks::<MyKernel>::this_processor(), 0); // by the kernel
 /// ```
-pub struct Duties<K>(PhantomData<fn() -> K>);
+pub struct KernelHooks<K>(PhantomData<fn() -> K>);
 
 /// The [`Platform`](pmu_core::Platform) of a [`Pmu`](crate::Pmu). It accesses the local APIC through the functions of a
 /// [`Kernel`].
-pub type KernelApic<K> = LocalApic<Duties<K>, Duties<K>>;
+pub type KernelApic<K> = LocalApic<KernelHooks<K>, KernelHooks<K>>;
 
-impl<K: Kernel> Duties<K> {
+impl<K: Kernel> KernelHooks<K> {
     /// Returns the [`Platform`](pmu_core::Platform) that [`Pmu`](crate::Pmu) uses. A kernel passes this platform to
     /// drivers of hardware that `Pmu` does not drive.
     #[inline]
@@ -304,21 +304,21 @@ impl<K: Kernel> Duties<K> {
     }
 }
 
-impl<K> fmt::Debug for Duties<K> {
+impl<K> fmt::Debug for KernelHooks<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Duties")
+        f.write_str("KernelHooks")
     }
 }
 
 // SAFETY: (1) the number is right in every context, by the promise of `Kernel`; (2) `Pmu` calls `PerProcessor::with`
 // in `Kernel::pinned`, or in a handler, where no task moves or comes in between, by the same promise.
-unsafe impl<K: Kernel> Processors for Duties<K> {
+unsafe impl<K: Kernel> Processors for KernelHooks<K> {
     fn this_processor() -> usize {
         K::this_processor()
     }
 }
 
-impl<K: Kernel> ApicRegisters for Duties<K> {
+impl<K: Kernel> ApicRegisters for KernelHooks<K> {
     fn write_performance_entry(&self, entry: u32) {
         K::write_performance_entry(entry);
     }
@@ -332,7 +332,7 @@ impl<K: Kernel> ApicRegisters for Duties<K> {
     }
 }
 
-impl<K: Kernel> ProfileTimer for Duties<K> {
+impl<K: Kernel> ProfileTimer for KernelHooks<K> {
     fn start(&self, interval: Interval) -> Result<(), PlatformError> {
         K::start_timer(interval)
     }

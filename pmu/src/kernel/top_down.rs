@@ -148,7 +148,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         work: impl FnOnce(),
     ) -> Result<TopDownCounts, PmuError> {
         K::pinned(|| {
-            let usable = self.here(|here| here.session.counters_mut().counters().usable)?;
+            let usable = self.with_local(|local| local.session.counters_mut().counters().usable)?;
             let unit = self.top_down(K::this_processor())?;
             let events = unit.events(usable).each(change);
             // An E-core's; a P-core's with level 2; with level 1 alone.

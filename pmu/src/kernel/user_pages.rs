@@ -3,17 +3,17 @@
 use pmu_core::reading::{UserView, user_view};
 use pmu_core::{CounterError, EventId};
 
-use crate::kernel::pmu::{Here, OfProcessor, Pmu};
+use crate::kernel::pmu::{LocalState, Pmu, ProcessorMemory};
 use crate::kernel::required::Kernel;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Publishes the pages of this processor's events, as a task leaves them.
     #[inline]
-    pub(super) fn publish(&'static self, here: &mut Here<K>) {
+    pub(super) fn publish(&'static self, local: &mut LocalState<K>) {
         if K::USER_PAGES
             && let Some(of) = self.processors.get(K::this_processor())
         {
-            let counters = here.session.counters_mut();
+            let counters = local.session.counters_mut();
             of.publish(|event| counters.user_view(event, K::now()));
         }
     }
@@ -31,7 +31,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 }
 
-impl<K: Kernel, const E: usize> OfProcessor<K, E> {
+impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     fn publish(&self, view: impl Fn(EventId) -> Result<UserView, CounterError>) {
         let clock = K::user_clock();
         for (event, tag) in self.events.with_user_rdpmc() {

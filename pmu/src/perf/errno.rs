@@ -20,7 +20,7 @@ use pmu_core::precise::NotPrecise as Reason;
 pub const fn errno(error: CounterError) -> i32 {
     match error {
         NoCounters(_) | OtherProcessor | Unresponsive | Unsupported(_) => 2,
-        CounterLost(_) | RegistersLost | Access(_) | Faulted(_) => 5,
+        CounterLost(_) | RegistersLost | Unchanged(_) | StateUnknown(_) => 5,
         NoSuchEvent(_) | NoSuchGroup(_) => 9,
         InsufficientMemory { .. } => 12,
         MemoryInUse | NotAvailable(_) => 16,

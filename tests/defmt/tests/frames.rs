@@ -69,7 +69,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
         register: 0x186,
         kind: MsrErrorKind::GeneralProtection,
     };
-    defmt::error!("{}", InterfaceError::Counters(CounterError::Faulted(fault)));
+    defmt::error!("{}", InterfaceError::Counters(CounterError::StateUnknown(fault)));
     defmt::error!("{}", Overflow { source, events: 65536, counter: CounterId::fixed(3).unwrap() });
     defmt::error!("{}", PerfEvtSel::new().with_event(0x3C).with_os(true));
     defmt::error!("{}", pmu_amd::SOURCES[1].windows_name());

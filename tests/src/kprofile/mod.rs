@@ -191,7 +191,7 @@ impl Machine {
 pub const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
 
 /// Error of [`Machine`] for a refused stop.
-pub const FAULT: InterfaceError = InterfaceError::Counters(CounterError::Faulted(MsrFault {
+pub const FAULT: InterfaceError = InterfaceError::Counters(CounterError::StateUnknown(MsrFault {
     operation: MsrOperation::Write,
     register: 0x186,
     kind: MsrErrorKind::GeneralProtection,

@@ -51,11 +51,11 @@ fn an_operation_that_fails_says_whether_the_processor_records() {
                         break;
                     }
                     // Freezing says nothing of the recording.
-                    Err(BranchError::Access(_)) if name == "freeze" => {}
-                    Err(BranchError::Access(_)) => {
+                    Err(BranchError::NotRecording(_)) if name == "freeze" => {}
+                    Err(BranchError::NotRecording(_)) => {
                         assert!(!is_recording(&mock) && !recorder.is_recording(), "{at}");
                     }
-                    Err(BranchError::Faulted(_)) => {
+                    Err(BranchError::StateUnknown(_)) => {
                         // Presumed.
                         assert!(recorder.is_recording(), "{at}");
                     }
@@ -108,7 +108,7 @@ fn a_take_that_fails_leaves_the_memory_free() {
                 assert!(failing > 1);
                 break;
             }
-            assert!(matches!(taken, Err(BranchError::Access(_))), "{taken:?}");
+            assert!(matches!(taken, Err(BranchError::NotRecording(_))), "{taken:?}");
             BranchRecorder::take(&unit, &mock, &records).unwrap();
         }
     }

@@ -64,7 +64,10 @@ fn a_recorder_whose_window_could_not_begin_says_whether_the_processor_records() 
         if lent.is_ok() {
             return true;
         }
-        assert!(matches!(lent, Err(CounterError::Access(_) | CounterError::Faulted(_))), "{at}");
+        assert!(
+            matches!(lent, Err(CounterError::Unchanged(_) | CounterError::StateUnknown(_))),
+            "{at}"
+        );
         assert_eq!(recorder.is_recording(), is_recording(mock), "{at}");
         // It can go on, and has none of the old branches that it could not clear.
         recorder.restart().unwrap();

@@ -339,8 +339,10 @@ fn records_whose_freezing_alone_does_not_answer_are_taken_and_do_not_freeze() {
             let mut recorder = BranchRecorder::take(&unit, &mock, &records)
                 .unwrap_or_else(|error| panic!("{at}: {error}"));
             let refused = recorder.freeze_on_interrupt();
-            let refused =
-                matches!(refused, Err(BranchError::Access(_) | BranchError::FreezeUnsupported));
+            let refused = matches!(
+                refused,
+                Err(BranchError::NotRecording(_) | BranchError::FreezeUnsupported)
+            );
             assert!(refused, "{at}");
             recorder.start(BranchFilter::ALL).unwrap();
             mock.branch(&user(1));

@@ -182,7 +182,7 @@ fn records_that_do_not_answer_are_refused_and_nothing_stays_taken() {
         assert_eq!(refused, BranchError::Unresponsive, "{}", processor.name);
         mock.inject(Fault::Register(last));
         let refused = BranchRecorder::take(&unit, &mock, &records);
-        assert!(matches!(refused, Err(BranchError::Access(_))), "{}", processor.name);
+        assert!(matches!(refused, Err(BranchError::NotRecording(_))), "{}", processor.name);
         // A hypervisor that drops the bit that enables them.
         if let BranchEnable::Bits { bits, .. } = registers.enable {
             mock.inject(Fault::Ignored(bits.read().register()));

@@ -148,7 +148,7 @@ fn a_switch_that_fails_shows_no_branch_of_another_thread() {
                 break;
             }
             assert!(failing < 199, "{}", processor.name);
-            if let Err(BranchError::Faulted(_)) = out {
+            if let Err(BranchError::StateUnknown(_)) = out {
                 // It records the old thread still, and says so.
                 assert!(recorder.is_recording());
                 recorder.switch_out::<32>(None).unwrap();

@@ -326,7 +326,7 @@ fn restored_records_whose_recording_does_not_start_are_shown_to_no_other_thread(
     failing.set(2);
     mock.inject(Fault::From(1));
     let failed = recorder.switch_in_from(&mut first);
-    assert!(matches!(failed, Err(BranchError::Access(_))), "{failed:?}");
+    assert!(matches!(failed, Err(BranchError::NotRecording(_))), "{failed:?}");
     assert!(!recorder.is_recording());
     recorder.restart().unwrap();
     assert_eq!(addresses(&mut recorder), []);

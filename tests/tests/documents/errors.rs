@@ -72,10 +72,13 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&InterfaceError::Counters(CounterError::MemoryInUse), &["memory", "session"]),
         (&InterfaceError::Counters(CounterError::OwnControlBits(0x21)), &["0x21"]),
         (
-            &InterfaceError::Counters(CounterError::Access(FAULT)),
+            &InterfaceError::Counters(CounterError::Unchanged(FAULT)),
             &["WRMSR", "0x186", "general protection"],
         ),
-        (&InterfaceError::Counters(CounterError::Faulted(FAULT)), &["WRMSR", "0x186", "running"]),
+        (
+            &InterfaceError::Counters(CounterError::StateUnknown(FAULT)),
+            &["WRMSR", "0x186", "running"],
+        ),
     ]);
     say(&[
         (&NoInterface::OtherVendor(*b"  Shanghai  "), &["Shanghai"]),

@@ -29,10 +29,13 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
                     let outcome = operation(bench, &mut session);
                     let context = format!("{name}, access {access}: {outcome:?}");
                     assert!(
-                        !matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(_)))),
+                        !matches!(
+                            outcome,
+                            Err(InterfaceError::Counters(CounterError::StateUnknown(_)))
+                        ),
                         "{context}"
                     );
-                    if let Err(InterfaceError::Counters(CounterError::Access(MsrFault {
+                    if let Err(InterfaceError::Counters(CounterError::Unchanged(MsrFault {
                         register,
                         ..
                     }))) = outcome
@@ -71,14 +74,14 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
                     let context = format!("{name}, from access {access}: {outcome:?}");
                     match outcome {
                         Ok(()) => panic!("{context}: the fault went unnoticed"),
-                        Err(InterfaceError::Counters(CounterError::Access(fault))) => {
+                        Err(InterfaceError::Counters(CounterError::Unchanged(fault))) => {
                             // Nothing was changed.
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
                             let was_running = name != "start";
                             assert_eq!(session.is_running(bench.sources[0]), was_running);
                             assert_truthful(bench, &session, &mock, &context);
                         }
-                        Err(InterfaceError::Counters(CounterError::Faulted(fault))) => {
+                        Err(InterfaceError::Counters(CounterError::StateUnknown(fault))) => {
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
                             // It counts for no source, and is not used again.
                             assert!(!session.is_running(bench.sources[0]), "{context}");
@@ -143,7 +146,7 @@ fn a_missing_register_is_named_at_initialization() {
                     ) => {
                         assert!(usable.without(number.only()).is_empty(), "{context}");
                     }
-                    (Err(InterfaceError::Counters(CounterError::Access(fault))), None) => {
+                    (Err(InterfaceError::Counters(CounterError::Unchanged(fault))), None) => {
                         assert_eq!(fault.register, register);
                     }
                     // Without these there are no full-width writes, and no PEBS to disable.
@@ -181,7 +184,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
                         // A transient fault is survived.
                         (Ok(found), Fault::At(_)) => assert_eq!(found.usable, usable, "{context}"),
                         (
-                            Err(InterfaceError::Counters(CounterError::Access(fault))),
+                            Err(InterfaceError::Counters(CounterError::Unchanged(fault))),
                             Fault::From(_),
                         ) => {
                             assert!(faulted(&mock).contains(&fault.register), "{context}");
@@ -378,11 +381,11 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                         match outcome {
                             // A transient fault is survived, or undone; a permanent one is reported.
                             Ok(()) => assert_eq!(fault_at(access), Fault::At(access), "{context}"),
-                            Err(InterfaceError::Counters(CounterError::Access(fault))) => {
+                            Err(InterfaceError::Counters(CounterError::Unchanged(fault))) => {
                                 assert!(failed.contains(&fault.register), "{context}");
                                 assert_truthful(bench, &session, &mock, &context);
                             }
-                            Err(InterfaceError::Counters(CounterError::Faulted(fault))) => {
+                            Err(InterfaceError::Counters(CounterError::StateUnknown(fault))) => {
                                 assert!(failed.contains(&fault.register), "{context}");
                                 assert_eq!(fault_at(access), Fault::From(access), "{context}");
                             }

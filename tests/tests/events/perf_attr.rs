@@ -422,10 +422,10 @@ proptest! {
 #[test]
 fn an_event_that_the_counters_refuse_has_linuxs_number() {
     use pmu::core::CounterError::{
-        Access, BranchFilterInUse, BranchesUnsupported, ExtraRegisterInUse, Faulted,
-        GuestModeUnsupported, IllegalBits, InsufficientMemory, MemoryInUse, NeedsCounterPair,
-        NoCounterForEvent, NoCounters, NoFreeCounter, NoSuchEvent, NotAvailable,
-        NotPrecise as Imprecise, NotReloadable, OtherProcessor, Period, Unsupported,
+        BranchFilterInUse, BranchesUnsupported, ExtraRegisterInUse, GuestModeUnsupported,
+        IllegalBits, InsufficientMemory, MemoryInUse, NeedsCounterPair, NoCounterForEvent,
+        NoCounters, NoFreeCounter, NoSuchEvent, NotAvailable, NotPrecise as Imprecise,
+        NotReloadable, OtherProcessor, Period, StateUnknown, Unchanged, Unsupported,
     };
     let [enoent, eio, ebadf, enomem, ebusy, einval, enodata, eopnotsupp] =
         [2, 5, 9, 12, 16, 22, 61, 95];
@@ -440,8 +440,8 @@ fn an_event_that_the_counters_refuse_has_linuxs_number() {
         (OtherProcessor, enoent),
         (Unsupported(GenericEvent::CacheMisses), enoent),
         (unit.counters_of(&Event::generic(GenericEvent::Cycles)).unwrap_err(), enoent),
-        (Access(fault), eio),
-        (Faulted(fault), eio),
+        (Unchanged(fault), eio),
+        (StateUnknown(fault), eio),
         (NoSuchEvent(EventId::of_place(0)), ebadf),
         (InsufficientMemory { needed: 9, lent: 8 }, enomem),
         (MemoryInUse, ebusy),

@@ -47,7 +47,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// Returns whether counters faulted. As documented, their events run again only after a reprogramming, and a start.
     pub(crate) fn stops_events(&self) -> bool {
-        matches!(self, Self::WindowEnd(_) | Self::Counters(CounterError::Faulted(_)))
+        matches!(self, Self::WindowEnd(_) | Self::Counters(CounterError::StateUnknown(_)))
     }
 }
 

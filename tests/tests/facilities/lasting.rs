@@ -39,8 +39,8 @@ enum Failure {
 impl Failure {
     /// Returns whether counters faulted. As documented, their events run again only after a reprogramming, and a start.
     fn stops_events(&self) -> bool {
-        use CounterError::Faulted;
-        matches!(self, Self::WindowEnd(_) | Self::Counters(Faulted(_)))
+        use CounterError::StateUnknown;
+        matches!(self, Self::WindowEnd(_) | Self::Counters(StateUnknown(_)))
     }
 }
 

@@ -34,7 +34,7 @@ fn lent(processor: &Processor, freezes: bool, at: Option<u32>, faults: Option<(u
             assert!(hardware.faulted.get(), "{context}: {error:?}");
             assert!(hardware.wanted.get(), "{context}: suspended, and nothing is lent");
             let runs = memory.counter_of(event).is_some();
-            assert_eq!(runs, matches!(error, CounterError::Access(_)), "{context}: {error:?}");
+            assert_eq!(runs, matches!(error, CounterError::Unchanged(_)), "{context}: {error:?}");
             false
         }
         Ok(window) => {
@@ -139,8 +139,8 @@ fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
             hardware.faults.set(None);
             let faulted = match &first {
                 Ok(()) => break,
-                Err(Failed::Begin(CounterError::Access(_))) => false,
-                Err(Failed::Begin(CounterError::Faulted(_)) | Failed::End) => true,
+                Err(Failed::Begin(CounterError::Unchanged(_))) => false,
+                Err(Failed::Begin(CounterError::StateUnknown(_)) | Failed::End) => true,
                 Err(other) => panic!("{context}: {other:?}"),
             };
             match first {
@@ -214,7 +214,7 @@ fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
             reported.set(reported.get() + 1);
         };
         let lent = counters.lend(0, told).map(|_| ());
-        assert!(matches!(lent, Err(CounterError::Access(_))), "{context}: {lent:?}");
+        assert!(matches!(lent, Err(CounterError::Unchanged(_))), "{context}: {lent:?}");
         assert_eq!((reported.get(), counters.is_started(event)), (1, true), "{context}");
         assert!(scene.hardware.recording.get() && scene.hardware.wanted.get(), "{context}");
         scene.hardware.broken.set(None);

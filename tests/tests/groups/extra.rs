@@ -211,7 +211,7 @@ fn an_absent_extra_register_is_an_error_and_nothing_was_started() {
     let id = counters.open_event(&processor.unit, &event).unwrap();
     let outcome = counters.start_event(id, 0);
     assert!(
-        matches!(outcome, Err(CounterError::Access(fault))
+        matches!(outcome, Err(CounterError::Unchanged(fault))
             if fault.register == EXTRA[0] && fault.kind == MsrErrorKind::GeneralProtection),
         "{outcome:?}"
     );
@@ -277,7 +277,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     };
     let of_group: Vec<_> = counters.group_events(group).collect();
     let of_other: Vec<_> = counters.group_events(other).collect();
-    let faulted = matches!(outcome, Err(CounterError::Faulted(_)));
+    let faulted = matches!(outcome, Err(CounterError::StateUnknown(_)));
     if !faulted {
         assert!([0, 2].contains(&on(&counters, &of_group)), "{context}");
         assert!([0, 3].contains(&on(&counters, &of_other)), "{context}");
@@ -334,7 +334,7 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
             extra.broken.set(EXTRA[0]);
             let outcome = counters.reprogram(|o| panic!("{o:?}"));
             let fault = match outcome {
-                Err(CounterError::Faulted(fault)) => fault,
+                Err(CounterError::StateUnknown(fault)) => fault,
                 other => panic!("{context}: {other:?}"),
             };
             assert_eq!(fault.register, EXTRA[0], "{context}");
@@ -372,7 +372,7 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
         extra.set([0; 4]);
         extra.broken.set(EXTRA[0]);
         let outcome = counters.reprogram(|o| panic!("{o:?}"));
-        assert!(matches!(outcome, Err(CounterError::Faulted(_))), "{context}: {outcome:?}");
+        assert!(matches!(outcome, Err(CounterError::StateUnknown(_))), "{context}: {outcome:?}");
         let on = [members[0], members[1]].map(|id| counters.counter_of(id));
         assert_eq!(on, [None; 2], "{context}");
         assert!(members.iter().all(|id| !counters.is_started(*id)), "{context}");
@@ -391,7 +391,7 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
 
 fn fault_of(error: CounterError) -> u32 {
     match error {
-        CounterError::Access(fault) => fault.register,
+        CounterError::Unchanged(fault) => fault.register,
         other => panic!("{other:?}"),
     }
 }

@@ -176,7 +176,7 @@ fn a_fault_while_reprogramming_is_told_and_a_start_samples_again() {
                         assert!(transient || !made, "{what}");
                         assert!(is_on(&session, event), "{what}");
                     }
-                    Err(CounterError::Access(_) | CounterError::Faulted(_)) => {
+                    Err(CounterError::Unchanged(_) | CounterError::StateUnknown(_)) => {
                         assert!(!transient, "{what}");
                         // The session tells the truth. A unit that could not be stopped may sample, for no event.
                         let is_served = is_on(&session, event) && mock.performance_entry() == 0x400;
@@ -215,7 +215,7 @@ fn a_resumed_unit_that_cannot_interrupt_does_not_sample() {
         mock.lose_registers();
         mock.inject(Fault::Register(0xC001_103A));
         let failed = session.reprogram(|_| panic!("{what}: a sample"));
-        assert!(matches!(failed, Err(CounterError::Faulted(_))), "{what}: {failed:?}");
+        assert!(matches!(failed, Err(CounterError::StateUnknown(_))), "{what}: {failed:?}");
         mock.inject(Fault::None);
         assert!(!is_on(&session, event) && !is_enabled(&mock), "{what}");
         assert!(session.start_event(event, 0).is_err(), "{what}: with its entry masked");

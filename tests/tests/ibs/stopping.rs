@@ -133,8 +133,8 @@ fn a_fault_at_each_access_is_told_and_leaves_a_unit_that_can_be_used_again() {
                         assert!(!transient, "{what}");
                     }
                     Err(
-                        CounterError::Access(_)
-                        | CounterError::Faulted(_)
+                        CounterError::Unchanged(_)
+                        | CounterError::StateUnknown(_)
                         | CounterError::Unresponsive,
                     ) => {}
                     Err(error) => panic!("{what}: {error}"),

@@ -288,8 +288,8 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     };
     if let Err(error) = outcome {
         // A start that failed was undone.
-        let undone = operation == Operation::Restart && matches!(error, CounterError::Access(_));
-        let faulted = undone || matches!(error, CounterError::Faulted(_));
+        let undone = operation == Operation::Restart && matches!(error, CounterError::Unchanged(_));
+        let faulted = undone || matches!(error, CounterError::StateUnknown(_));
         assert!(stays && faulted, "{context}: {error:?}");
         // An event whose register does not answer does not run; its counter is given back all the same.
         for event in EVENTS {

@@ -239,8 +239,8 @@ fn disturb(
     let outcome = scene.operate(processor, &mut case, |overflow| world.told(overflow));
     let context = &format!("{context}: {outcome:?}");
     let typed = |outcome: Result<(), CounterError>| match outcome {
-        Ok(()) | Err(CounterError::Access(_) | CounterError::Unresponsive) => {}
-        Err(CounterError::Faulted(_)) => assert!(!transient, "{context}"),
+        Ok(()) | Err(CounterError::Unchanged(_) | CounterError::Unresponsive) => {}
+        Err(CounterError::StateUnknown(_)) => assert!(!transient, "{context}"),
         Err(other) => panic!("{context}: {other:?}"),
     };
     typed(outcome);

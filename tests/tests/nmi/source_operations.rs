@@ -95,7 +95,7 @@ fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, pl
         found.global_status() >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
     if stays_frozen {
         assert!(
-            matches!(session, Err(InterfaceError::Counters(CounterError::Access(_)))),
+            matches!(session, Err(InterfaceError::Counters(CounterError::Unchanged(_)))),
             "{context}"
         );
         return true;

@@ -388,7 +388,7 @@ fn a_reprogram_that_cannot_enable_leaves_that_to_the_next_start() {
         mock.inject(Fault::Register(control));
         let done = counters.reprogram(|_| ());
         mock.inject(Fault::None);
-        assert!(matches!(done, Err(CounterError::Faulted(_))), "{context}: {done:?}");
+        assert!(matches!(done, Err(CounterError::StateUnknown(_))), "{context}: {done:?}");
         assert!(!counters.is_started(event), "{context}");
         counters.start_event(event, 1).unwrap();
         let before = total(&counters, event);

@@ -135,11 +135,11 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     assert!(
         matches!(
             outcome,
-            CounterError::Access(_) | CounterError::Faulted(_) | CounterError::Unresponsive
+            CounterError::Unchanged(_) | CounterError::StateUnknown(_) | CounterError::Unresponsive
         ),
         "{context}"
     );
-    if !matches!(outcome, CounterError::Faulted(_)) && operation != Operation::Rotate {
+    if !matches!(outcome, CounterError::StateUnknown(_)) && operation != Operation::Rotate {
         assert_truthful(&case, &mock, &context);
         assert!(case.counters.is_started(case.events[0]), "{context}");
         assert!(case.counters.is_started(case.events[1]), "{context}");
@@ -210,7 +210,7 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         let acknowledge = unit.global().unwrap().acknowledge.get();
         mock.inject(Fault::Register(acknowledge));
         let stopped = counters.stop_event(over, 1);
-        assert!(matches!(stopped, Err(CounterError::Faulted(f)) if f.register == acknowledge));
+        assert!(matches!(stopped, Err(CounterError::StateUnknown(f)) if f.register == acknowledge));
         mock.inject(Fault::None);
         let started = counters.start_event(next, 2);
         let source = OpenedEvents::new(unit, &table);
@@ -244,7 +244,7 @@ fn an_event_that_cannot_leave_its_counter_for_another_is_not_read_as_stopped() {
         mock.inject(Fault::Register(select));
         let started = counters.start_event(other, 1);
         mock.inject(Fault::None);
-        let faulted = matches!(started, Err(CounterError::Faulted(f)) if f.register == select);
+        let faulted = matches!(started, Err(CounterError::StateUnknown(f)) if f.register == select);
         assert!(faulted, "{context}: {started:?}");
         let lost = Err(CounterError::CounterLost(moving));
         assert_eq!(counters.read_event(moving, 2), lost, "{context}");

@@ -85,8 +85,10 @@ fn after_a_fault_at_any_access_the_counters_are_taken_or_can_be_taken_again() {
                 let mut counters = match outcome {
                     Ok(counters) => counters,
                     Err(error) => {
-                        let is_typed =
-                            matches!(error, CounterError::Access(_) | CounterError::Unresponsive);
+                        let is_typed = matches!(
+                            error,
+                            CounterError::Unchanged(_) | CounterError::Unresponsive
+                        );
                         assert!(is_typed, "{context}: {error}");
                         take(&processor, &mock, &memory, &table).unwrap()
                     }

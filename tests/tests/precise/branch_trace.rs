@@ -274,7 +274,7 @@ type Operation = fn(&'static Scene, &mut Traced) -> Result<(), CounterError>;
 const OPERATIONS: [Operation; 7] = [
     |scene, session| scene.trace.trace(session, true, true),
     |scene, session| scene.trace.trace(session, false, false),
-    |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Access),
+    |scene, _| scene.trace.drain(&scene.mock).map_err(CounterError::Unchanged),
     |_, session| Ok(session.lend(0, |_| ())?.end(0)?),
     |_, session| session.reprogram(|_| ()).map(|_| ()),
     |_, session| {

@@ -393,7 +393,7 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     let _ = session.close_group(group, 0);
     let note = |sample: Sample<'_, _>| scene.note(&sample);
     // Faulted counters come back with a reprogramming, and the others at once.
-    let faulted = matches!(error.reason, CounterError::Faulted(_));
+    let faulted = matches!(error.reason, CounterError::StateUnknown(_));
     if next == Next::Reprogram || next == Next::Start && faulted {
         session.reprogram(note).expect(&what);
     }

@@ -55,13 +55,13 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
             };
             match outcome {
                 Ok(()) => {}
-                Err(CounterError::Faulted(_)) => {
+                Err(CounterError::StateUnknown(_)) => {
                     session.reprogram(|sample| scene.note(&sample)).expect(&what);
                     if session.counter_of(first).is_none() {
                         session.start_event(first, 0).expect(&what);
                     }
                 }
-                Err(CounterError::Access(_)) => {}
+                Err(CounterError::Unchanged(_)) => {}
                 Err(other) => panic!("{what}: {other}"),
             }
             if outcome.is_err() {

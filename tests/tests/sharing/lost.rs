@@ -140,7 +140,7 @@ fn a_counter_that_cannot_be_programmed_again_is_named() {
     msr.fail(Fault::WritesTo(0x186));
     let outcome = session.reprogram(|o| panic!("{o:?}"));
     assert!(
-        matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(f))) if f.register == 0x186)
+        matches!(outcome, Err(InterfaceError::Counters(CounterError::StateUnknown(f))) if f.register == 0x186)
     );
     assert!(!session.is_running(CYCLES));
     assert!(session.is_running(BRANCHES) && msr.get(0x187) == 0x53_00C4, "the other goes on");

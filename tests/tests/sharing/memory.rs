@@ -54,7 +54,7 @@ fn a_failed_initialization_gives_the_memory_back() {
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     msr.fail(Fault::Register(GLOBAL_STATUS));
     let error = emon.initialize(&processor, &msr, &platform, &memory).unwrap_err();
-    assert!(matches!(error, InterfaceError::Counters(CounterError::Access(_))));
+    assert!(matches!(error, InterfaceError::Counters(CounterError::Unchanged(_))));
     msr.fail(Fault::Never);
     emon.initialize(&processor, &msr, &platform, &memory).unwrap();
 }

@@ -68,7 +68,7 @@ fn own_bits_are_not_anothers_to_set() {
     msr.fail(Fault::WritesTo(GLOBAL_CTRL));
     assert!(matches!(
         session.set_others_control(WATCHDOG, true),
-        Err(InterfaceError::Counters(CounterError::Access(_)))
+        Err(InterfaceError::Counters(CounterError::Unchanged(_)))
     ));
     msr.fail(Fault::Never);
     session.start(CYCLES).unwrap();

@@ -246,7 +246,7 @@ fn reprogram_marks_every_source_where_the_control_register_does_not_answer() {
     mock.inject(Fault::Register(GLOBAL_CTRL));
     let outcome = session.reprogram(|overflow| panic!("{overflow:?}"));
     assert!(
-        matches!(outcome, Err(InterfaceError::Counters(CounterError::Faulted(f))) if f.register == GLOBAL_CTRL)
+        matches!(outcome, Err(InterfaceError::Counters(CounterError::StateUnknown(f))) if f.register == GLOBAL_CTRL)
     );
     assert!(!session.is_running(CYCLES), "it cannot count");
 }
@@ -290,7 +290,7 @@ fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
     mock.inject(Fault::Register(ACKNOWLEDGE));
     let (mut area, told) = (SavedCounters::<[SavedCounter; 4]>::new(), Cell::new(0));
     let saved = session.save(&mut area, |_| told.set(told.get() + 1));
-    let fault = InterfaceError::Counters(CounterError::Faulted(MsrFault {
+    let fault = InterfaceError::Counters(CounterError::StateUnknown(MsrFault {
         operation: MsrOperation::Write,
         register: ACKNOWLEDGE,
         kind: MsrErrorKind::GeneralProtection,
@@ -334,7 +334,7 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
                 let context = format!("{fault:?}, {others}: {outcome:?}");
                 let control = mock.with_pmu(|pmu| pmu.state()).global_control();
                 if others
-                    && matches!(outcome, Err(InterfaceError::Counters(CounterError::Access(_))))
+                    && matches!(outcome, Err(InterfaceError::Counters(CounterError::Unchanged(_))))
                 {
                     assert_eq!(control & 1 << 33, 0, "{context}: the register is as it was");
                 }
@@ -478,7 +478,7 @@ mod faults {
         mock.on_access(&before_access);
         assert!(matches!(
             session.freeze_on_interrupt(),
-            Err(InterfaceError::Counters(CounterError::Access(_)))
+            Err(InterfaceError::Counters(CounterError::Unchanged(_)))
         ));
         let debug_control = mock.with_pmu(|pmu| pmu.read(0x1D9));
         assert_eq!(debug_control, pmu_virt::Read::Shared { value: 0, mask: 0x7FC1 });

@@ -359,7 +359,7 @@ fn a_transient_fault_at_any_access_leaves_started_or_stopped() {
                 assert_eq!(session.is_running(BRANCHES), runs);
                 assert!(!matches!(
                     started,
-                    Err(InterfaceError::Counters(CounterError::Faulted(_)))
+                    Err(InterfaceError::Counters(CounterError::StateUnknown(_)))
                 ));
                 msr.fail(Fault::Never);
                 if !runs {
@@ -389,14 +389,14 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             msr.fail(Fault::WritesTo(counter));
             assert_eq!(
                 session.start(BRANCHES),
-                Err(InterfaceError::Counters(CounterError::Access(write_fault(counter))))
+                Err(InterfaceError::Counters(CounterError::Unchanged(write_fault(counter))))
             );
             assert_eq!(msr.get(select), 0);
             // Neither the select nor undoing it: presumed running, until shut-down.
             msr.fail(Fault::WritesTo(select));
             assert_eq!(
                 session.start(BRANCHES),
-                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+                Err(InterfaceError::Counters(CounterError::StateUnknown(write_fault(select))))
             );
             assert!(!session.is_running(BRANCHES));
             assert_eq!(session.stop(BRANCHES), Err(InterfaceError::NotStarted(BRANCHES)));
@@ -405,7 +405,7 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             assert_ne!(msr.get(session.selects()[1]), 0);
             assert_eq!(
                 session.shut_down(),
-                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+                Err(InterfaceError::Counters(CounterError::StateUnknown(write_fault(select))))
             );
             assert_eq!(msr.get(session.selects()[1]), 0, "the others were stopped");
             msr.fail(Fault::Never);
@@ -418,7 +418,7 @@ fn a_persistent_fault_is_named_and_the_counter_is_given_up() {
             msr.fail(Fault::From(0));
             assert_eq!(
                 session.stop(BRANCHES),
-                Err(InterfaceError::Counters(CounterError::Faulted(write_fault(select))))
+                Err(InterfaceError::Counters(CounterError::StateUnknown(write_fault(select))))
             );
             assert!(!session.is_running(BRANCHES));
             msr.fail(Fault::Never);

@@ -390,7 +390,8 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     mocks[0].inject(Fault::Register(select));
     let error = here.switch_out(&mut thread, 50, |o| panic!("{o:?}")).unwrap_err();
     mocks[0].inject(Fault::None);
-    let by_place = matches!(error.reason, CounterError::Faulted(fault) if fault.register == select);
+    let by_place =
+        matches!(error.reason, CounterError::StateUnknown(fault) if fault.register == select);
     assert!(by_place && error.events == 0b010, "{error:?}");
     let values = thread.map(|event| match event {
         ThreadEvent::SwitchedOut(event) => (event.count().value, event.is_started()),

@@ -171,10 +171,10 @@ fn a_lend_that_fails_lends_nothing() {
             let on: CounterSet =
                 events.iter().filter_map(|event| counters.counter_of(*event)).collect();
             match error {
-                CounterError::Access(_) if state(&mock) == before => {
+                CounterError::Unchanged(_) if state(&mock) == before => {
                     assert_eq!(running(&mock), on, "{processor:?}");
                 }
-                CounterError::Access(_) | CounterError::Faulted(_) => {
+                CounterError::Unchanged(_) | CounterError::StateUnknown(_) => {
                     assert_eq!(
                         on.without(running(&mock)),
                         CounterSet::NONE,

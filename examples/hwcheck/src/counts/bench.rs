@@ -26,7 +26,7 @@ type Taken<'a> = CounterSession<'a, OpenedEvents<'a>, DriverMsr<'a, 'a>, NoInter
 /// An error of the driver that ends the work; any other is the claim's.
 pub(crate) fn stop_of(error: CounterError) -> Result<(), Stop> {
     match error {
-        CounterError::Access(fault) | CounterError::Faulted(fault)
+        CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)
             if fault.kind != MsrErrorKind::GeneralProtection =>
         {
             Err(Stop::Access { register: fault.register, kind: fault.kind })

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::Duties;
+use pmu::KernelHooks;
 use pmu::KernelApic;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
@@ -83,7 +83,7 @@ fn source() -> Option<(Source, &'static CounterUnit)> {
 /// Handles an interrupt while claims of sampled ops are tried.
 fn interrupt() {
     let Some((source, _)) = source() else { return };
-    let apic = Duties::<Kernel>::platform();
+    let apic = KernelHooks::<Kernel>::platform();
     let serviced = service(&source, &control_msr(), &apic, &COUNTERS, |sample| {
         sampled(sample.instruction());
     });
@@ -119,7 +119,7 @@ fn with_ops(act: impl FnOnce(&mut Ops) -> Result<Outcome, CounterError>) -> Outc
     }
     let Some((source, unit)) = source() else { return Outcome::ABSENT };
     handler::leave_to(interrupt);
-    let (msr, apic) = (control_msr(), Duties::<Kernel>::platform());
+    let (msr, apic) = (control_msr(), KernelHooks::<Kernel>::platform());
     let taken = CounterSession::take(source, unit, CounterSet::UNITS, msr, apic, &COUNTERS);
     let tried = taken.and_then(|session| {
         EVENTS.set_min_period(SHORTEST);

@@ -111,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
         if self.fixed_of(self.own()).is_empty() {
             let found = self.rdmsr_retrying(self.unit().fixed_control());
-            self.memory.fixed_control.store(found.map_err(CounterError::Access)?, Relaxed);
+            self.memory.fixed_control.store(found.map_err(CounterError::Unchanged)?, Relaxed);
         }
         Ok(())
     }
@@ -131,12 +131,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             control.store(before, Relaxed);
             // An interrupt in between may have written the new value.
             match self.wrmsr_retrying(global.control, before) {
-                Ok(()) => CounterError::Access(fault),
+                Ok(()) => CounterError::Unchanged(fault),
                 Err(fault) => {
                     // The register's value is unknown: the next start is to write it.
                     control.fetch_and(!self.own().bits(), Relaxed);
                     self.memory.mark_faulted(None, self.table());
-                    CounterError::Faulted(fault)
+                    CounterError::StateUnknown(fault)
                 }
             }
         })
@@ -195,9 +195,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no global control register.
-    /// - [`Access`](CounterError::Access): the write failed, and the register is unchanged.
-    /// - [`Faulted`](CounterError::Faulted): the write failed, and so did the write of the previous value. The
-    ///   session's events may no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): the write failed, and the register is unchanged.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the write failed, and so did the write of the previous value.
+    ///   The session's events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;
@@ -207,7 +207,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let change = if enabled { (0, bits) } else { (bits, 0) };
         // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
         let value = self.memory.global_control.load(Relaxed) & !change.0 | change.1;
-        self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
+        self.wrmsr_retrying(global.control, value).map_err(CounterError::Unchanged)?;
         self.change_global(global, change)
     }
 
@@ -230,12 +230,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no overflow status register.
-    /// - [`Access`](CounterError::Access): a register access failed.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed.
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
         let global = self.unit().global().filter(|_| own == 0 && self.has_own());
         let global = global.ok_or(CounterError::OwnControlBits(own))?;
-        self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Access)
+        self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Unchanged)
     }
 
     /// Writes bits of the fixed counters' control register for other owners of fixed counters. `mask` selects the bits,
@@ -258,7 +258,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no fixed counters.
-    /// - [`Access`](CounterError::Access): a register access failed, and the register is unchanged.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the register is unchanged.
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();
@@ -269,7 +269,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let shadow = &self.memory.fixed_control;
         let value = shadow.load(Relaxed) & !mask | bits & mask;
         let register = self.unit().fixed_control();
-        self.wrmsr_retrying(register, value).map_err(CounterError::Access)?;
+        self.wrmsr_retrying(register, value).map_err(CounterError::Unchanged)?;
         shadow.store(value, Relaxed);
         Ok(())
     }

@@ -316,7 +316,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             acknowledged.map_err(|fault| {
                 // If it stayed set, this overflow would be reported for the counter's next event.
                 slot.store(SlotState::Faulted);
-                CounterError::Faulted(fault)
+                CounterError::StateUnknown(fault)
             })?;
         }
         let (rest, ended) = if overflowed {
@@ -349,7 +349,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let cleared = self.clear_status(global, counter.only().bits());
             cleared.map_err(|fault| {
                 slot.store(SlotState::Faulted);
-                CounterError::Faulted(fault)
+                CounterError::StateUnknown(fault)
             })?;
         }
         entry.accumulate_records(waiting, registers);

@@ -177,7 +177,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let running = self.on_counters(self.own(), Moment::Changed);
         let running = Running { coming: Some((counter, event)), ..running };
         let settled = self.settle_stopped(&running);
-        settled.map_err(|Unsettled { fault, .. }| CounterError::Access(fault))
+        settled.map_err(|Unsettled { fault, .. }| CounterError::Unchanged(fault))
     }
 
     /// Settles the facilities on the events that are on counters now. If registers do not answer, the counters of their
@@ -193,7 +193,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Task, on the session's processor. Facilities call this method.
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): a register access failed. The events that depend on it were stopped.
+    /// [`StateUnknown`](CounterError::StateUnknown): a register access failed. The events that depend on it were
+    /// stopped.
     pub fn settle_requests(&mut self) -> Result<(), CounterError> {
         if self.has_own() { self.settle_facilities() } else { Ok(()) }
     }
@@ -218,7 +219,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             None => Ok(()),
             Some(counter) => {
                 let register = self.registers(counter).control.register();
-                Err(CounterError::Access(marked_faulted(register)))
+                Err(CounterError::Unchanged(marked_faulted(register)))
             }
         }
     }
@@ -246,7 +247,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 break;
             };
             self.stop_unsettled(counters, own);
-            outcome = outcome.and(Err(CounterError::Faulted(fault)));
+            outcome = outcome.and(Err(CounterError::StateUnknown(fault)));
         }
         outcome
     }
@@ -294,9 +295,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Task, on the session's processor.
     ///
     /// # Errors
-    /// - [`Access`](CounterError::Access): a register access failed. The call can be repeated.
-    /// - [`Faulted`](CounterError::Faulted): counters faulted, as in [`service`](crate::service()), now or in a call
-    ///   before that left the LVT entry masked.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The call can be repeated.
+    /// - [`StateUnknown`](CounterError::StateUnknown): counters faulted, as in [`service`](crate::service()), now or in
+    ///   a call before that left the LVT entry masked.
     pub fn report_samples(
         &mut self,
         mut report: impl FnMut(Sample<'_, S::Facility>),
@@ -307,7 +308,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if self.memory.is_muted() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
-            return Err(CounterError::Faulted(marked_faulted(register)));
+            return Err(CounterError::StateUnknown(marked_faulted(register)));
         }
         self.report_waiting(&mut report)
     }
@@ -336,15 +337,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &self,
         report: &mut impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), CounterError> {
-        if !self.source.facility().has_waiting(&self.msr).map_err(CounterError::Access)? {
+        if !self.source.facility().has_waiting(&self.msr).map_err(CounterError::Unchanged)? {
             return Ok(());
         }
         let recording = self.precise_of(self.own()).retain(|counter| !self.is_gated(counter));
         self.pause(recording)?;
         let served = self.serve_samples(report);
         let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
-            true => CounterError::Access(error.fault),
-            false => CounterError::Faulted(error.fault),
+            true => CounterError::Unchanged(error.fault),
+            false => CounterError::StateUnknown(error.fault),
         });
         let served = served.map(|served| self.memory.expect_spurious(served.claim.interrupts()));
         served.and(self.unpause(recording))

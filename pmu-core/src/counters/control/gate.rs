@@ -109,7 +109,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         for (counter, slot) in self.slots_of(parked) {
             if let SlotState::Parked { .. } = slot.load() {
                 let registers = self.registers(counter);
-                self.set_control(&registers, 0).map_err(CounterError::Access)?;
+                self.set_control(&registers, 0).map_err(CounterError::Unchanged)?;
                 slot.store(SlotState::Free);
             }
         }
@@ -142,8 +142,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
     ///   freeze bit reads back 0 after it was set.
-    /// - [`Access`](CounterError::Access): a register access failed. If the freeze bit was set and cannot be cleared,
-    ///   the counters freeze all the same, and [`shut_down`](Self::shut_down) clears the bit.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. If the freeze bit was set and cannot be
+    ///   cleared, the counters freeze all the same, and [`shut_down`](Self::shut_down) clears the bit.
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;
@@ -173,7 +173,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 // A bit that was written and cannot be cleared freezes the counters. The shut-down clears it.
                 self.memory.froze_before.store(false, Relaxed);
                 freezes.store(stays, Relaxed);
-                Err(CounterError::Access(fault))
+                Err(CounterError::Unchanged(fault))
             }
         }
     }

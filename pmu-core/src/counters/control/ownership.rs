@@ -63,7 +63,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the memory has no slot for any requested counter.
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
-    /// - [`Access`](CounterError::Access): an access of a global register failed.
+    /// - [`Unchanged`](CounterError::Unchanged): an access of a global register failed.
     ///
     /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
     /// masked. If the interrupt belongs to another owner of counters, that owner must unmask the entry.
@@ -131,7 +131,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         // A source with rows has the documents' rule: all selects are cleared, also those without a slot.
         let rows = if self.source.table_id() == 0 { CounterSet::NONE } else { CounterSet::GENERAL };
         let units = self.units_of(candidates);
-        let usable = self.take_units(units).map_err(CounterError::Access)?;
+        let usable = self.take_units(units).map_err(CounterError::Unchanged)?;
         let (stopped, probed) = (self.declared & rows | candidates, candidates.without(units));
         let verified = match self.probe(processor, stopped.without(units), probed) {
             // The units alone are asked for.
@@ -143,7 +143,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
             let found = self.rdmsr_retrying(global.control);
-            let found = found.map_err(CounterError::Access)?;
+            let found = found.map_err(CounterError::Unchanged)?;
             let left = verified.bits() | global.frozen | self.unowned(verified, found);
             let control = found | verified.bits();
             memory.global_control.store(control, Relaxed);
@@ -153,7 +153,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let cleared = enabled.and_then(|()| self.acknowledge(global, left));
             cleared.map_err(|fault| {
                 let _ = self.wrmsr_retrying(global.control, found);
-                CounterError::Access(fault)
+                CounterError::Unchanged(fault)
             })?;
             self.before = CounterSet::from_bits(found) & verified;
         } else {
@@ -243,9 +243,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, the memory has no
     ///   slot for one of the counters, or the session's counters are [lent](Self::lend).
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters could be verified.
-    /// - [`Access`](CounterError::Access): a register access failed, and no counter was added.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed, and no counter was added.
-    ///   The session's events may no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and no counter was added.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed, and no counter
+    ///   was added. The session's events may no longer run.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,
@@ -269,7 +269,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             slot.store(SlotState::Free);
         }
         if let Some(global) = self.unit().global() {
-            self.acknowledge(global, verified.bits()).map_err(CounterError::Access)?;
+            self.acknowledge(global, verified.bits()).map_err(CounterError::Unchanged)?;
             self.change_global(global, (0, verified.bits()))?;
         }
         self.declared = self.declared | more;
@@ -302,11 +302,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
     ///   to the session; or the session would keep no counter.
-    /// - [`Access`](CounterError::Access): a register access failed, and the session keeps the counters. The failed
-    ///   access was to the global control register, or to a counter's control register that [`save`](Self::save) left
-    ///   programmed.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the global control register failed. The session keeps the
-    ///   counters, but its events may no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the session keeps the counters. The
+    ///   failed access was to the global control register, or to a counter's control register that [`save`](Self::save)
+    ///   left programmed.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed. The session
+    ///   keeps the counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
@@ -345,8 +345,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first register whose
-    /// accesses failed. All other counters were stopped. The session stays open, and `shut_down` may be called again.
+    /// [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed; the error names the first register
+    /// whose accesses failed. All other counters were stopped. The session stays open, and `shut_down` may be called
+    /// again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
             return Ok(());
@@ -391,6 +392,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             self.memory.expect_spurious_after_shut_down();
             self.memory.give_back();
         }
-        outcome.map_err(CounterError::Faulted)
+        outcome.map_err(CounterError::StateUnknown)
     }
 }

@@ -102,10 +102,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         {
             // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
             let value = self.memory.global_control.load(Relaxed) | division.bits;
-            self.wrmsr_retrying(global.control, value).map_err(CounterError::Access)?;
+            self.wrmsr_retrying(global.control, value).map_err(CounterError::Unchanged)?;
             self.change_global(global, (0, division.bits))?;
         }
-        division.begin(&self.msr, registers).map_err(CounterError::Access)
+        division.begin(&self.msr, registers).map_err(CounterError::Unchanged)
     }
 
     /// Begins the shares of a counter that was loaded, if it was loaded for an event that has parts.
@@ -149,21 +149,21 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             division.memory.note_use();
             self.set_control(&registers, bits).map_err(|fault| {
                 slot.store(SlotState::Faulted);
-                CounterError::Faulted(fault)
+                CounterError::StateUnknown(fault)
             })
         };
         division.memory.begin();
-        let stopped = self.set_control(&registers, 0).map_err(CounterError::Access);
+        let stopped = self.set_control(&registers, 0).map_err(CounterError::Unchanged);
         let harvested = stopped.and_then(|()| {
             let harvested = self.harvest_stopped(&division, &registers, event);
             match harvested {
                 Err(NotHarvested::Stale(fault)) => {
                     // Its shares are unknown from here on.
                     slot.store(SlotState::Faulted);
-                    Err(CounterError::Faulted(fault))
+                    Err(CounterError::StateUnknown(fault))
                 }
                 Err(NotHarvested::Unchanged(fault)) => {
-                    restart().and(Err(CounterError::Access(fault)))
+                    restart().and(Err(CounterError::Unchanged(fault)))
                 }
                 Ok(()) => restart(),
             }
@@ -223,7 +223,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         division.memory.end();
         left.map_err(|fault| {
             slot.store(SlotState::Faulted);
-            CounterError::Faulted(fault)
+            CounterError::StateUnknown(fault)
         })
     }
 
@@ -244,7 +244,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             division.harvest(&self.msr, &registers, (self.table(), event), value)
         });
         division.memory.end();
-        harvested.map_err(|failure| CounterError::Access(failure.fault()))
+        harvested.map_err(|failure| CounterError::Unchanged(failure.fault()))
     }
 
     /// Detaches those of a thread's events that have parts, so that the parts have their counts before any event is

@@ -48,9 +48,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed; the error names the first register whose
-    ///   accesses failed. All other registers were programmed. If an event's counter cannot be programmed, or its
-    ///   [extra register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed; the error names the first
+    ///   register whose accesses failed. All other registers were programmed. If an event's counter cannot be
+    ///   programmed, or its [extra register](crate::Event::with_extra) cannot be written, neither the event nor its
+    ///   group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     pub fn reprogram(
         &mut self,
@@ -82,7 +83,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if S::Facility::UNITS {
             // A unit whose entry of the local vector table cannot be unmasked does not hold its control.
             let units = self.source.facility().unmask_units(&self.msr, &self.platform);
-            outcome = outcome.and(units.map(drop).map_err(CounterError::Faulted));
+            outcome = outcome.and(units.map(drop).map_err(CounterError::StateUnknown));
         }
         outcome = outcome.and(self.restore_fixed_control(own));
         let changed = self.count_waiting(own);
@@ -101,7 +102,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let served = self.serve_samples(&mut overflowed);
         match served {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
-            Err(error) => outcome = outcome.and(Err(CounterError::Faulted(error.fault))),
+            Err(error) => outcome = outcome.and(Err(CounterError::StateUnknown(error.fault))),
         }
         outcome = outcome.and(self.unpause(precise));
         outcome.map(|()| anew)
@@ -138,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         let register = self.unit().fixed_control();
-        let found = self.rdmsr_retrying(register).map_err(CounterError::Faulted)?;
+        let found = self.rdmsr_retrying(register).map_err(CounterError::StateUnknown)?;
         let written = self.memory.fixed_control.load(Relaxed);
         if found == written {
             return Ok(());
@@ -147,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mask = self.fixed_control_of(own);
         let value = written & !mask | found & mask;
         self.memory.fixed_control.store(value, Relaxed);
-        self.wrmsr_retrying(register, value).map_err(CounterError::Faulted)
+        self.wrmsr_retrying(register, value).map_err(CounterError::StateUnknown)
     }
 
     /// Stops the counters whose control registers lost their value, and those of `anyway`, and returns them, and the
@@ -174,14 +175,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     && let Err(fault) = self.load_due(counter)
                 {
                     self.mark_faulted(slot);
-                    outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                    outcome = outcome.and(Err(CounterError::StateUnknown(fault)));
                 }
                 continue;
             }
             lost = lost | counter.only();
             if let Err(fault) = self.set_control(&registers, 0) {
                 self.mark_faulted(slot);
-                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                outcome = outcome.and(Err(CounterError::StateUnknown(fault)));
             } else if !matches!(slot.load(), SlotState::Running { .. }) {
                 slot.store(SlotState::Free);
             }
@@ -205,7 +206,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let control = self.memory.global_control.load(Relaxed);
         let left = lost.bits() | self.unowned(own, control);
-        self.acknowledge(global, left).map(|_| ()).map_err(CounterError::Faulted)
+        self.acknowledge(global, left).map(|_| ()).map_err(CounterError::StateUnknown)
     }
 
     /// Writes the extra registers again. If one does not answer, the events that use it do not run.
@@ -224,7 +225,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     }
                 }
             }
-            CounterError::Faulted(fault)
+            CounterError::StateUnknown(fault)
         })
     }
 
@@ -254,7 +255,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 .and_then(|()| self.set_control(&registers, bits));
             if let Err(fault) = programmed {
                 self.mark_faulted(slot);
-                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                outcome = outcome.and(Err(CounterError::StateUnknown(fault)));
             }
         }
         outcome
@@ -276,7 +277,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.memory.global_control.fetch_and(!counters.bits(), Relaxed);
             self.memory.mark_faulted(None, self.table());
         }
-        outcome.and(enabled).map_err(CounterError::Faulted)
+        outcome.and(enabled).map_err(CounterError::StateUnknown)
     }
 
     fn is_running(&self, counter: crate::CounterId) -> bool {

@@ -47,10 +47,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // An interrupt in between adds to the total, and may load the counter again.
         loop {
             let (mut accumulated, mut counted_to) = entry.accumulated();
-            let waiting = self.waiting(counter, entry).map_err(CounterError::Access)?;
-            let value = self.read(&registers).map_err(CounterError::Access)?;
-            let again = self.wrapped_again(counter, entry, value).map_err(CounterError::Access)?;
-            let still = self.waiting(counter, entry).map_err(CounterError::Access)?;
+            let waiting = self.waiting(counter, entry).map_err(CounterError::Unchanged)?;
+            let value = self.read(&registers).map_err(CounterError::Unchanged)?;
+            let again =
+                self.wrapped_again(counter, entry, value).map_err(CounterError::Unchanged)?;
+            let still = self.waiting(counter, entry).map_err(CounterError::Unchanged)?;
             if entry.accumulated() != (accumulated, counted_to) || still != waiting {
                 continue;
             }
@@ -138,7 +139,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         is_paused: bool,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
-        self.load(registers, value).map_err(CounterError::Access)?;
+        self.load(registers, value).map_err(CounterError::Unchanged)?;
         self.begin_loaded(counter, registers, event)?;
         slot.store(SlotState::Running { event, period });
         let fault = match self.set_control(registers, bits) {
@@ -155,13 +156,13 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             Err(fault) => match self.set_control(registers, 0) {
                 Ok(()) => {
                     slot.store(SlotState::Free);
-                    return Err(CounterError::Access(fault));
+                    return Err(CounterError::Unchanged(fault));
                 }
                 Err(fault) => fault,
             },
         };
         slot.store(SlotState::Faulted);
-        Err(CounterError::Faulted(fault))
+        Err(CounterError::StateUnknown(fault))
     }
 
     /// Detaches a counter from its event, and reads it. Returns the period for which it was loaded, its value, and
@@ -192,7 +193,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         };
         stop_and_read().map_err(|fault| {
             slot.store(SlotState::Faulted);
-            CounterError::Faulted(fault)
+            CounterError::StateUnknown(fault)
         })
     }
 
@@ -220,7 +221,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);
-        let read = || self.read(&registers).map_err(CounterError::Access);
+        let read = || self.read(&registers).map_err(CounterError::Unchanged);
         let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
         if now != period {
             // An interrupt came in between, and loaded the counter for another period.
@@ -240,7 +241,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         event: EventId,
     ) -> Result<(), CounterError> {
         let bits = self.running_bits(registers, event).unwrap_or(0);
-        match self.holds(registers, bits).map_err(CounterError::Access)? {
+        match self.holds(registers, bits).map_err(CounterError::Unchanged)? {
             true => Ok(()),
             false => Err(CounterError::RegistersLost),
         }
@@ -264,6 +265,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
         let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
-        self.release(counter).map_err(CounterError::Faulted)
+        self.release(counter).map_err(CounterError::StateUnknown)
     }
 }

@@ -109,9 +109,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
-    /// - [`Access`](CounterError::Access): a register access failed. Nothing is lent, and all events run as before.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the call could not be undone. Nothing
-    ///   is lent, and some events no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. Nothing is lent, and all events run as
+    ///   before.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the call could not be undone.
+    ///   Nothing is lent, and some events no longer run.
     pub fn lend(
         &mut self,
         now: u64,
@@ -126,14 +127,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let (gate, values) = if was_lent {
             // The borrower of before, or a recorder that could not be taken meanwhile, may have left branches.
             self.source.facility().lose();
-            self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
+            self.clear_facilities(own, Moment::Lent).map_err(CounterError::Unchanged)?;
             (own.bits(), self.begin_anew(own))
         } else {
             let gate = control.load(Relaxed) & own.bits();
             let stopped = self.stop_all(own);
             let settled = stopped.and_then(|()| self.settle(own, overflowed));
             let settled = settled.and_then(|values| {
-                self.clear_facilities(own, Moment::Lent).map_err(CounterError::Access)?;
+                self.clear_facilities(own, Moment::Lent).map_err(CounterError::Unchanged)?;
                 Ok(values)
             });
             let values = settled.map_err(|error| self.undo(own, gate, error))?;
@@ -158,7 +159,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             if let SlotState::Running { .. } = slot.load() {
                 self.before_stop(counter);
                 let stopped = self.set_control(&self.registers(counter), 0);
-                stopped.map_err(CounterError::Access)?;
+                stopped.map_err(CounterError::Unchanged)?;
             }
         }
         Ok(())
@@ -172,10 +173,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<Values, CounterError> {
         let of_source = self.source.facility();
-        let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Access);
+        let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Unchanged);
         let pending = match self.unit().global() {
             Some(global) => {
-                let status = self.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+                let status = self.rdmsr_retrying(global.status).map_err(CounterError::Unchanged)?;
                 let bits = of_source.status_bits();
                 status & (own.bits() | global.frozen | bits) != 0 || waits()?
             }
@@ -188,8 +189,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let served = self.serve_samples(&mut overflowed);
             let served = served.map_err(|error| match error.counters.is_empty() && !error.masked {
                 // An access of the facility.
-                true => CounterError::Access(error.fault),
-                false => CounterError::Faulted(error.fault),
+                true => CounterError::Unchanged(error.fault),
+                false => CounterError::StateUnknown(error.fault),
             });
             self.memory.expect_spurious(served?.claim.interrupts());
             if let Some(global) = self.unit().global()
@@ -197,7 +198,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             {
                 // ZX-C took no acknowledgement while every counter was stopped.
                 let cleared = self.acknowledge(global, own.bits());
-                cleared.map_err(CounterError::Access)?;
+                cleared.map_err(CounterError::Unchanged)?;
             }
         }
         if S::Facility::DIVIDES {
@@ -213,7 +214,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
             if let SlotState::Running { .. } = slot.load() {
                 let registers = self.registers(counter);
-                *place = self.read(&registers).map_err(CounterError::Access)?;
+                *place = self.read(&registers).map_err(CounterError::Unchanged)?;
                 wrapped |= registers.has_overflowed(*place);
             }
         }
@@ -349,7 +350,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         // one.
         let interrupted = counters.memory.take_back(own);
         counters.declared = declared;
-        if let Err(CounterError::Faulted(fault)) = counters.settle_facilities_of(own) {
+        if let Err(CounterError::StateUnknown(fault)) = counters.settle_facilities_of(own) {
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);
@@ -357,7 +358,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
-        if let Err(CounterError::Access(fault) | CounterError::Faulted(fault)) =
+        if let Err(CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)) =
             counters.unpause(CounterSet::from_bits(gate))
         {
             failures.fault.get_or_insert(fault);

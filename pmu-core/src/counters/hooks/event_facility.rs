@@ -244,7 +244,7 @@ pub enum UnitAccess {
     /// Starts the unit for a select; 0 stops it.
     WriteControl(u64),
     /// Lets the unit go on after a sample, from the value that it has now.
-    GoOn,
+    Resume,
 }
 
 /// Nothing beside the counters.

@@ -65,7 +65,7 @@ where
     /// Marks the counter of an event as faulted, or all counters, after an access that failed.
     #[cold]
     #[inline(never)]
-    pub(crate) fn fall_out(&mut self, event: Option<EventId>) {
+    pub(crate) fn mark_faulted(&mut self, event: Option<EventId>) {
         self.fallen = self.fallen | self.memory.mark_faulted(event, self.source.opened());
     }
 
@@ -75,7 +75,7 @@ where
     pub(crate) fn mute(&mut self) {
         self.platform.mask_performance_interrupt();
         self.memory.mute();
-        self.fall_out(None);
+        self.mark_faulted(None);
     }
 
     pub(crate) fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
@@ -92,7 +92,7 @@ where
 
     /// Returns a running general counter with its event.
     #[inline]
-    pub(crate) fn at_work(&self, counter: CounterId) -> Option<(&'a CounterSlot, Running)> {
+    pub(crate) fn running_general(&self, counter: CounterId) -> Option<(&'a CounterSlot, Running)> {
         let slot = self.memory.general_slot(counter)?;
         Some((slot, Running::of(slot)?))
     }
@@ -212,7 +212,7 @@ where
         if !self.set_control(global, u64::MAX) {
             // On failure the counters stay stopped; the next start tries again.
             self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            self.fall_out(None);
+            self.mark_faulted(None);
         }
     }
 
@@ -226,7 +226,7 @@ where
     fn reload_overflowed(&mut self, overflowed: u64) {
         for counter in CounterSet::from_bits(overflowed & GENERAL).iter() {
             self.raised += 1;
-            match self.at_work(counter) {
+            match self.running_general(counter) {
                 Some((slot, running)) => self.reload(counter, slot, running, None),
                 // The counter was stopped meanwhile: this is the spurious interrupt expected of it.
                 None => self.memory.cancel_spurious(),
@@ -257,11 +257,11 @@ where
         let own = CounterSet::from_bits(self.own & GENERAL).without(self.facility.own_counters());
         self.collect(0, own);
         for counter in own.iter() {
-            let Some((slot, running)) = self.at_work(counter) else { continue };
+            let Some((slot, running)) = self.running_general(counter) else { continue };
             let registers = self.unit().general(counter);
             let value = registers.read(self.msr);
             let Some(value) = self.note(value) else {
-                self.fall_out(Some(running.event));
+                self.mark_faulted(Some(running.event));
                 continue;
             };
             if registers.has_overflowed(value) {

@@ -61,7 +61,7 @@ where
     ) {
         if !self.wrmsr(register, preload) {
             // A counter that is not loaded again does not overflow for a long time.
-            self.fall_out(Some(event));
+            self.mark_faulted(Some(event));
         } else if next != period {
             slot.store(SlotState::Running { event, period: next });
         }
@@ -98,7 +98,7 @@ where
         }
         if entry.wants_total() {
             let read = value.map_or_else(|| registers.read(self.msr), Ok);
-            let Some(read) = self.note(read) else { return self.fall_out(Some(running.event)) };
+            let Some(read) = self.note(read) else { return self.mark_faulted(Some(running.event)) };
             entry.accumulate(read, registers.mask());
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
@@ -127,7 +127,7 @@ where
             write(select, found)
         });
         if self.note(done).is_none() {
-            self.fall_out(Some(event));
+            self.mark_faulted(Some(event));
         }
     }
 
@@ -177,7 +177,7 @@ where
         division.memory.note_use();
         let restarted = self.msr.update_retrying(control.set_to(found));
         if restarted.is_err() {
-            self.fall_out(Some(event));
+            self.mark_faulted(Some(event));
         }
         harvested.map_err(NotHarvested::fault).and(restarted.map(|_| ()))
     }
@@ -210,19 +210,19 @@ where
             self.load_recorded(counter);
         }
         for counter in sampled.iter() {
-            self.go_on(counter);
+            self.resume_unit(counter);
         }
     }
 
     /// Lets a unit go on after its sample.
-    fn go_on(&mut self, counter: CounterId) {
+    fn resume_unit(&mut self, counter: CounterId) {
         let event = self.memory.slot(counter).and_then(CounterSlot::running);
         let registers = registers_of(self.source, counter);
         // The event may have faulted with another one of its group.
-        let access = event.map_or(UnitAccess::WriteControl(0), |_| UnitAccess::GoOn);
+        let access = event.map_or(UnitAccess::WriteControl(0), |_| UnitAccess::Resume);
         let went_on = self.source.facility().access_unit(self.msr, &registers, access);
         if self.note(went_on).is_none() {
-            self.fall_out(event);
+            self.mark_faulted(event);
         }
     }
 
@@ -258,7 +258,7 @@ where
         let registers = registers_of(self.source, counter);
         let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
         let read = read_counter(self.source, self.msr, &registers);
-        let Some(value) = self.note(read) else { return self.fall_out(Some(running.event)) };
+        let Some(value) = self.note(read) else { return self.mark_faulted(Some(running.event)) };
         let (_, began) = entry.accumulated();
         entry.accumulate_precise(value, registers.mask());
         let chunk = entry.period.next_chunk(registers.max_reload());
@@ -278,7 +278,7 @@ where
         }
         let set = self.facility.set_reload(self.msr, counter, chunk);
         if self.note(set).is_none() {
-            self.fall_out(Some(running.event));
+            self.mark_faulted(Some(running.event));
         }
     }
 }
@@ -316,7 +316,7 @@ where
 ///   [total](crate::Event::with_total).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is [lent](crate::CounterSession::lend),
 ///   or a task was removing the event from its counter.
-/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
 ///   and its counter may have wrapped since `service` last handled the counter. After `service`, the call succeeds.
 pub fn user_view<S: EventSource, M: MsrBackend>(

@@ -204,7 +204,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   [total](crate::Event::with_total).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was removing the event from its
 ///   counter.
-/// - [`Access`](CounterError::Access): the counter or the overflow status could not be read.
+/// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
 ///   may have wrapped since `service` last handled the counter. After `service`, the count can be read.
 pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
@@ -321,8 +321,9 @@ fn divided_now<S: EventSource, M: MsrBackend>(
     let facility = source.facility();
     let readable = facility.division().filter(|division| division.memory.is_readable());
     let division = readable.ok_or(CounterError::NotAvailable(counter.only()))?;
-    let occurrences = source.unit().registers(counter).read(msr).map_err(CounterError::Access)?;
-    let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Access)?;
+    let occurrences =
+        source.unit().registers(counter).read(msr).map_err(CounterError::Unchanged)?;
+    let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Unchanged)?;
     read.set(Some((occurrences, shares)));
     Ok((occurrences, shares))
 }
@@ -336,10 +337,10 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
     entry: &EventEntry,
 ) -> Result<(u64, u64), CounterError> {
     let registers = registers_of(source, counter);
-    let value = read_counter(source, msr, &registers).map_err(CounterError::Access)?;
+    let value = read_counter(source, msr, &registers).map_err(CounterError::Unchanged)?;
     let (mut total, mut counted_to) = entry.accumulated();
     if S::Facility::RECORDS && entry.is_precise() {
-        let waiting = source.facility().waiting(msr, counter).map_err(CounterError::Access)?;
+        let waiting = source.facility().waiting(msr, counter).map_err(CounterError::Unchanged)?;
         (total, counted_to) = waiting.added_to((total, counted_to), &registers);
     }
     let mut since = value.wrapping_sub(counted_to) & registers.mask();
@@ -350,7 +351,7 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
         && value < SERVED_WITHIN
         && let Some(global) = source.unit().global()
     {
-        let status = msr.rdmsr_retrying(global.status).map_err(CounterError::Access)?;
+        let status = msr.rdmsr_retrying(global.status).map_err(CounterError::Unchanged)?;
         let (is_set, is_frozen) =
             (status & counter.only().bits() != 0, status & global.frozen != 0);
         // The pass serves the counters in the order of their bits. It acknowledges them first, unless they are frozen.

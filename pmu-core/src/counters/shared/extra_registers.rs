@@ -73,7 +73,7 @@ impl ExtraRegisters {
         let in_use = CounterError::ExtraRegisterInUse(register.get());
         let of = self.place(register).ok_or(in_use)?;
         if of.address.load().get().is_none() {
-            let before = msr.rdmsr_retrying(register).map_err(CounterError::Access)?;
+            let before = msr.rdmsr_retrying(register).map_err(CounterError::Unchanged)?;
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
             of.known.store(true, Relaxed);
@@ -82,7 +82,7 @@ impl ExtraRegisters {
         if of.known.load(Relaxed) && of.value.load(Relaxed) == value {
             return Ok(());
         }
-        of.write(register, value, msr).map_err(CounterError::Access)
+        of.write(register, value, msr).map_err(CounterError::Unchanged)
     }
 
     /// Returns whether a register holds the value that was last given to it.

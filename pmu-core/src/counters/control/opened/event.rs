@@ -182,9 +182,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
     ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the event finds no counter or extra register, or
     ///   branches are recorded by another filter, and the event does not rotate.
-    /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and the start could not be undone, because a
-    ///   counter could not be stopped.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the start was undone.
+    /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and the start could not be undone,
+    ///   because a counter could not be stopped.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
@@ -344,8 +344,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the registers of the event's counter failed, and the count
-    ///   since the last read of this counter is lost.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
+    ///   count since the last read of this counter is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -379,7 +379,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
     /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of the event's counter failed.
     /// - [`RegistersLost`](CounterError::RegistersLost): the registers of the event's counter lost their contents.
-    /// - [`Access`](CounterError::Access): the event's counter could not be read.
+    /// - [`Unchanged`](CounterError::Unchanged): the event's counter could not be read.
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {
@@ -434,10 +434,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
-    /// - [`Access`](CounterError::Access): a register access failed. The event and its group are stopped, and no part
-    ///   of the event's count is lost.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed. The event and its group are stopped, and
-    ///   the event's count since the last interrupt of its counter is lost.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event and its group are stopped, and no
+    ///   part of the event's count is lost.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed. The event and its group are
+    ///   stopped, and the event's count since the last interrupt of its counter is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

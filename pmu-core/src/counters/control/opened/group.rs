@@ -234,9 +234,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   group finds too few counters or extra registers, and does not rotate. The error names the first event of the
     ///   group that finds no counter or extra register.
-    /// - [`Access`](CounterError::Access): a register access failed, and the start was undone.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a register failed, and the start could not be undone. None of
-    ///   the group's events runs.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the start was undone.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the start could not be
+    ///   undone. None of the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -411,8 +411,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - [`Faulted`](CounterError::Faulted): accesses to the registers of the event's counter failed, and the count
-    ///   since the last read of this counter is lost. The event is disabled.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
+    ///   count since the last read of this counter is lost. The event is disabled.
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {

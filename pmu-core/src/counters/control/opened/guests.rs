@@ -32,8 +32,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`Faulted`](CounterError::Faulted): accesses to a counter's control register failed, and the counter's event
-    /// does not run.
+    /// [`StateUnknown`](CounterError::StateUnknown): accesses to a counter's control register failed, and the counter's
+    /// event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());
@@ -48,7 +48,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let bits = self.running_bits(&registers, event).unwrap_or(0);
             if let Err(fault) = self.set_control(&registers, bits) {
                 self.memory.mark_faulted(Some(event), self.table());
-                outcome = outcome.and(Err(CounterError::Faulted(fault)));
+                outcome = outcome.and(Err(CounterError::StateUnknown(fault)));
             }
         }
         outcome

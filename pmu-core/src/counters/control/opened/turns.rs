@@ -42,8 +42,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If no event waits, no register is accessed.
     ///
-    /// If the counter of a rotating event [faults](CounterError::Faulted), the event waits until a rotation gives it
-    /// another counter. The count since the counter's last interrupt is lost. If the counter of a non-rotating event
+    /// If the counter of a rotating event [faults](CounterError::StateUnknown), the event waits until a rotation gives
+    /// it another counter. The count since the counter's last interrupt is lost. If the counter of a non-rotating event
     /// faults, the event stops, and a task has to start the event again.
     ///
     /// If an event loses its counter while an overflow is pending, the overflow is reported later: at the event's first

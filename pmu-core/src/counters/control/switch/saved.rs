@@ -96,9 +96,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few elements. Nothing was changed.
-    /// - [`Access`](CounterError::Access): a register access failed. Nothing was changed.
-    /// - [`Faulted`](CounterError::Faulted): accesses to a counter's register failed, and the counter's count is lost.
-    ///   The other counters were saved.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. Nothing was changed.
+    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a counter's register failed, and the counter's count
+    ///   is lost. The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
     ///   lost their contents. The counter's count is lost. When [`restore`](Self::restore) starts this counter, a new
     ///   period begins.
@@ -156,7 +156,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 // If they stayed set, these overflows would be reported for the next events there.
                 self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
             }
-            outcome = outcome.and(acknowledged.map_err(CounterError::Faulted));
+            outcome = outcome.and(acknowledged.map_err(CounterError::StateUnknown));
         }
         outcome
     }
@@ -187,9 +187,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. None of
     ///   the saved counters runs.
-    /// - [`Access`](CounterError::Access): a register access failed. None of the saved counters runs.
-    /// - [`Faulted`](CounterError::Faulted): a register access failed, and a counter that the call had started could
-    ///   not be stopped.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. None of the saved counters runs.
+    /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and a counter that the call had
+    ///   started could not be stopped.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {
             return Ok(());
@@ -260,13 +260,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             } else {
                 Ok(())
             };
-            outcome = outcome.and(done.map_err(CounterError::Access));
+            outcome = outcome.and(done.map_err(CounterError::Unchanged));
         }
         outcome = outcome.and_then(|()| self.open_gate(self.outside_guests(own)));
         if outcome.is_err() {
             for counter in loaded.iter() {
                 if let Err(fault) = self.release(counter) {
-                    outcome = Err(CounterError::Faulted(fault));
+                    outcome = Err(CounterError::StateUnknown(fault));
                 }
             }
         }

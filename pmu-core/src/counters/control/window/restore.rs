@@ -309,7 +309,7 @@ impl core::error::Error for WindowError {
 
 impl From<WindowError> for CounterError {
     fn from(error: WindowError) -> Self {
-        Self::Faulted(error.fault)
+        Self::StateUnknown(error.fault)
     }
 }
 
