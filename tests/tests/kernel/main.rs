@@ -5,6 +5,7 @@ mod branches;
 mod events;
 mod failing;
 mod glue;
+mod glue_hermit;
 mod handler;
 mod operations;
 mod precise;

@@ -24,6 +24,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "tests/embedding",
     "tests/evening",
     "tests/glue",
+    "tests/glue-hermit",
     "tests/nmi",
 ];
 
