@@ -51,6 +51,11 @@ pub trait ApicRegisters {
     /// [`X2APIC_EXTENDED_MSR`](LocalApic::X2APIC_EXTENDED_MSR) + `number`. In xAPIC mode, the entry is at
     /// [`XAPIC_EXTENDED_OFFSET`](LocalApic::XAPIC_EXTENDED_OFFSET) + 16·`number`.
     ///
+    /// Bits 23:16 of the extended features (MSR 0x840, offset 0x400) are the number of entries. These registers exist
+    /// if bit 31 of the version (MSR 0x803, offset 0x30) is set. Where they are absent, a read faults in x2APIC mode,
+    /// and returns an undefined value in xAPIC mode (AMD APM vol. 2, "Extended Interrupts"). The method is called only
+    /// on processors with instruction-based sampling.
+    ///
     /// The default implementation, for a kernel that uses no extended entry, returns `None`.
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
         let _ = number;
@@ -80,7 +85,9 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 ///
 /// An NMI can interrupt code that runs with interrupts off, such as another handler. An interrupt by vector is delayed
 /// while interrupts are off. The sample then shows the code that turned interrupts on, not the code that caused the
-/// overflow. The vector's handler writes the local APIC's EOI register.
+/// overflow. The vector's handler writes the local APIC's EOI register. An NMI needs a stack of its own: if other
+/// handlers begin on the same stack of the interrupt stack table, an NMI that interrupts one of them overwrites the
+/// frame of the interrupted handler.
 /// [`service`](pmu_core::profile::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

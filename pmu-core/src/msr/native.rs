@@ -152,6 +152,10 @@ impl FaultFixup {
 ///   NMI handler.
 /// - The backend never faults in an NMI handler.
 ///
+/// If the #GP or #UD handler begins on the same stack of the interrupt stack table as the handler that uses the
+/// backend, the fault overwrites the frame of that handler. So the two exceptions have no stack of that table, or one
+/// that no handler with the backend has.
+///
 /// The kernel's handlers of #GP and #UD must call [`FaultFixup::resume_at`] before anything else:
 ///
 /// ```text

@@ -64,7 +64,8 @@ pub struct DroppedRecords {
     pub lost: u32,
     /// Number of records that have contradictory fields or unknown groups.
     pub malformed: u32,
-    /// Number of records whose instruction ran at a privilege level that the record's event does not count.
+    /// Number of records whose instruction ran at a privilege level that the record's event does not count. The level
+    /// is told by the address: the upper half of the address space is the kernel's.
     pub hidden: u32,
     /// Number of records for which the driver cannot tell the event, or whose event was closed. In PEBS formats before
     /// 3, if several counters overflow together, the record does not tell which counter caused the record.

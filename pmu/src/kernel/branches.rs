@@ -187,7 +187,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task. The task stays on this processor until [`after_idle`](Self::after_idle).
+    /// Task. The task stays on this processor until [`after_idle`](Self::after_idle). If an interrupt switches to
+    /// another task before, the processor does not sample that task's branches.
     ///
     /// # Errors
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.

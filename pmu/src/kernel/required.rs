@@ -128,6 +128,11 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Runs `act` with preemption off, so that the task stays on its processor and no other task runs there. Calls may
     /// be nested. Interrupts may stay on.
+    ///
+    /// A cooperative kernel has no preemption to turn off. But `act` contains the functions that a caller passes to
+    /// [`count`](crate::Pmu::count), [`with`](crate::Pmu::with) or [`lend`](crate::Pmu::lend), and such a function may
+    /// wait for another task. So `pinned` counts its calls per processor, and the scheduler does not switch while the
+    /// number is not 0. To turn interrupts off is not enough.
     fn pinned<R>(act: impl FnOnce() -> R) -> R;
 
     /// Writes the LVT entry for performance counters: see

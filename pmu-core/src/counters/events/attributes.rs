@@ -17,6 +17,10 @@ impl Event {
     /// [`NotPrecise`](crate::CounterError::NotPrecise). A thread's event is not counted on a core that cannot record
     /// it.
     ///
+    /// The address of a sample tells the privilege level: the upper half of the address space is the kernel's. If an
+    /// event counts only one of the levels, samples at addresses of the other half are dropped. So a kernel whose own
+    /// code is in the lower half opens precise events that count all levels.
+    ///
     /// A processor may count another event in the event's place, of which it can write records. The event's
     /// [`select`](crate::thread::SavedEvent::select) stays as it was opened.
     ///
