@@ -71,14 +71,21 @@ impl Snapshot {
         let basic = reader.cpuid2(0, 0).eax;
         let extended = reader.cpuid2(0x8000_0000, 0).eax;
         // A range that is absent may answer with another range's values.
-        let exists = |leaf: u32, last: u32| leaf == 0 || leaf <= last && leaf >> 28 == last >> 28;
+        fn exists(leaf: u32, last: u32) -> bool {
+            leaf == 0 || leaf <= last && leaf >> 28 == last >> 28
+        }
         let hypervisor = if exists(1, basic) && reader.cpuid2(1, 0).ecx >> 31 != 0 {
             // Hypervisors that answer 0 here have the signature leaf and no more.
             reader.cpuid2(0x4000_0000, 0).eax.max(0x4000_0000)
         } else {
             0
         };
-        let leaves = LEAVES.map(|recorded| {
+        #[inline(never)] // Otherwise each of the leaves has all of it.
+        fn read(
+            reader: &impl CpuIdReader,
+            recorded: u32,
+            [basic, hypervisor, extended]: [u32; 3],
+        ) -> CpuIdResult {
             let (leaf, subleaf) = (recorded & !SUBLEAF, (recorded & SUBLEAF) >> 16);
             let last = match leaf >> 28 {
                 0 => basic,
@@ -86,7 +93,8 @@ impl Snapshot {
                 _ => extended,
             };
             if exists(leaf, last) { reader.cpuid2(leaf, subleaf) } else { NOTHING }
-        });
+        }
+        let leaves = LEAVES.map(|recorded| read(&reader, recorded, [basic, hypervisor, extended]));
         Self { leaves }
     }
 

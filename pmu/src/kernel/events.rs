@@ -495,9 +495,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         });
         if let Err(PmuError::NotUp) = switched {
             // The events were closed with the processor's session. Their places are others' some day.
-            let gone =
-                from.iter_mut().chain(to).filter(|event| matches!(event, ThreadEvent::Opened(_)));
-            gone.for_each(|event| *event = ThreadEvent::Unused);
+            lose_opened(from);
+            lose_opened(to);
         }
         Ok(switched??)
     }
@@ -533,5 +532,15 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
 
     fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
+    }
+}
+
+/// Takes the events of a thread that were on the processor out of it.
+#[cold]
+#[inline(never)] // Otherwise it is unrolled for the kernel's number of events.
+fn lose_opened(events: &mut [ThreadEvent]) {
+    let is_opened = |event: &&mut ThreadEvent| matches!(event, ThreadEvent::Opened(_));
+    while let Some(event) = events.iter_mut().find(is_opened) {
+        *event = ThreadEvent::Unused;
     }
 }

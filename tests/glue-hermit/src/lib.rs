@@ -124,7 +124,7 @@ pub fn call_interrupt(_frame: ExceptionStackFrame) {
 
 /// Called by the handler of each core's timer, before it switches.
 pub fn timer_tick() {
-    let _ = PMU.tick().inspect_err(hermit::log);
+    let _ = PMU.tick(|_overflow| ()).inspect_err(hermit::log);
 }
 
 /// One round of the idle task, which waits in `halt`. No handler switches from there: the idle task does afterwards.

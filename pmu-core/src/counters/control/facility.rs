@@ -352,10 +352,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Serves the counters and the facilities as in an interrupt, with all records that wait.
-    #[inline(always)]
+    // Not generic in what gets the samples, so that it is linked once.
+    #[inline]
     pub(crate) fn serve_samples(
         &self,
-        report: &mut impl FnMut(Sample<'_, S::Facility>),
+        report: &mut dyn FnMut(Sample<'_, S::Facility>),
     ) -> Result<Serviced, ServiceError> {
         let (source, facility) = (&self.source, self.source.facility().collecting_all());
         serve(source, &self.msr, &self.platform, self.memory, facility, |overflow, facility| {
