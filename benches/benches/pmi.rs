@@ -12,9 +12,12 @@ use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
-use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{Claim, CounterMemory, CounterSlot, Platform, PlatformError, Snapshot};
+use pmu_core::{
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
+    EventTable, OpenedEvents, Platform, PlatformError, Snapshot, service,
+};
 use pmu_intel::Emon;
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
@@ -119,20 +122,29 @@ fn intel_as<I: ProfileInterface>(
     version: u32,
     freezes: bool,
 ) -> Processor<I> {
-    let processor = Snapshot::capture(move |leaf: u32, _: u32| {
+    let processor = intels(version);
+    let status = status_of(version, freezes);
+    interrupted(detect(&processor), &processor, (0xC1, 1), freezes, status)
+}
+
+fn intels(version: u32) -> Snapshot {
+    Snapshot::capture(move |leaf: u32, _: u32| {
         let (eax, ebx, ecx, edx) = match leaf {
             0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
             0x0A => (0x0730_0800 | version, 0, 0, 0),
             _ => (0, 0, 0, 0),
         };
         CpuIdResult { eax, ebx, ecx, edx }
-    });
-    let status = (version >= 2).then_some((0x38E, 1 | u64::from(freezes) << 59));
-    interrupted(detect(&processor), &processor, (0xC1, 1), freezes, status)
+    })
 }
 
-fn amd(v2: bool) -> Processor<Amd64> {
-    let processor = Snapshot::capture(move |leaf: u32, _: u32| {
+/// The global status, if there is one: counter 0 overflowed.
+fn status_of(version: u32, freezes: bool) -> Option<(u32, u64)> {
+    (version >= 2).then_some((0x38E, 1 | u64::from(freezes) << 59))
+}
+
+fn amds(v2: bool) -> Snapshot {
+    Snapshot::capture(move |leaf: u32, _: u32| {
         let (eax, ebx, ecx, edx) = match leaf {
             0 => (1, 0x6874_7541, 0x444D_4163, 0x6974_6E65),
             0x8000_0000 => (0x8000_0022, 0, 0, 0),
@@ -141,10 +153,103 @@ fn amd(v2: bool) -> Processor<Amd64> {
             _ => (0, 0, 0, 0),
         };
         CpuIdResult { eax, ebx, ecx, edx }
-    });
-    let counters = if v2 { (0xC001_0201, 2) } else { (0xC001_0004, 1) };
-    let status = v2.then_some((0xC000_0300, 1));
-    interrupted(Amd64::detect(&processor).unwrap(), &processor, counters, false, status)
+    })
+}
+
+fn amd(v2: bool) -> Processor<Amd64> {
+    let processor = amds(v2);
+    let interface = Amd64::detect(&processor).unwrap();
+    interrupted(interface, &processor, counters_of(v2), false, v2.then_some((0xC000_0300, 1)))
+}
+
+/// The place of AMD's counter 0, and the distance to the next.
+fn counters_of(v2: bool) -> (u32, u32) {
+    if v2 { (0xC001_0201, 2) } else { (0xC001_0004, 1) }
+}
+
+/// A processor whose first of four opened events has overflowed.
+struct Opened {
+    source: OpenedEvents<'static>,
+    registers: &'static Registers,
+    memory: &'static Memory,
+}
+
+fn opened(
+    processor: &Snapshot,
+    counters: (u32, u32),
+    freezes: bool,
+    status: Option<(u32, u64)>,
+) -> Opened {
+    let machine: &'static Machine = Box::leak(Box::new(Machine::detect(processor)));
+    let table: &'static EventTable<[EventEntry; 8]> = Box::leak(Box::new(EventTable::new()));
+    let source = OpenedEvents::new(machine.unit(), table);
+    let file = [const { AtomicU64::new(0) }; 64];
+    let registers: &'static Registers = Box::leak(Box::new(Registers { file, counters }));
+    let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
+    let (all, unit) = (CounterSet::ALL, machine.unit());
+    let mut session =
+        CounterSession::take(source, unit, all, registers, registers, memory).unwrap();
+    if freezes {
+        session.freeze_on_interrupt().unwrap();
+    }
+    for number in 0..4 {
+        let select = EventSelect::from_bits(0xC0 + number);
+        let event = Event::raw(select).every(1_000_003).tagged(number);
+        let event = session.open_event(unit, &event).unwrap();
+        session.start_event(event, 0).unwrap();
+    }
+    registers.at(counters.0).store(5, Relaxed);
+    if let Some((register, value)) = status {
+        registers.at(register).store(value, Relaxed);
+    }
+    Opened { source, registers, memory }
+}
+
+fn intels_opened(version: u32, freezes: bool) -> Opened {
+    opened(&intels(version), (0xC1, 1), freezes, status_of(version, freezes))
+}
+
+fn amds_opened(v2: bool) -> Opened {
+    opened(&amds(v2), counters_of(v2), false, v2.then_some((0xC000_0300, 1)))
+}
+
+/// The same of an event that was opened, by a handler that uses its tag.
+#[inline(always)]
+fn interrupt_of_opened(processor: &Opened) -> (u64, Claim) {
+    let Opened { source, registers, memory } = processor;
+    let mut last = 0;
+    let serviced = service(source, *registers, *registers, memory, |sample| last = sample.tag);
+    (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
+}
+
+fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
+    let mut callgrind = Callgrind::default();
+    callgrind.hard_limits([(EventKind::Ir, instructions)]);
+    LibraryBenchmarkConfig::default().tool(callgrind).clone()
+}
+
+#[library_benchmark(config = at_most(260))]
+#[bench::version_4(intels_opened(4, true))]
+fn opened_freezing(processor: Opened) -> (u64, Claim) {
+    interrupt_of_opened(black_box(&processor))
+}
+
+#[library_benchmark(config = at_most(270))]
+#[bench::version_2(intels_opened(2, false))]
+fn opened_stopping(processor: Opened) -> (u64, Claim) {
+    interrupt_of_opened(black_box(&processor))
+}
+
+#[library_benchmark(config = at_most(250))]
+#[bench::perf_mon_v2(amds_opened(true))]
+fn opened_by_status(processor: Opened) -> (u64, Claim) {
+    interrupt_of_opened(black_box(&processor))
+}
+
+#[library_benchmark(config = at_most(312))]
+#[bench::legacy(amds_opened(false))]
+fn opened_by_value(processor: Opened) -> (u64, Claim) {
+    interrupt_of_opened(black_box(&processor))
 }
 
 /// An interrupt's handler, which uses only the source's value.
@@ -225,7 +330,11 @@ library_benchmark_group!(
         of_a_machine,
         running_by_status,
         running_by_value,
-        running_by_value_of_eight
+        running_by_value_of_eight,
+        opened_freezing,
+        opened_stopping,
+        opened_by_status,
+        opened_by_value
     ]
 );
 
