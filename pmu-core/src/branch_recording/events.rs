@@ -142,7 +142,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         if mode & (RECORDING | STALE | CLEAR) != CLEAR {
             self.memory.kept.store(0, Relaxed);
             let is_unknown = mode & UNKNOWN != 0;
-            let ended = if is_unknown { self.end_unknown(mode) } else { self.halt_and_clear() };
+            let ended = if is_unknown { self.end_unknown(mode) } else { self.pause_and_clear() };
             if ended.is_err() {
                 return Ok(());
             }
@@ -154,7 +154,7 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.
     fn end_unknown(&self, mode: u8) -> Result<(), MsrFault> {
-        let found = self.halt_for_another()?;
+        let found = self.pause_for_another()?;
         if mode & RECORDING != 0 {
             self.memory.set_mode(STALE);
         }
@@ -273,7 +273,7 @@ impl Facility for Branches<'_> {
         let freeze = self.unit.registers().freeze;
         match freeze.filter(|_| self.memory.mode_of(self.unit) & FROZEN == FROZEN) {
             None => Ok(()),
-            Some(BranchFreeze { status: Some(_), .. }) => self.unit.release(msr),
+            Some(BranchFreeze { status: Some(_), .. }) => self.unit.unfreeze(msr),
             Some(BranchFreeze { status: None, .. }) => self.restart(msr).map(|_| ()),
         }
     }

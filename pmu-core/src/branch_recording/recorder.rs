@@ -187,7 +187,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     fn start_anew(&mut self, value: u64, recorded: BranchFilter) -> Result<(), MsrFault> {
-        self.recording().halt()?;
+        self.recording().pause()?;
         self.filter = None;
         self.recording().clear_stopped()?;
         // Also what is the same: the registers may have lost their contents.
@@ -211,7 +211,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
-        self.recording().halt().map(|_| ()).map_err(|fault| self.error(fault))
+        self.recording().pause().map(|_| ()).map_err(|fault| self.error(fault))
     }
 
     /// Continues the recording after [`stop`](Self::stop) or [`read`](Self::read), without clearing the records.
@@ -231,7 +231,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
             return Err(BranchError::NotStarted);
         }
         let recording = self.recording();
-        let clear = if recording.is_stale() { recording.halt_and_clear() } else { Ok(()) };
+        let clear = if recording.is_stale() { recording.pause_and_clear() } else { Ok(()) };
         let programmed = clear.and_then(|()| match self.memory.mode() & RECORDING {
             0 => recording.program(recording.of_recorder()),
             // The filter is not written while the processor records.
@@ -291,7 +291,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
         self.check_open()?;
-        let found = self.recording().halt().map_err(|fault| self.error(fault))?;
+        let found = self.recording().pause().map_err(|fault| self.error(fault))?;
         if self.recording().is_stale() {
             self.recording().clear_stopped().map_err(BranchError::NotRecording)?;
         }
@@ -315,10 +315,10 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         let cleared = if self.unit.registers().depth.is_some() || is_stopped {
             self.recording()
                 .clear_stopped()
-                .or_else(|fault| self.recording().halt().and(Err(fault)))
+                .or_else(|fault| self.recording().pause().and(Err(fault)))
         } else {
             // A record that is added while others are cleared would move an old one on.
-            self.recording().halt_and_clear().and_then(|()| self.recording().resume())
+            self.recording().pause_and_clear().and_then(|()| self.recording().resume())
         };
         cleared.map_err(|fault| self.error(fault))
     }
@@ -403,7 +403,7 @@ impl Branches<'_> {
     /// /// The idle loop of a processor.
     /// fn idle<M: MsrBackend>(branches: &Branches<'_>, msr: &M, halt: fn()) -> Result<(), MsrFault> {
     ///     branches.before_idle(msr)?;
-    ///     halt();
+    ///     pause();
     ///     branches.after_idle(msr)
     /// }
     /// ```

@@ -49,7 +49,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         if saved.is_some() && N < self.unit.depth().into() {
             return Err(BranchError::SavedElsewhere);
         }
-        let found = self.recording().halt_for_another().map_err(|fault| self.error(fault))?;
+        let found = self.recording().pause_for_another().map_err(|fault| self.error(fault))?;
         let read = match saved {
             Some(saved) if !self.recording().is_stale() => self.save(saved, found),
             Some(saved) => {
@@ -192,7 +192,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         saved: &mut BranchArea<A>,
     ) -> Result<(), BranchError> {
         self.check_xsaves()?;
-        self.recording().halt_for_another().map_err(|fault| self.error(fault))?;
+        self.recording().pause_for_another().map_err(|fault| self.error(fault))?;
         saved.clear();
         let mut done = Ok(());
         if !self.recording().is_stale() {

@@ -67,7 +67,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         self.msr.update_retrying(freeze.bit.set_to(0))?;
         self.memory.clear_mode(FREEZING);
         // An interrupt that came before may have frozen them, and its service acknowledges them no more.
-        self.unit.release(self.msr)
+        self.unit.unfreeze(self.msr)
     }
 
     /// Writes the register of the filter, where it is not in the enabling register.
@@ -77,7 +77,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Stops the recording. Returns the value that the enabling register had. If that fails, the recording goes on.
-    pub(crate) fn halt(&self) -> Result<u64, MsrFault> {
+    pub(crate) fn pause(&self) -> Result<u64, MsrFault> {
         let recorded = self.memory.mode() & RECORDING;
         self.memory.clear_mode(RECORDING);
         let stopped = self.unit.stop(self.msr);
@@ -94,11 +94,11 @@ impl<M: MsrBackend> Recording<'_, M> {
         self.memory.clear_mode(LOST | CLEAR);
         self.memory.set_mode(RECORDING);
         // An interrupt of another owner may have frozen the records.
-        let released = if before & FREEZING != 0 { self.unit.release(self.msr) } else { Ok(()) };
+        let released = if before & FREEZING != 0 { self.unit.unfreeze(self.msr) } else { Ok(()) };
         let start = || self.unit.start(self.msr, self.memory.control.load(Relaxed));
         released.and_then(|()| start()).map(|_| ()).inspect_err(|_| {
             // A recording that was stopped is not started by a write that fails.
-            if self.halt().is_err() {
+            if self.pause().is_err() {
                 self.memory.clear_mode(!before & RECORDING);
             }
         })
@@ -107,14 +107,14 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Stops the recording for another thread or owner. If that fails, the records are read no more until they are
     /// cleared.
     #[inline(never)] // Linked once: several operations end a recording.
-    pub(crate) fn halt_for_another(&self) -> Result<u64, MsrFault> {
-        self.halt().inspect_err(|_| self.memory.set_mode(STALE))
+    pub(crate) fn pause_for_another(&self) -> Result<u64, MsrFault> {
+        self.pause().inspect_err(|_| self.memory.set_mode(STALE))
     }
 
     /// Stops the recording for another thread or owner, and clears the records.
     #[inline(never)] // Linked once: several operations end a recording.
-    pub(crate) fn halt_and_clear(&self) -> Result<(), MsrFault> {
-        self.halt_for_another()?;
+    pub(crate) fn pause_and_clear(&self) -> Result<(), MsrFault> {
+        self.pause_for_another()?;
         self.clear_stopped()
     }
 
@@ -137,7 +137,7 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
     pub(crate) fn leave_no_records(&self) -> Result<(), MsrFault> {
-        if self.memory.mode() & CLEAR == 0 { self.halt_and_clear() } else { Ok(()) }
+        if self.memory.mode() & CLEAR == 0 { self.pause_and_clear() } else { Ok(()) }
     }
 
     pub(crate) fn is_stale(&self) -> bool {
@@ -155,7 +155,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         let kept = self.memory.kept.swap(0, Relaxed);
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
-            self.halt_and_clear()?;
+            self.pause_and_clear()?;
         }
         self.program(wanted)?;
         if kept != 0 && is_same && is_returned {
@@ -193,7 +193,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         if mode & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
             return Ok(());
         }
-        let found = self.halt_for_another()?;
+        let found = self.pause_for_another()?;
         if keeps && mode & (RECORDING | LOST | STALE | STACK) == RECORDING | STACK {
             self.keep(found);
         }
@@ -412,7 +412,7 @@ impl BranchUnit {
 
     /// Releases records that an interrupt froze.
     #[inline(never)]
-    pub(crate) fn release(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn unfreeze(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         match self.registers().freeze.and_then(|freeze| freeze.status) {
             Some((frozen, acknowledge)) => msr.wrmsr_retrying(acknowledge, frozen),
             None => Ok(()),

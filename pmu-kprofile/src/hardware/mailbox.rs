@@ -178,7 +178,7 @@ impl<const P: usize> Mailbox<P> {
                 if slot.abandon(request) {
                     return Err(no_answer);
                 }
-                if slot.withdraw(request) {
+                if slot.cancel(request) {
                     break;
                 }
             }

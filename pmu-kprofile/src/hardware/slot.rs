@@ -90,7 +90,7 @@ impl Slot {
     }
 
     /// Withdraws a posted request, if its processor has not taken the request yet.
-    pub(super) fn withdraw(&self, request: SourceRequest) -> bool {
+    pub(super) fn cancel(&self, request: SourceRequest) -> bool {
         self.change(word(POSTED, request), FREE)
     }
 

@@ -172,7 +172,7 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                 };
                 let failed = made.get() >= access;
                 // The session told that it serves no interrupt until it is programmed again.
-                let is_muted = mock.performance_entry() != 0x400;
+                let is_masked = mock.performance_entry() != 0x400;
                 left.set(false);
                 mock.inject(Fault::None);
                 mock.deliver_sample();
@@ -199,7 +199,7 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                     "{what}: {reported:X?}"
                 );
                 assert_eq!(reported.last(), sampled.last(), "{what}");
-                assert!(kernel.unknown.get() == 0 || is_muted, "{what}");
+                assert!(kernel.unknown.get() == 0 || is_masked, "{what}");
                 // At most the sample whose registers could not be read, or could not be left alone.
                 let lost = sampled.len() - reported.len();
                 assert!(lost <= usize::from(!ended), "{what}: {lost} lost");

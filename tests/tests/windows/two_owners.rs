@@ -104,7 +104,7 @@ fn another_owners_fixed_counters_are_not_changed_while_all_are_lent() {
 /// The status stayed faulted once, and the LVT entry is masked; then a guest has the counters, and then all is
 /// programmed again.
 #[test]
-fn a_window_of_a_muted_session_ends_and_reprogram_brings_it_back() {
+fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
     for processor in processors(Deviations::of(&[Deviation::MasksOnDelivery])) {
         let Some(global) = processor.unit.global() else { continue };
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());

@@ -305,7 +305,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
         }
-        if self.memory.is_muted() {
+        if self.memory.is_masked() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
             return Err(CounterError::StateUnknown(marked_faulted(register)));

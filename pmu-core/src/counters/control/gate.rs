@@ -30,7 +30,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     pub(crate) fn unpause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let counters = self.outside_guests(counters);
-        self.open_gate(counters).map_err(|error| {
+        self.set_global_enable(counters).map_err(|error| {
             for (_, slot) in self.slots_of(counters) {
                 if let Some(event) = slot.running() {
                     self.memory.mark_faulted(Some(event), self.table());
@@ -42,7 +42,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Stops the free counters and those that run for rows, by the global control register.
     /// Returns `false` if there is no such register.
-    pub(crate) fn close_gate(&self) -> Result<bool, CounterError> {
+    pub(crate) fn clear_global_enable(&self) -> Result<bool, CounterError> {
         let Some(global) = self.unit().global().filter(|_| self.is_open()) else {
             return Ok(false);
         };
@@ -62,9 +62,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         opened.map(|(counter, _)| counter).collect()
     }
 
-    /// Resumes these counters if some are stopped: by [`close_gate`](Self::close_gate), by [`pause`](Self::pause), or
-    /// by an interrupt that could not restart them.
-    pub(crate) fn open_gate(&self, counters: CounterSet) -> Result<(), CounterError> {
+    /// Resumes these counters if some are stopped: by [`clear_global_enable`](Self::clear_global_enable), by
+    /// [`pause`](Self::pause), or by an interrupt that could not restart them.
+    pub(crate) fn set_global_enable(&self, counters: CounterSet) -> Result<(), CounterError> {
         // One whose registers did not answer may have those of a plain event and of records at once.
         let counters = match S::Facility::RECORDS {
             true => counters.retain(|counter| !self.is_faulted(counter)),
@@ -101,8 +101,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Prepares a session whose counters were saved for starting others: no counter is parked, and the gate is open for
-    /// these counters.
+    /// Prepares a session whose counters were saved for starting others: no counter is parked, and the global control
+    /// register enables these counters.
     pub(crate) fn unpark_all(&self, open: CounterSet) -> Result<(), CounterError> {
         // Only rows' counters are saved: for a source without rows, this is not linked.
         let parked = if self.source.table_id() == 0 { CounterSet::NONE } else { self.own() };
@@ -113,7 +113,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 slot.store(SlotState::Free);
             }
         }
-        self.open_gate(open)
+        self.set_global_enable(open)
     }
 
     /// Makes the processor freeze all its counters at each performance interrupt. [`service`](crate::service()) ends

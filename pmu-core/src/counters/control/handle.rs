@@ -310,8 +310,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Checks that an overflow would interrupt: the LVT entry is not masked.
-    pub(crate) fn check_unmuted(&self) -> Result<(), CounterError> {
-        if self.memory.is_muted() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
+    pub(crate) fn check_unmasked(&self) -> Result<(), CounterError> {
+        if self.memory.is_masked() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
     }
 
     /// Returns these counters with their slots.

@@ -357,7 +357,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         for (counter, slot) in self.slots_of(own) {
             // A borrower may have left a counter running that is free here.
             if lent || slot.load() != SlotState::Free {
-                outcome = outcome.and(self.release(counter));
+                outcome = outcome.and(self.stop_and_free(counter));
             }
         }
         if lent {

@@ -76,7 +76,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<CounterSet, CounterError> {
         // Until they are programmed, the interrupt path is to leave the counters alone.
-        self.memory.withdraw();
+        self.memory.unpublish();
         // Records are neither disabled nor read while their counters count.
         let precise = self.precise_of(own);
         let mut outcome = self.pause(precise).map_err(CounterError::faulted);

@@ -16,7 +16,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
-        self.check_unmuted()?;
+        self.check_unmasked()?;
         // No event of guests is on a counter.
         self.unpark_all(self.own())?;
         self.first_free(capable)
@@ -147,7 +147,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // the counters, it closed the gate, which was open.
             Ok(())
                 if slot.load() != SlotState::Faulted
-                    && !self.memory.is_muted()
+                    && !self.memory.is_masked()
                     && (is_paused || !self.is_gated(counter)) =>
             {
                 return Ok(());
@@ -198,7 +198,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 
     /// Stops a counter and frees its slot. If that fails, it is presumed running.
-    pub(crate) fn release(&self, counter: CounterId) -> Result<(), MsrFault> {
+    pub(crate) fn stop_and_free(&self, counter: CounterId) -> Result<(), MsrFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
         let stopped = self.set_control(&registers, 0).and_then(|()| match self.unit().global() {
             Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
@@ -265,6 +265,6 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     pub(crate) fn stop_row(&mut self, row: usize) -> Result<(), CounterError> {
         let event = EventId::of_row(row);
         let (counter, _) = self.find(event).ok_or(CounterError::NotStarted(event))?;
-        self.release(counter).map_err(CounterError::StateUnknown)
+        self.stop_and_free(counter).map_err(CounterError::StateUnknown)
     }
 }

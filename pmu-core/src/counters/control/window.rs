@@ -354,7 +354,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);
-        if interrupted && !counters.memory.is_muted() {
+        if interrupted && !counters.memory.is_masked() {
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));

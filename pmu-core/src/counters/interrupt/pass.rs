@@ -72,9 +72,9 @@ where
     /// Masks the LVT entry: the status stays set, and could raise the interrupt again forever.
     #[cold]
     #[inline(never)]
-    pub(crate) fn mute(&mut self) {
+    pub(crate) fn mask(&mut self) {
         self.platform.mask_performance_interrupt();
-        self.memory.mute();
+        self.memory.note_masked();
         self.mark_faulted(None);
     }
 
@@ -122,7 +122,7 @@ where
         }
         let cleared = status.is_some_and(|status| self.serve(global, status, freezes, stopped));
         match rest {
-            _ if !cleared => self.mute(),
+            _ if !cleared => self.mask(),
             Rest::UnmaskAndRestart => self.unmask(),
             Rest::Restart | Rest::Nothing => {}
         }
@@ -349,7 +349,7 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
         let (claim, lent) = memory.unserved(true);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     };
-    let (counters, masked) = (CounterSet::NONE, memory.is_muted());
+    let (counters, masked) = (CounterSet::NONE, memory.is_masked());
     outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
     Ok(Serviced {
         overflows: 0,

@@ -9,7 +9,7 @@ use crate::counters::interrupt::pass::{Pass, serve_alone};
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
 use crate::counters::shared::memory::{
-    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MUTED, SERVING, WITH_FACILITY,
+    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MASKED, SERVING, WITH_FACILITY,
 };
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -122,7 +122,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     if let Some(fault) = pass.fault {
-        return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_muted() });
+        return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_masked() });
     }
     let claim = memory.claim(pass.raised);
     Ok(Serviced { overflows: pass.overflows, claim, others: pass.others, lent: false })
@@ -264,7 +264,7 @@ impl CounterMemory {
             pass();
             let ended =
                 self.service.compare_exchange(serving, after, Ordering::Relaxed, Ordering::Relaxed);
-            if ended.is_ok() || ended == Err(MUTED) {
+            if ended.is_ok() || ended == Err(MASKED) {
                 return;
             }
         }
@@ -275,7 +275,7 @@ impl CounterMemory {
     #[cold]
     #[inline(never)]
     pub(crate) fn unserved(&self, refused: bool) -> (Claim, bool) {
-        if refused && !self.is_muted() {
+        if refused && !self.is_masked() {
             self.service.fetch_or(AGAIN, Ordering::Relaxed);
             return (Claim::Ours, false);
         }

@@ -73,7 +73,7 @@ pub(crate) const AGAIN: u8 = SERVING | 2;
 pub(crate) const WITH_FACILITY: u8 = 4;
 
 /// The LVT entry is masked, until the counters are published anew: interrupts touch no register.
-pub(crate) const MUTED: u8 = 8;
+pub(crate) const MASKED: u8 = 8;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Creates memory with room for `N` counters, which no session has taken yet. If `N` is 0,
@@ -184,13 +184,13 @@ impl CounterMemory {
     }
 
     /// Notes that the LVT entry is masked.
-    pub(crate) fn mute(&self) {
-        self.service.store(MUTED, Ordering::Relaxed);
+    pub(crate) fn note_masked(&self) {
+        self.service.store(MASKED, Ordering::Relaxed);
     }
 
     /// Returns whether the LVT entry is masked because the overflow status could be neither read nor cleared.
-    pub(crate) fn is_muted(&self) -> bool {
-        self.service.load(Ordering::Relaxed) == MUTED
+    pub(crate) fn is_masked(&self) -> bool {
+        self.service.load(Ordering::Relaxed) == MASKED
     }
 
     /// Returns whether no service is under way, and the LVT entry is not masked.
@@ -228,7 +228,7 @@ impl CounterMemory {
 
     /// Takes the counters from the interrupt path while they are programmed. Until they are [published](Self::publish)
     /// again, an interrupt is claimed, and touches no register.
-    pub(crate) fn withdraw(&self) {
+    pub(crate) fn unpublish(&self) {
         self.owner.store(INITIALIZING, Ordering::Relaxed);
         self.set_verified(CounterSet::NONE);
     }

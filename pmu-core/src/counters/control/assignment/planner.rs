@@ -38,7 +38,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub(crate) fn get_ready(&self, event: EventId) -> Result<(), PlacementError> {
         self.check_whole(event)?;
         let own = self.outside_guests(self.own());
-        let ready = self.check_unmuted().and_then(|()| self.unpark_all(own));
+        let ready = self.check_unmasked().and_then(|()| self.unpark_all(own));
         ready.map_err(|reason| PlacementError { event, reason })
     }
 }

@@ -111,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if lent < needed {
             return Err(too_little_memory(needed, lent));
         }
-        let gated = self.close_gate()?;
+        let gated = self.clear_global_enable()?;
         area.rows = self.source.table_id();
         area.counters.fill(SavedCounter::default());
         let (mut pending, mut outcome) = (CounterSet::NONE, Ok(()));
@@ -222,7 +222,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .counters
             .iter()
             .any(|saved| saved.in_use && self.row_select(saved.row.into()).is_none());
-        if !fits || self.memory.is_muted() || taken || strange || area.len() > usable.len() {
+        if !fits || self.memory.is_masked() || taken || strange || area.len() > usable.len() {
             return Err(CounterError::NotRestorable);
         }
         let rows = area.counters.iter().filter(|saved| saved.in_use);
@@ -262,10 +262,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             };
             outcome = outcome.and(done.map_err(CounterError::Unchanged));
         }
-        outcome = outcome.and_then(|()| self.open_gate(self.outside_guests(own)));
+        outcome = outcome.and_then(|()| self.set_global_enable(self.outside_guests(own)));
         if outcome.is_err() {
             for counter in loaded.iter() {
-                if let Err(fault) = self.release(counter) {
+                if let Err(fault) = self.stop_and_free(counter) {
                     outcome = Err(CounterError::StateUnknown(fault));
                 }
             }
