@@ -28,7 +28,7 @@
 //! - after [`add_count`](pmu_core::CounterSession::add_count): the page does not include the added count;
 //! - after every switch to the thread, on any processor, even if the event did not move. The thread may have been
 //!   switched out while it was reading the page. A switch away from the thread requires no call, because the thread
-//!   does not read while it does not run;
+//!   does not read while it does not run. If its events cannot be switched in, the kernel hides their pages;
 //! - in the handler, after [`service`](pmu_core::service()) serviced an interrupt of the processor's counters:
 //!   `service` may have reloaded the event's counter;
 //! - at least once per half of the counter's range: with a counter of 48 bits, once per 2⁴⁷ events. It is enough to

@@ -403,7 +403,7 @@ impl Branches<'_> {
     /// /// The idle loop of a processor.
     /// fn idle<M: MsrBackend>(branches: &Branches<'_>, msr: &M, halt: fn()) -> Result<(), MsrFault> {
     ///     branches.before_idle(msr)?;
-    ///     pause();
+    ///     halt();
     ///     branches.after_idle(msr)
     /// }
     /// ```

@@ -340,14 +340,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.on_processor(Some(event), |of, local| {
+        self.on_processor(Some(event), |_, local| {
             let counters = local.session.counters_mut();
-            let group = counters.event_group(event.event)?;
-            of.hide_pages(|other| match group {
-                Some(group) => counters.event_group(other) == Ok(Some(group)),
-                None => other == event.event,
-            });
-            let Some(group) = group else {
+            let Some(group) = counters.event_group(event.event)? else {
                 let closed = counters.close_event(event.event, K::now());
                 // By now the event is stopped, so a second call accesses no register.
                 let closed = closed

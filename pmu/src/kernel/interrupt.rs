@@ -2,7 +2,7 @@
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::Report;
-use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
+use pmu_core::{Claim, CounterMemory, CounterSet, Sample, ServiceError};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::pmu::{Pmu, PmuSource};
@@ -73,8 +73,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// function calls `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled
     /// instruction, and the record is in the sample's [facility](Sample::facility).
     ///
-    /// Once the kernel's [tick](Self::tick) has come, an event has at most the samples that [`Kernel::TICK`] allows
-    /// until the next tick. After the last one it is [throttled](pmu_core::EventTable::is_throttled).
+    /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
+    /// [`Kernel::TICK`] allows until the next tick. After the last one it is
+    /// [throttled](pmu_core::EventTable::is_throttled). Samples that other calls report are not counted.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -152,6 +153,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         {
             let events = of.source(sources);
             let is_stuck = &mut interrupted.is_stuck;
+            let mut sampled_on = CounterSet::NONE;
             let report = |report, sample: PmuSample<'_, K>| match report {
                 Report::Source(overflow) => {
                     let exact = sample.instruction().and_then(|instruction| instruction.address);
@@ -162,7 +164,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
                 Report::Event(overflow) => {
-                    of.events.account_sample(overflow.event, K::now);
+                    let counter = overflow.counter.only();
+                    let is_first = (sampled_on & counter).is_empty();
+                    sampled_on = sampled_on | counter;
+                    of.events.account_sample(overflow.event, is_first, K::now);
                     sampled(report, sample);
                 }
             };

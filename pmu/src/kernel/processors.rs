@@ -97,12 +97,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let this = K::pinned(|| {
             let index = K::this_processor();
             self.session_slot(|slot| {
-                let local = slot.as_mut().ok_or(PmuError::NotUp)?;
-                let of = self.processors.get(index);
-                of.inspect(|of| of.hide_pages(|_| true));
-                local.session.shut_down()?;
+                slot.as_mut().ok_or(PmuError::NotUp)?.session.shut_down()?;
                 *slot = None;
-                if let Some(of) = of {
+                if let Some(of) = self.processors.get(index) {
                     of.watchdog.unwatch();
                     of.is_up.store(false, Relaxed);
                 }
@@ -316,6 +313,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     }
                     window => window?,
                 };
+                self.hide_pages(); // The guest may not come back here.
                 guest(window.lent());
                 let Err(error) = window.end(K::now()) else { return Ok(()) };
                 local.session.reprogram_all(|_, _| ())?;

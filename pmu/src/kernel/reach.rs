@@ -133,21 +133,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         act: impl FnOnce(&mut Option<LocalState<K>>) -> R,
     ) -> Result<R, Busy> {
-        let (result, is_suspended) = self.sessions.with(|slot| (act(slot), self.leave(slot)))?;
+        let (result, is_suspended) = self.sessions.with(|slot| {
+            let before = self.pages();
+            let result = act(slot);
+            let is_suspended = is_suspended(slot);
+            self.publish(slot.as_mut().filter(|_| !is_suspended), &before);
+            (result, is_suspended)
+        })?;
         if !is_suspended {
             self.serve_postponed();
         }
         Ok(result)
-    }
-
-    /// Ends a use of the session. Returns whether the processor is suspended.
-    #[inline]
-    fn leave(&'static self, slot: &mut Option<LocalState<K>>) -> bool {
-        let is_suspended = is_suspended(slot);
-        if let Some(local) = slot.as_mut().filter(|_| !is_suspended) {
-            self.publish(local);
-        }
-        is_suspended
     }
 
     /// Serves the requests that came while the session was in use.

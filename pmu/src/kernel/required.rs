@@ -20,11 +20,12 @@ use crate::user::{UserClock, UserPage};
 /// and an interrupt to another processor.
 ///
 /// # For implementers
-/// - `msr`, `this_processor`, `write_performance_entry` and `end_of_interrupt` are called in task, interrupt and NMI
-///   context. These functions take no lock that the interrupted code may hold.
+/// - `msr`, `this_processor`, `write_performance_entry`, `end_of_interrupt`, `delivery`, `now`, `user_page` and
+///   `user_clock` are called in task, interrupt and NMI context. These functions take no lock that the interrupted code
+///   may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
-/// - The other functions are called in task context. `pinned`, `now`, `start_timer` and `stop_timer` are also called in
-///   the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
+/// - The other functions are called in task context. `pinned`, `start_timer` and `stop_timer` are also called in the
+///   handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
 ///   [`switch`](crate::Pmu::switch).
 ///
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
@@ -166,7 +167,9 @@ pub unsafe trait Kernel: Sized + 'static {
 
     /// Reads an extended LVT entry of AMD's processors: see
     /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation
-    /// reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode.
+    /// reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode. The function is called on
+    /// processors that declare IBS and an extended entry for it. On a virtual one that then lacks the registers, an
+    /// access faults, as [`msr`](Self::msr) treats a fault.
     fn read_extended_entry(number: u8) -> Option<u32> {
         in_x2apic_mode(Self::msr())?.read_extended_entry(number)
     }
@@ -179,11 +182,10 @@ pub unsafe trait Kernel: Sized + 'static {
         }
     }
 
-    /// Returns the page from which a thread reads an event that permits
-    /// [RDPMC in user mode](pmu_core::Event::with_user_rdpmc), by the event's tag. [`Pmu`](crate::Pmu) publishes the
-    /// page whenever the event's counter may have moved, and hides it when the event is closed. The kernel maps the
-    /// page, and sets `CR4.PCE`: see [`user`](crate::user). The function is called if [`USER_PAGES`](Self::USER_PAGES)
-    /// is set.
+    /// Returns the page from which a thread reads an event that permits [RDPMC in user
+    /// mode](pmu_core::Event::with_user_rdpmc), by the event's tag. [`Pmu`](crate::Pmu) publishes the page whenever the
+    /// event's counter may have moved, and hides it when the event leaves the processor. The kernel maps the page, and
+    /// sets `CR4.PCE`: see [`user`](crate::user). The function is called if [`USER_PAGES`](Self::USER_PAGES) is set.
     ///
     /// # Context
     /// Any context, including NMI.

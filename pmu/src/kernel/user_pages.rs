@@ -6,19 +6,55 @@ use pmu_core::{CounterError, EventId};
 use crate::kernel::pmu::{LocalState, Pmu, ProcessorMemory};
 use crate::kernel::required::Kernel;
 
+/// The tags of the events that have pages on a processor, of at most `E`.
+pub(super) struct Pages<const E: usize> {
+    tags: [u64; E],
+    count: usize,
+}
+
+impl<const E: usize> Pages<E> {
+    const NONE: Self = Self { tags: [0; E], count: 0 };
+
+    fn tags(&self) -> impl Iterator<Item = u64> {
+        self.tags.iter().take(self.count).copied()
+    }
+}
+
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Publishes the pages of this processor's events, as a task leaves them.
+    /// Returns the pages of this processor's events.
     #[inline]
-    pub(super) fn publish(&'static self, local: &mut LocalState<K>) {
-        if K::USER_PAGES
-            && let Some(of) = self.processors.get(K::this_processor())
-        {
+    pub(super) fn pages(&'static self) -> Pages<E> {
+        let of = self.processors.get(K::this_processor()).filter(|_| K::USER_PAGES);
+        of.map_or(Pages::NONE, ProcessorMemory::pages)
+    }
+
+    /// Hides the pages of this processor's events.
+    #[inline]
+    pub(super) fn hide_pages(&'static self) {
+        self.pages().tags().for_each(hide::<K>);
+    }
+
+    /// Publishes the pages of this processor's events, as a use of the session leaves them, and hides those of the
+    /// events that it closed. While the processor is suspended, all are hidden.
+    ///
+    /// They are hidden after the events are closed, because an interrupt publishes the pages of open ones.
+    #[inline]
+    pub(super) fn publish(&'static self, local: Option<&mut LocalState<K>>, before: &Pages<E>) {
+        if !K::USER_PAGES {
+            return;
+        }
+        let Some(of) = self.processors.get(K::this_processor()) else { return };
+        if let Some(local) = local {
             let counters = local.session.counters_mut();
             of.publish(|event| counters.user_view(event, K::now()));
+            before.tags().filter(|tag| !of.has_page(*tag)).for_each(hide::<K>);
+        } else {
+            of.pages().tags().chain(before.tags()).for_each(hide::<K>);
         }
     }
 
-    /// Publishes the pages of this processor's events in the handler of the performance interrupt.
+    /// Publishes the pages of this processor's events in the handler of the performance interrupt, which serviced the
+    /// counters.
     #[inline]
     pub(super) fn publish_in_interrupt(&'static self) {
         if K::USER_PAGES
@@ -32,6 +68,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 }
 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
+    /// Returns the events that have pages now.
+    fn pages(&self) -> Pages<E> {
+        let mut pages = Pages::NONE;
+        for (place, (_, tag)) in pages.tags.iter_mut().zip(self.events.with_user_rdpmc()) {
+            *place = tag;
+            pages.count += 1;
+        }
+        pages
+    }
+
+    fn has_page(&self, tag: u64) -> bool {
+        self.events.with_user_rdpmc().any(|(_, of)| of == tag)
+    }
+
     fn publish(&self, view: impl Fn(EventId) -> Result<UserView, CounterError>) {
         let clock = K::user_clock();
         for (event, tag) in self.events.with_user_rdpmc() {
@@ -41,13 +91,11 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
             }
         }
     }
+}
 
-    /// Hides the pages of those events that are about to be closed.
-    #[inline]
-    pub(super) fn hide_pages(&self, is_closed: impl Fn(EventId) -> bool) {
-        if K::USER_PAGES {
-            let closed = self.events.with_user_rdpmc().filter(|(event, _)| is_closed(*event));
-            closed.filter_map(|(_, tag)| K::user_page(tag)).for_each(|page| page.hide());
-        }
+/// Lets the thread make a system call.
+fn hide<K: Kernel>(tag: u64) {
+    if let Some(page) = K::user_page(tag) {
+        page.hide();
     }
 }

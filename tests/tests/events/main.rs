@@ -11,5 +11,6 @@ mod perf_generic;
 mod perf_names;
 mod perf_rates;
 mod perf_text;
+mod throttled;
 mod top_down;
 mod uncore;

@@ -34,7 +34,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
             let sampled = |overflow: EventOverflow| {
                 samples.set(samples.get() + 1);
                 now.set(now.get() + 2 * NANOSECONDS);
-                let is_throttled = table.account_sample(overflow.event, || now.get());
+                let is_throttled = table.account_sample(overflow.event, true, || now.get());
                 assert_eq!(table.is_throttled(overflow.event), is_throttled, "{what}");
                 let is_second = samples.get() % 2 == 0;
                 if again == Again::PeriodAndSwitch && is_second {
@@ -88,7 +88,7 @@ fn an_event_that_becomes_rare_does_not_wait_for_its_long_period() {
         let (samples, now) = (Cell::new(0), Cell::new(1));
         let sampled = |overflow: EventOverflow| {
             samples.set(samples.get() + 1);
-            assert!(!table.account_sample(overflow.event, || now.get()), "there is no limit");
+            assert!(!table.account_sample(overflow.event, true, || now.get()), "there is no limit");
         };
         let handler = |mock: &Mock<'_>| {
             service(&source, mock, mock, &memory, |sample| sampled(*sample)).unwrap();

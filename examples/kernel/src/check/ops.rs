@@ -2,8 +2,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::KernelHooks;
 use pmu::KernelApic;
+use pmu::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
 use pmu::core::msr::FixupMsr;

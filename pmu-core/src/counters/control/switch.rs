@@ -276,6 +276,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let (id, entry) = self.free_entry(None)?;
         let mut event = *event;
         event.select = event.select_on(processor).select_bits();
+        self.table().unthrottle(&mut event);
         let membership = Membership::unpack(event.membership);
         if membership.reload != 0 && membership.group == 0 {
             return Err(CounterError::NotReloadable);

@@ -74,18 +74,36 @@ impl Period {
 pub(crate) struct Rate {
     /// Samples per second that are wanted; 0: the event keeps its period.
     pub(crate) hertz: u32,
-    /// Samples since the last tick; all ones: the event is throttled.
-    pub(crate) in_tick: u32,
-    /// Time of the last sample; 0: unknown.
+    /// Interrupts with samples in this tick, or [`THROTTLED`](Self::THROTTLED).
+    pub(crate) in_tick: u16,
+    /// Samples of the last interrupt that had any.
+    pub(crate) batch: u8,
+    /// The low bits of the tick's number.
+    pub(crate) tick: u8,
+    /// Time of the last interrupt that had a sample; 0: unknown.
     pub(crate) sampled_at: u64,
     /// The event's count at the last tick.
     pub(crate) counted: u64,
 }
 
 impl Rate {
+    /// The event has had the last sample of its tick. It is silent, and not because anything else silenced it.
+    pub(crate) const THROTTLED: u16 = u16::MAX;
+
     /// Creates the rate of an event without samples.
     pub(crate) const fn new(hertz: u32) -> Self {
-        Self { hertz, in_tick: 0, sampled_at: 0, counted: 0 }
+        Self { hertz, in_tick: 0, batch: 0, tick: 0, sampled_at: 0, counted: 0 }
+    }
+
+    pub(crate) const fn is_throttled(&self) -> bool {
+        self.in_tick == Self::THROTTLED
+    }
+
+    /// Takes an event's throttle away.
+    pub(crate) const fn unthrottle(&mut self) {
+        if self.is_throttled() {
+            self.in_tick = 0;
+        }
     }
 }
 

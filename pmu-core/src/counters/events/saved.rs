@@ -163,6 +163,7 @@ impl SavedEvent {
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();
+            self.rate.unthrottle();
         }
         let membership = Membership::unpack(self.membership);
         let disabled = membership.group != 0 && membership.has(Membership::DISABLED);
@@ -360,6 +361,7 @@ impl SavedEvent {
     pub fn add_count(&mut self, child: EventCount) {
         let add = |to: &mut u64, more: u64| *to = to.wrapping_add(more);
         add(&mut self.count.value, child.value);
+        add(&mut self.rate.counted, child.value);
         add(&mut self.count.enabled, child.enabled);
         add(&mut self.count.running, child.running);
         add(&mut self.forgotten[0], child.enabled << 8);
@@ -369,6 +371,7 @@ impl SavedEvent {
     /// Returns the event with a count of 0, like `PERF_EVENT_IOC_RESET`. The event's times, and the remainder of its
     /// current period, stay unchanged.
     pub const fn reset_count(mut self) -> Self {
+        self.rate.counted = self.rate.counted.wrapping_sub(self.count.value);
         self.count.value = 0;
         self
     }

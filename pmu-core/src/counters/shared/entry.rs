@@ -326,7 +326,7 @@ impl EventEntry {
     /// Makes the event's times count from `now` on. The event stays stopped.
     pub(crate) fn begin_time(&self, now: u64) {
         self.period.report_again();
-        self.rate.begin_tick();
+        self.rate.unthrottle();
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);
@@ -402,6 +402,7 @@ impl EventEntry {
     /// instructions, on this processor.
     pub(crate) fn add_count(&self, child: EventCount) {
         self.total.fetch_add(child.value, Relaxed);
+        self.rate.add_count(child.value);
         self.enabled.fetch_add(child.enabled, Relaxed);
         self.running.fetch_add(child.running, Relaxed);
         for (forgotten, time) in self.forgotten.iter().zip([child.enabled, child.running]) {

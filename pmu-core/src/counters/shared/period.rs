@@ -186,6 +186,7 @@ impl SavedEvent {
             return Err(CounterError::Period(period));
         }
         self.period = Period::new(period);
+        self.rate.unthrottle();
         Ok(())
     }
 }

@@ -2,9 +2,10 @@
 //! the kernel's timer. The rules are those of Linux' `kernel/events/core.c`.
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::events::count::{Period, Rate};
+use crate::counters::events::saved::SavedEvent;
 use crate::counters::names::EventId;
 use crate::counters::shared::table::EventTable;
 
@@ -13,7 +14,7 @@ use crate::counters::shared::table::EventTable;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Tick {
     nanoseconds: u64,
-    max_samples: u32,
+    max_samples: u16,
 }
 
 impl Tick {
@@ -26,33 +27,38 @@ impl Tick {
     /// # let _ = TICK;
     /// ```
     ///
-    /// A `per_second` of 0 is taken as 1. A `max_samples` of 0 sets no limit.
+    /// A `per_second` of 0 is taken as 1. A `max_samples` of 0 sets no limit. The limit per tick is at most 65,534.
     pub const fn new(per_second: u32, max_samples: u32) -> Self {
+        const GREATEST: u32 = (Rate::THROTTLED - 1) as u32;
         let per_second = if per_second == 0 { 1 } else { per_second };
+        let limit = max_samples.div_ceil(per_second);
         Self {
             nanoseconds: 1_000_000_000 / per_second as u64,
-            max_samples: max_samples.div_ceil(per_second),
+            max_samples: if limit > GREATEST { GREATEST } else { limit } as u16,
         }
     }
 }
 
-/// A [`Rate`] in a table. The interrupt writes when the event was sampled, and a task what it counted at a tick.
+/// A [`Rate`] in a table. The interrupt writes when and how often the event was sampled, and a task what the event has
+/// counted.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct SharedRate {
     hertz: AtomicU32,
-    in_tick: AtomicU32,
+    in_tick: AtomicU16,
+    batch: AtomicU8,
+    tick: AtomicU8,
     sampled_at: AtomicU64,
     counted: AtomicU64,
 }
 
 impl SharedRate {
-    const THROTTLED: u32 = u32::MAX;
-
     pub(crate) const fn new() -> Self {
         Self {
             hertz: AtomicU32::new(0),
-            in_tick: AtomicU32::new(0),
+            in_tick: AtomicU16::new(0),
+            batch: AtomicU8::new(0),
+            tick: AtomicU8::new(0),
             sampled_at: AtomicU64::new(0),
             counted: AtomicU64::new(0),
         }
@@ -61,6 +67,8 @@ impl SharedRate {
     pub(crate) fn store(&self, rate: Rate) {
         self.hertz.store(rate.hertz, Relaxed);
         self.in_tick.store(rate.in_tick, Relaxed);
+        self.batch.store(rate.batch, Relaxed);
+        self.tick.store(rate.tick, Relaxed);
         self.sampled_at.store(rate.sampled_at, Relaxed);
         self.counted.store(rate.counted, Relaxed);
     }
@@ -69,6 +77,8 @@ impl SharedRate {
         Rate {
             hertz: self.hertz.load(Relaxed),
             in_tick: self.in_tick.load(Relaxed),
+            batch: self.batch.load(Relaxed),
+            tick: self.tick.load(Relaxed),
             sampled_at: self.sampled_at.load(Relaxed),
             counted: self.counted.load(Relaxed),
         }
@@ -79,20 +89,35 @@ impl SharedRate {
     }
 
     pub(crate) fn is_throttled(&self) -> bool {
-        self.in_tick.load(Relaxed) == Self::THROTTLED
+        self.in_tick.load(Relaxed) == Rate::THROTTLED
     }
 
-    /// Returns the period after a sample at the time `now`, with ticks of so many nanoseconds. If the sample before was
-    /// two ticks ago or more, the event may have been stopped in between, and the period does not change.
+    /// Takes the event's throttle away. The event has no sample meanwhile.
+    pub(crate) fn unthrottle(&self) {
+        if self.is_throttled() {
+            self.in_tick.store(0, Relaxed);
+        }
+    }
+
+    /// Returns the period after an interrupt at the time `now`, with ticks of so many nanoseconds. As many samples are
+    /// taken to have come since the last interrupt as came in that one. If that was two ticks ago or more, the event
+    /// may have been stopped in between, and the period does not change.
     fn sampled(&self, period: u64, now: u64, tick: u64) -> u64 {
+        let samples = self.batch.swap(1, Relaxed).max(1);
         let before = self.sampled_at.load(Relaxed);
         self.sampled_at.store(now, Relaxed);
         match now.checked_sub(before) {
             Some(elapsed) if before != 0 && elapsed < tick.saturating_mul(2) => {
-                next_period(self.hertz.load(Relaxed), period, elapsed, period)
+                let count = period.saturating_mul(samples.into());
+                next_period(self.hertz.load(Relaxed), period, elapsed, count)
             }
             _ => period,
         }
+    }
+
+    /// Counts one more sample of the same interrupt.
+    fn sampled_again(&self) {
+        self.batch.store(self.batch.load(Relaxed).saturating_add(1), Relaxed);
     }
 
     /// Returns the period after a tick at which the event has this count. So the period gets shorter when the event
@@ -107,18 +132,23 @@ impl SharedRate {
         next_period(self.hertz.load(Relaxed), period, tick, happened)
     }
 
-    /// Counts a sample. Returns whether the event is throttled from now on: it has the last one of at most `limit`.
-    fn count(&self, limit: u32) -> bool {
-        let samples = self.in_tick.load(Relaxed).saturating_add(1);
-        let is_throttled = samples >= limit;
-        self.in_tick.store(if is_throttled { Self::THROTTLED } else { samples }, Relaxed);
-        is_throttled
+    /// Notes that the event's count has changed otherwise than by counting.
+    pub(crate) fn add_count(&self, count: u64) {
+        self.counted.store(self.counted.load(Relaxed).wrapping_add(count), Relaxed);
     }
 
-    /// Begins a tick. Returns whether the event was throttled.
-    pub(crate) fn begin_tick(&self) -> bool {
-        // An interrupt may come at any time, also one that throttles the event.
-        self.in_tick.swap(0, Relaxed) == Self::THROTTLED
+    /// Counts an interrupt with a sample, in the tick of this number. Returns whether it is the last one of at most
+    /// `limit`.
+    fn count(&self, limit: u16, tick: u8) -> bool {
+        let before =
+            if self.tick.swap(tick, Relaxed) == tick { self.in_tick.load(Relaxed) } else { 0 };
+        let interrupts = before.saturating_add(1);
+        self.in_tick.store(interrupts.min(Rate::THROTTLED - 1), Relaxed);
+        interrupts >= limit
+    }
+
+    fn throttle(&self) {
+        self.in_tick.store(Rate::THROTTLED, Relaxed);
     }
 }
 
@@ -141,17 +171,19 @@ fn next_period(hertz: u32, period: u64, nanoseconds: u64, count: u64) -> u64 {
 impl EventTable {
     /// Counts a sample of an event against the limit of a [`Tick`], and adapts the period of an event with a
     /// [frequency](crate::Event::at_frequency). The handler calls this for each overflow that
-    /// [`service`](crate::service()) reports. `now` returns the time by the clock of
+    /// [`service`](crate::service()) reports. `is_first` is clear for further samples of the event in the same
+    /// interrupt: records that waited in memory count as one. `now` returns the time by the clock of
     /// [`CounterSession::tick`](crate::CounterSession::tick), and is called for an event with a frequency only.
     ///
-    /// Returns whether the event is throttled: it has had the last sample before the next tick. It goes on counting.
+    /// Returns whether the event is throttled: it has had its last sample before the next tick. It goes on counting.
     /// Before the first tick, nothing is adapted or throttled.
     ///
     /// ```
     /// # use pmu_core::{EventOverflow, EventTable};
     /// # fn push(_tag: u64, _throttled: bool) {}
+    /// /// Of events that are not precise: each interrupt has one sample.
     /// fn overflowed(events: &EventTable, overflow: EventOverflow, now: fn() -> u64) {
-    ///     let is_throttled = events.account_sample(overflow.event, now);
+    ///     let is_throttled = events.account_sample(overflow.event, true, now);
     ///     push(overflow.tag, is_throttled); // as PERF_RECORD_THROTTLE
     /// }
     /// ```
@@ -159,17 +191,30 @@ impl EventTable {
     /// # Context
     /// The handler of the event's overflow.
     #[inline(never)]
-    pub fn account_sample(&self, event: EventId, now: impl FnOnce() -> u64) -> bool {
+    pub fn account_sample(
+        &self,
+        event: EventId,
+        is_first: bool,
+        now: impl FnOnce() -> u64,
+    ) -> bool {
         let tick = self.tick.load(Relaxed);
         let Some(entry) = self.entry(event).filter(|_| tick != 0) else { return false };
+        if !is_first {
+            entry.rate.sampled_again();
+            return entry.rate.is_throttled();
+        }
         if entry.rate.has_frequency() {
             let period = entry.period.every() & !Period::SILENT;
             let period = self.at_least_min(entry.rate.sampled(period, now(), tick));
             entry.period.set(period | entry.period.every() & Period::SILENT);
         }
         let limit = self.max_samples.load(Relaxed);
-        let is_throttled = limit != 0 && entry.rate.count(limit);
+        // An event that its user has silenced is not let go on by the tick.
+        let is_throttled = limit != 0
+            && entry.rate.count(limit, self.ticks.load(Relaxed))
+            && entry.period.every() & Period::SILENT == 0;
         if is_throttled {
+            entry.rate.throttle();
             entry.period.silence();
         }
         is_throttled
@@ -183,10 +228,20 @@ impl EventTable {
         self.entry(event).is_some_and(|entry| entry.rate.is_throttled())
     }
 
-    pub(crate) fn set_tick(&self, tick: Tick) -> u64 {
+    /// Begins a tick, and returns its length.
+    pub(crate) fn begin_tick(&self, tick: Tick) -> u64 {
         self.max_samples.store(tick.max_samples, Relaxed);
         self.tick.store(tick.nanoseconds, Relaxed);
+        self.ticks.fetch_add(1, Relaxed);
         tick.nanoseconds
+    }
+
+    /// Lets a thread's event that was throttled in another tick, or on another processor, report again.
+    pub(crate) fn unthrottle(&self, event: &mut SavedEvent) {
+        if event.rate.is_throttled() && event.rate.tick != self.ticks.load(Relaxed) {
+            event.rate.unthrottle();
+            event.period = event.period.reporting();
+        }
     }
 }
 
@@ -272,28 +327,40 @@ mod tests {
         assert_eq!(rate.ticked(300, 1_300, TICK), 300);
     }
 
-    /// `__perf_event_account_interrupt` stops an event at the interrupt that reaches the limit, and
-    /// `perf_adjust_freq_unthr_events` starts it at the tick.
+    /// `__perf_event_account_interrupt` stops an event at the interrupt that reaches the limit of its tick.
     #[test]
     fn an_event_is_sampled_at_most_so_often_per_tick() {
         for limit in [1, 2, 3, 400] {
             let rate = rate(0);
-            for tick in 0..3 {
-                assert_eq!(rate.begin_tick(), tick != 0);
+            for tick in 1..4 {
                 for _ in 1..limit {
-                    assert!(!rate.count(limit) && !rate.is_throttled());
+                    assert!(!rate.count(limit, tick));
                 }
-                assert!(rate.count(limit) && rate.is_throttled());
-                // A sample that was on its way.
-                assert!(rate.count(limit) && rate.is_throttled());
+                // Also of an interrupt that was on its way.
+                assert!(rate.count(limit, tick) && rate.count(limit, tick));
             }
         }
-        // Fewer per tick are never stopped.
+        // Fewer per tick are never stopped, and a rate that is never limited does not look throttled.
         let rate = rate(0);
-        for _ in 0..5 {
-            assert!(!rate.count(3) && !rate.count(3));
-            assert!(!rate.begin_tick());
+        for tick in 0..5 {
+            assert!(!rate.count(3, tick) && !rate.count(3, tick));
         }
+        for _ in 0..0x1_0005 {
+            rate.count(u16::MAX - 1, 5);
+            assert!(!rate.is_throttled());
+        }
+    }
+
+    /// 20 records wait for each interrupt, which come 5 ms apart: 4,000 per second is what the event has.
+    #[test]
+    fn records_that_waited_came_since_the_last_interrupt() {
+        let rate = rate(4_000);
+        let mut period = 16_000;
+        for interrupt in 1..50 {
+            period = rate.sampled(period, interrupt * 5_000_000, TICK);
+            (1..20).for_each(|_| rate.sampled_again());
+        }
+        assert_eq!(period, 16_000);
     }
 
     /// `max_samples_per_tick` is DIV_ROUND_UP(`perf_event_max_sample_rate`, `HZ`).
@@ -305,6 +372,7 @@ mod tests {
         assert_eq!(limit(100_001, 250), 401);
         assert_eq!(limit(1, 250), 1);
         assert_eq!(limit(0, 250), 0);
+        assert_eq!(limit(100_000, 1), 65_534);
         assert_eq!(Tick::new(250, 0).nanoseconds, TICK);
         assert_eq!(Tick::new(0, 0).nanoseconds, 1_000_000_000);
     }

@@ -3,7 +3,7 @@
 use core::iter;
 use core::ops::Deref;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
 use crate::counters::events::count::{Membership, Period};
@@ -36,7 +36,9 @@ pub struct EventTable<E: ?Sized = [EventEntry]> {
     /// Nanoseconds of a [`Tick`](crate::thread::Tick); 0: there was none yet.
     pub(crate) tick: AtomicU64,
     /// Samples of an event between two ticks; 0: any number.
-    pub(crate) max_samples: AtomicU32,
+    pub(crate) max_samples: AtomicU16,
+    /// The number of ticks, in its low bits.
+    pub(crate) ticks: AtomicU8,
     pub(crate) extra: ExtraRegisters,
     entries: E,
 }
@@ -53,7 +55,8 @@ impl<const N: usize> EventTable<[EventEntry; N]> {
             turn: AtomicU32::new(0),
             min_period: AtomicU64::new(0),
             tick: AtomicU64::new(0),
-            max_samples: AtomicU32::new(0),
+            max_samples: AtomicU16::new(0),
+            ticks: AtomicU8::new(0),
             extra: ExtraRegisters::new(),
             entries: [const { EventEntry::new() }; N],
         }
@@ -124,6 +127,8 @@ impl EventTable {
     /// shorter period begin earlier: if the new period is shorter than the remainder of the old period, the new period
     /// begins when a task stops and starts the event.
     ///
+    /// A throttled event stays throttled until the next [tick](crate::CounterSession::tick), and then has the period.
+    ///
     /// If this call follows [`stop_reporting`](Self::stop_reporting) within the handler of the event's overflow, the
     /// event goes on reporting. After the handler, no period is under way that ends. The new period then begins only
     /// when a task starts the event, or when the event is next put on a counter. To begin the period at once, a task
@@ -153,7 +158,8 @@ impl EventTable {
             return Err(CounterError::NoPeriod(event));
         }
         self.check_period(period)?;
-        entry.period.set(period);
+        let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
+        entry.period.set(period | throttled);
         Ok(())
     }
 
@@ -163,7 +169,8 @@ impl EventTable {
     /// After a call from the handler of the event's own overflow, no further overflow is reported. After any other
     /// call, one more overflow may still be reported: the overflow that ends the current period.
     ///
-    /// A context switch alone does not make the event report again. The event reports again after any of these calls:
+    /// A context switch or a [tick](crate::CounterSession::tick) alone does not make the event report again, also if it
+    /// is throttled. The event reports again after any of these calls:
     /// - [`stop_event`](crate::CounterSession::stop_event) and then
     ///   [`start_event`](crate::CounterSession::start_event), or the corresponding calls for the event's group;
     /// - [`apply_period`](crate::CounterSession::apply_period);
@@ -193,6 +200,8 @@ impl EventTable {
         if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
+        // The tick does not let it report again.
+        entry.rate.unthrottle();
         entry.period.silence();
         Ok(())
     }

@@ -56,6 +56,6 @@ impl Opened {
         now: u64,
     ) {
         self.samples.borrow_mut().push(Sample { period: overflow.period, counts });
-        table.account_sample(overflow.event, || now);
+        table.account_sample(overflow.event, true, || now);
     }
 }

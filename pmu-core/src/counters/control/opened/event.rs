@@ -3,7 +3,7 @@
 use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
-use crate::counters::events::count::EventCount;
+use crate::counters::events::count::{EventCount, Period};
 use crate::counters::events::event::Event;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -100,11 +100,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         } else if (usable & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
+        let mut event = *event;
+        if event.frequency().is_some() {
+            event.reporting.period = self.table().at_least_min(event.reporting.period);
+        }
         if let Some(period) = event.period() {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry(behind)?;
-        entry.open(event, processor, (select, counters));
+        entry.open(&event, processor, (select, counters));
         if let Some(here) = here {
             entry.adapt(&here);
         }
@@ -434,8 +438,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event and its group are stopped, and no
-    ///   part of the event's count is lost.
+    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event and its group run on as before, or
+    ///   are stopped, and no part of the event's count is lost.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed. The event and its group are
     ///   stopped, and the event's count since the last interrupt of its counter is lost.
     pub fn apply_period(
@@ -445,25 +449,34 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
         overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
-        self.begin_period(event, period, now, overflowed)
+        if !self.entry(event)?.period.reports() {
+            return Err(CounterError::NoPeriod(event));
+        }
+        self.table().check_period(period)?;
+        self.begin_period(event, Some(period), now, overflowed)
     }
 
+    /// Begins a period at once: of this length, or of the one that is set. In the second case, an event stays silent
+    /// whose user has silenced it, perhaps in an interrupt that comes meanwhile.
     pub(crate) fn begin_period(
         &self,
         event: EventId,
-        period: u64,
+        period: Option<u64>,
         now: u64,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
-        if !entry.period.reports() {
-            return Err(CounterError::NoPeriod(event));
-        }
-        self.table().check_period(period)?;
+        // The event is on no counter, so that no interrupt changes its period.
+        let begin = |keeps| {
+            let set = entry.period.every();
+            let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
+            entry.period.begin_anew(period.unwrap_or(set & !throttled), keeps);
+            entry.rate.unthrottle();
+        };
         let Some(counter) = self.counter_of(event) else {
             // A stopped event has no overflow pending.
             let keeps = self.is_started(event);
-            entry.period.begin_anew(period, keeps);
+            begin(keeps);
             return Ok(());
         };
         let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
@@ -479,7 +492,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let (period, tag) = (entry.period.ended(), entry.tag());
                 overflowed(EventOverflow { event, period, counter, tag });
             }
-            entry.period.begin_anew(period, S::Facility::RECORDS && detached.is_due);
+            begin(S::Facility::RECORDS && detached.is_due);
             self.run_for(counter, event, None, true)
         });
         if applied.is_err() {

@@ -85,8 +85,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// thread's events are on the processor. The handler calls
     /// [`account_sample`](crate::EventTable::account_sample).
     ///
-    /// An event begins its next period at once if it was throttled, or if its period got shorter than an eighth. If the
-    /// old period has ended by then, its overflow goes to `overflowed`: see [`apply_period`](Self::apply_period).
+    /// An event begins its next period at once if it was throttled, or if its frequency makes its period shorter than
+    /// an eighth. If the old period has ended by then, its overflow goes to `overflowed`: see
+    /// [`apply_period`](Self::apply_period).
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventOverflow, EventSource, Platform};
@@ -106,32 +107,39 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// Returns the first failure of a register access. For all events that do not need the failed register, the call
-    /// has done everything.
+    /// has done everything. An event that failed to begin its period is stopped with its group, as by
+    /// [`apply_period`](Self::apply_period); if it rotates, it waits for a counter. An event that stays throttled is
+    /// tried again at the next tick.
     pub fn tick(
         &mut self,
         tick: Tick,
         now: u64,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
-        let length = self.table().set_tick(tick);
+        if !self.is_open() {
+            return Ok(());
+        }
+        let length = self.table().begin_tick(tick);
         let mut outcome = Ok(());
         for (event, entry) in self.table().opened() {
-            if !entry.period.reports() {
-                continue;
-            }
-            let was_throttled = entry.rate.begin_tick();
-            let before = entry.period.every();
-            let mut period = before & !Period::SILENT;
+            let (mut is_far, before) = (false, entry.period.every());
             if entry.rate.has_frequency()
                 && let Ok(count) = self.read_event(event, now)
             {
-                period = self.table().at_least_min(entry.rate.ticked(period, count.value, length));
-                entry.period.exchange(before, period | before & Period::SILENT);
+                let (period, silent) = (before & !Period::SILENT, before & Period::SILENT);
+                let period = entry.rate.ticked(period, count.value, length);
+                let period = self.table().at_least_min(period);
+                entry.period.exchange(before, period | silent);
+                // The present period may be far from its end.
+                is_far = silent == 0 && entry.period.ended() / 8 > period;
             }
-            // The present period may be far from its end.
-            let is_far = before & Period::SILENT == 0 && entry.period.ended() / 8 > period;
-            if was_throttled || is_far {
-                outcome = outcome.and(self.begin_period(event, period, now, &mut overflowed));
+            if entry.rate.is_throttled() || is_far {
+                let begun = self.begin_period(event, None, now, &mut overflowed);
+                if begun.is_err() && entry.rotates() && entry.state() == EventState::Stopped {
+                    // As a rotating event whose counter faults.
+                    self.change_group(event, EventState::Waiting);
+                }
+                outcome = outcome.and(begun);
             }
         }
         outcome.and(self.rotate(now))
