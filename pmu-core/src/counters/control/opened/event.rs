@@ -100,15 +100,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         } else if (usable & self.own()).is_empty() {
             return Err(CounterError::NoCounterForEvent);
         }
-        let mut event = *event;
-        if event.frequency().is_some() {
-            event.reporting.period = self.table().at_least_min(event.reporting.period);
-        }
-        if let Some(period) = event.period() {
+        if let Some(period) = event.period().filter(|_| event.frequency().is_none()) {
             self.table().check_period(period)?;
         }
         let (id, entry) = self.free_entry(behind)?;
-        entry.open(&event, processor, (select, counters));
+        entry.open(event, processor, (select, counters));
+        if entry.rate.has_frequency() {
+            entry.period.set(self.table().at_least_min(entry.period.every()));
+        }
         if let Some(here) = here {
             entry.adapt(&here);
         }
