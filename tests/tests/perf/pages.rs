@@ -179,7 +179,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
         machine.lose_counters();
         panic!("the guest does not return");
     };
-    let guest = std::panic::AssertUnwindSafe(|| machine.perf.run_guest(guest));
+    let guest = core::panic::AssertUnwindSafe(|| machine.perf.run_guest(guest));
     std::panic::catch_unwind(guest).unwrap_err();
     assert_eq!(machine.read_page(page), None, "lent");
 }
