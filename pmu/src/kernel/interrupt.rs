@@ -2,7 +2,7 @@
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::Report;
-use pmu_core::{Claim, CounterMemory, CounterSet, Sample, ServiceError};
+use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::pmu::{Pmu, PmuSource};
@@ -153,7 +153,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         {
             let events = of.source(sources);
             let is_stuck = &mut interrupted.is_stuck;
-            let mut sampled_on = CounterSet::NONE;
+            let mut accounted = [false; E];
             let report = |report, sample: PmuSample<'_, K>| match report {
                 Report::Source(overflow) => {
                     let exact = sample.instruction().and_then(|instruction| instruction.address);
@@ -164,9 +164,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
                 }
                 Report::Event(overflow) => {
-                    let counter = overflow.counter.only();
-                    let is_first = (sampled_on & counter).is_empty();
-                    sampled_on = sampled_on | counter;
+                    let place = overflow.event.place().and_then(|place| accounted.get_mut(place));
+                    let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                     of.events.account_sample(overflow.event, is_first, K::now);
                     sampled(report, sample);
                 }

@@ -17,8 +17,24 @@ use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
+use crate::kernel::user_pages::Pages;
 use crate::machine::Machine;
 use crate::per_processor::Busy;
+
+/// A slot that is used. At the end, also if the use unwinds, the pages of user mode are brought up to date.
+struct Used<'s, K: Kernel, const P: usize, const E: usize, const N: usize> {
+    pmu: &'static Pmu<K, P, E, N>,
+    before: Pages<E>,
+    slot: &'s mut Option<LocalState<K>>,
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Used<'_, K, P, E, N> {
+    #[inline]
+    fn drop(&mut self) {
+        let is_suspended = is_suspended(self.slot);
+        self.pmu.publish(self.slot.as_mut().filter(|_| !is_suspended), &self.before);
+    }
+}
 
 /// Sends requests to the processors of a [`Pmu`]: to start or to stop the source of a profile.
 #[derive(Debug)]
@@ -134,11 +150,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         act: impl FnOnce(&mut Option<LocalState<K>>) -> R,
     ) -> Result<R, Busy> {
         let (result, is_suspended) = self.sessions.with(|slot| {
-            let before = self.pages();
-            let result = act(slot);
-            let is_suspended = is_suspended(slot);
-            self.publish(slot.as_mut().filter(|_| !is_suspended), &before);
-            (result, is_suspended)
+            let used = Used { pmu: self, before: self.pages(), slot };
+            let result = act(used.slot);
+            (result, is_suspended(used.slot))
         })?;
         if !is_suspended {
             self.serve_postponed();

@@ -182,4 +182,28 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     let guest = core::panic::AssertUnwindSafe(|| machine.perf.run_guest(guest));
     std::panic::catch_unwind(guest).unwrap_err();
     assert_eq!(machine.read_page(page), None, "lent");
+
+    let (machine, event, page) = opened();
+    let close = |session: &mut pmu::PmuSession<_>| {
+        session.counters_mut().close_event(event.id(), 0).unwrap();
+        panic!("after the event was closed");
+    };
+    let close =
+        core::panic::AssertUnwindSafe(|| machine.perf.pmu.with(|session, _| close(session)));
+    std::panic::catch_unwind(close).unwrap_err();
+    assert_eq!(machine.read_page(page), None, "closed by a task that panicked");
+}
+
+/// Events of the kernel's own have tags that are no pages.
+#[test]
+fn only_events_that_were_opened_for_user_mode_have_pages() {
+    for model in models() {
+        let machine = Machine::new(&model);
+        let page = machine.map(77);
+        let event = Event::generic(GenericEvent::Instructions).tagged(77);
+        let event = machine.perf.open_event(&event).unwrap();
+        machine.work(1_000, 0x9000);
+        assert_eq!(machine.perf.read(event).unwrap().value, 1_000);
+        assert_eq!(machine.read_page(page), None, "{}", model.name);
+    }
 }

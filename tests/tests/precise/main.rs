@@ -27,6 +27,7 @@ mod registers;
 mod samples;
 mod scene;
 mod support;
+mod throttled;
 mod trace_interrupted;
 mod windows;
 mod with_branches;

@@ -357,7 +357,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let rest = if is_due { 1 } else { value.wrapping_neg() & mask };
         if waiting == Waiting::NONE {
             entry.period.set_resume(rest);
-        } else if entry.period.recorded(waiting.reloaded) {
+        } else if entry.recorded(waiting.reloaded) {
             // The next part of the period, or a period of another length, begins.
             entry.period.end_chunk();
         } else {

@@ -122,7 +122,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 && let Ok(waiting) = self.leave_facilities(counter, event)
             {
                 entry.accumulate_records(waiting, &self.registers(counter));
-                if waiting != Waiting::NONE && entry.period.recorded(waiting.reloaded) {
+                if waiting != Waiting::NONE && entry.recorded(waiting.reloaded) {
                     // The next part of the period, or a period of another length, begins.
                     entry.period.end_chunk();
                     changed = changed | counter.only();

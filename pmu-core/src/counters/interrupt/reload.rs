@@ -245,7 +245,7 @@ where
             // Before the next period begins, so that it is the one that the handler sets.
             self.report(EventOverflow { event, period, counter, tag: entry.tag() });
         }
-        entry.period.recorded(reloaded)
+        entry.recorded(reloaded)
     }
 
     /// Loads a counter for the next part of its event's period, in place of what the processor loaded.

@@ -296,6 +296,20 @@ impl EventEntry {
         self.countable.load(Relaxed)
     }
 
+    /// Notes that the processor recorded an overflow: see [`SharedPeriod::recorded`].
+    pub(crate) fn recorded(&self, reloaded: u64) -> bool {
+        self.period.recorded(reloaded, self.rate.is_throttled())
+    }
+
+    /// Silences the event until it is started again. A tick that comes meanwhile may let it go on if it was throttled.
+    pub(crate) fn silence(&self) {
+        self.period.silence();
+        while self.rate.is_throttled() {
+            self.rate.unthrottle();
+            self.period.silence();
+        }
+    }
+
     /// Returns whether user mode may read the event's counter by RDPMC.
     pub(crate) fn permits_user_rdpmc(&self) -> bool {
         self.select().select_bits() & EventSelect::NO_USER_RDPMC == 0
@@ -325,8 +339,9 @@ impl EventEntry {
 
     /// Makes the event's times count from `now` on. The event stays stopped.
     pub(crate) fn begin_time(&self, now: u64) {
-        self.period.report_again();
+        // In this order: a sample that waited may throttle the event in between, and the tick ends that.
         self.rate.unthrottle();
+        self.period.report_again();
         // An event that was refused is refused again if it finds no counter.
         if self.state() != EventState::Refused {
             self.set_state(EventState::Stopped);

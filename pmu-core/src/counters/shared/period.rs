@@ -68,12 +68,21 @@ impl SharedPeriod {
         self.every.store(self.every.load(Relaxed) & !Period::SILENT, Relaxed);
     }
 
-    /// Begins a period of another length. If `keeps` is set, a pending overflow is still reported, and the event's
-    /// counter is loaded with 1 for this.
-    pub(crate) fn begin_anew(&self, every: u64, keeps: bool) {
+    /// Sets the period that begins next to what `change` makes of it, also if an interrupt changes it meanwhile.
+    pub(crate) fn change(&self, change: impl Fn(u64) -> u64) {
+        let _ = self.every.fetch_update(Relaxed, Relaxed, |every| Some(change(every)));
+    }
+
+    /// Begins a period anew, of the length that `change` makes of the one that is set. If `keeps` is set, a pending
+    /// overflow is still reported, and the event's counter is loaded with 1 for this.
+    pub(crate) fn begin_anew(&self, change: impl Fn(u64) -> u64, keeps: bool) {
         let before = self.load();
-        let is_pending = keeps && before.resume == 1 && before.left == 0;
-        self.store(if is_pending { Period { every, ..before } } else { Period::new(every) });
+        if !(keeps && before.resume == 1 && before.left == 0) {
+            for part in [&self.current, &self.left, &self.resume] {
+                part.store(0, Relaxed);
+            }
+        }
+        self.change(change);
     }
 
     /// Returns whether the event reports, and so interrupts.
@@ -99,14 +108,15 @@ impl SharedPeriod {
     }
 
     /// Notes that the processor recorded the overflow, and loaded the counter for `reloaded` events. Returns `true` if
-    /// the counter is to be loaded for another number.
-    pub(crate) fn recorded(&self, reloaded: u64) -> bool {
+    /// the counter is to be loaded for another number. `throttled`: the event is silent from the next load on.
+    pub(crate) fn recorded(&self, reloaded: u64, throttled: bool) -> bool {
         let every = self.every.load(Relaxed);
         if self.left.load(Relaxed) != 0 {
             return true;
         }
         // An event that is to report no more has no period that could be over.
-        let current = if every & Period::SILENT == 0 { reloaded } else { 0 };
+        let reports = throttled || every & Period::SILENT == 0;
+        let current = if reports { reloaded } else { 0 };
         self.current.store(current, Relaxed);
         every != reloaded
     }

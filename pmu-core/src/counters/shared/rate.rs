@@ -201,6 +201,9 @@ impl EventTable {
         let Some(entry) = self.entry(event).filter(|_| tick != 0) else { return false };
         if !is_first {
             entry.rate.sampled_again();
+        }
+        // A throttled event may have samples that waited.
+        if !is_first || entry.rate.is_throttled() {
             return entry.rate.is_throttled();
         }
         if entry.rate.has_frequency() {

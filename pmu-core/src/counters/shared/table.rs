@@ -158,8 +158,10 @@ impl EventTable {
             return Err(CounterError::NoPeriod(event));
         }
         self.check_period(period)?;
-        let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
-        entry.period.set(period | throttled);
+        entry.period.change(|before| match entry.rate.is_throttled() {
+            true => period | before & Period::SILENT,
+            false => period,
+        });
         Ok(())
     }
 
@@ -200,9 +202,7 @@ impl EventTable {
         if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
-        // The tick does not let it report again.
-        entry.rate.unthrottle();
-        entry.period.silence();
+        entry.silence();
         Ok(())
     }
 
@@ -224,7 +224,8 @@ impl EventTable {
         self.entry(event).map(EventEntry::opening)
     }
 
-    /// Returns the open events that permit [RDPMC in user mode](crate::Event::with_user_rdpmc), with their tags.
+    /// Returns the open events that were opened for [RDPMC in user mode](crate::Event::with_user_rdpmc), with their
+    /// tags.
     ///
     /// ```
     /// # use pmu_core::EventTable;
@@ -237,7 +238,8 @@ impl EventTable {
     /// # Context
     /// Any context on the table's processor.
     pub fn with_user_rdpmc(&self) -> impl Iterator<Item = (EventId, u64)> {
-        let permitted = self.opened().filter(|(_, entry)| entry.permits_user_rdpmc());
+        let is_asked = |entry: &EventEntry| entry.membership().has(Membership::USER_RDPMC);
+        let permitted = self.opened().filter(move |(_, entry)| is_asked(entry));
         permitted.map(|(event, entry)| (event, entry.tag()))
     }
 

@@ -465,12 +465,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
-        // The event is on no counter, so that no interrupt changes its period.
+        // The event is on no counter, but samples that waited may throttle it, and a handler may silence it.
         let begin = |keeps| {
-            let set = entry.period.every();
             let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
-            entry.period.begin_anew(period.unwrap_or(set & !throttled), keeps);
             entry.rate.unthrottle();
+            entry.period.begin_anew(|set| period.unwrap_or(set & !throttled), keeps);
         };
         let Some(counter) = self.counter_of(event) else {
             // A stopped event has no overflow pending.

@@ -107,9 +107,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// Returns the first failure of a register access. For all events that do not need the failed register, the call
-    /// has done everything. An event that failed to begin its period is stopped with its group, as by
-    /// [`apply_period`](Self::apply_period); if it rotates, it waits for a counter. An event that stays throttled is
-    /// tried again at the next tick.
+    /// has done everything. An event that failed to begin its period leaves its counter with its group. If it rotates,
+    /// it waits for a counter; otherwise its [status](Self::event_status) is an error, and a task starts it again. An
+    /// event that stays throttled is tried again at the next tick.
     pub fn tick(
         &mut self,
         tick: Tick,
@@ -135,9 +135,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
             if entry.rate.is_throttled() || is_far {
                 let begun = self.begin_period(event, None, now, &mut overflowed);
-                if begun.is_err() && entry.rotates() && entry.state() == EventState::Stopped {
-                    // As a rotating event whose counter faults.
-                    self.change_group(event, EventState::Waiting);
+                if begun.is_err() && entry.state() == EventState::Stopped {
+                    // As an event whose counter faults.
+                    let rotates = entry.rotates();
+                    let state = if rotates { EventState::Waiting } else { EventState::Refused };
+                    self.change_group(event, state);
                 }
                 outcome = outcome.and(begun);
             }
