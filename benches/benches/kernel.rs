@@ -183,7 +183,7 @@ fn by_hand(frame: PlainFrame) -> Claim {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 300)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 306)])))]
 #[bench::version_4(pmu())]
 fn by_pmu(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame)).claim
