@@ -43,7 +43,7 @@ fn no_record_of_the_last_interrupt_is_lost() {
         }
         assert!(scene.table.is_throttled(event), "{name}");
         let (written, reported) = (scene.mock.written_records(), scene.samples(0));
-        assert_eq!(written as usize, reported as usize, "{name}");
+        assert_eq!(written as usize, reported, "{name}");
         assert!(reported > 20, "{name}: {reported}");
     }
 }
