@@ -123,7 +123,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     defmt::error!("{}", ratio);
     let lines = decoded();
     let expected = [
-        "Counters(Faulted(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
+        "Counters(StateUnknown(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
         "Overflow { source: KProfileSource(19), events: 65536, counter: CounterId(35) }",
     ];
     assert_eq!(lines[..2], expected);
