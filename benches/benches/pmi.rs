@@ -162,7 +162,7 @@ fn amd(v2: bool) -> Processor<Amd64> {
     interrupted(interface, &processor, counters_of(v2), false, v2.then_some((0xC000_0300, 1)))
 }
 
-/// The place of AMD's counter 0, and the distance to the next.
+/// The register of AMD's counter 0, and the distance to that of counter 1.
 fn counters_of(v2: bool) -> (u32, u32) {
     if v2 { (0xC001_0201, 2) } else { (0xC001_0004, 1) }
 }

@@ -53,7 +53,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         }
     }
 
-    /// Publishes the pages of this processor's events in the handler of the performance interrupt, which serviced the
+    /// Publishes the pages of this processor's events, after the handler of the performance interrupt has serviced the
     /// counters.
     #[inline]
     pub(super) fn publish_in_interrupt(&'static self) {

@@ -215,7 +215,7 @@ fn no_event_stays_silent_after_a_fault_of_the_tick() {
     }
 }
 
-/// A new period, of the task or of the handler: the limit holds, and is as before.
+/// A task or a handler sets a new period: the limit on the event's samples still holds.
 #[test]
 fn a_new_period_does_not_end_the_limit() {
     scene(&nothing, |mut scene| {

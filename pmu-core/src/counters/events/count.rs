@@ -99,7 +99,7 @@ impl Rate {
         self.in_tick == Self::THROTTLED
     }
 
-    /// Takes an event's throttle away.
+    /// Ends the event's throttle.
     pub(crate) const fn unthrottle(&mut self) {
         if self.is_throttled() {
             self.in_tick = 0;

@@ -92,7 +92,7 @@ impl SharedRate {
         self.in_tick.load(Relaxed) == Rate::THROTTLED
     }
 
-    /// Takes the event's throttle away. The event has no sample meanwhile.
+    /// Ends the event's throttle. Its period is still silent then.
     pub(crate) fn unthrottle(&self) {
         if self.is_throttled() {
             self.in_tick.store(0, Relaxed);
