@@ -545,29 +545,36 @@ static long number_in(const char *path) {
     return value;
 }
 
-// Samples everything that a processor executes, by its instruction-based sampling: `config` as the kernel's unit has it.
-// Samples of the loop are of its instructions, and have their data address. A processor without it lacks the unit.
-static int sample_ops(unsigned processor, const char *path, const char *unit, const char *by, uint64_t config,
-                      uint64_t period) {
-    long type = number_in(path);
-    if (type < 0) return 0;
-    struct perf_event_attr attributes = {
-        .type = (uint32_t)type,
-        .size = sizeof attributes,
-        .config = config,
-        .sample_period = period,
-        .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC,
-        .disabled = 1,
-    };
-    long sampled = system_call(__NR_perf_event_open, (long)&attributes, -1, processor, -1, 0, 0);
+#define UNITS "/sys/bus/event_source/devices/"
+
+// Samples everything that a processor executes, by a unit of the kernel's: instruction-based sampling, or precise loads and
+// stores (`perf mem record`). Samples of the loop are of its instructions, and have their data address; the precise ones
+// are of the instruction that accesses memory so. A processor without the unit lacks its file. Where the kernel has an
+// auxiliary event for loads, it refuses a load outside of a group that begins with it.
+static int sample_ops(unsigned processor, const char *unit, const char *file, const char *by,
+                      struct perf_event_attr what) {
+    if (CALL(access, file, 0 /* exists */, 0) != 0) return 0;
+    struct perf_event_attr auxiliary = {.type = PERF_TYPE_RAW, .size = sizeof auxiliary, .config = 0x8203, .disabled = 1};
+    int loads = what.type == PERF_TYPE_RAW && what.config1 != 0, fetches = what.sample_period == FETCH_PERIOD;
+    int grouped = loads && CALL(access, UNITS "cpu/events/mem-loads-aux", 0, 0) == 0;
+    long leader = -1;
+    if (grouped) {
+        leader = system_call(__NR_perf_event_open, (long)&auxiliary, -1, processor, -1, 0, 0);
+        check("perf_event_open of the auxiliary event", leader);
+    }
+    what.size = sizeof what;
+    what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_ADDR | PERF_SAMPLE_DATA_SRC;
+    what.disabled = !grouped;
+    long sampled = system_call(__NR_perf_event_open, (long)&what, -1, processor, leader, 0, 0);
     check("perf_event_open to sample ops", sampled);
+    long first = grouped ? leader : sampled;
     long size = (1 + RING_PAGES) * PAGE;
     long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
     struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
     uint8_t *ring = (uint8_t *)page + PAGE;
     uint64_t samples = 0, in_loop = 0, addressed = 0, in_kernel = 0, lost = 0;
     uint64_t before = nmis(processor), begin = now();
-    check("enable", CALL(ioctl, sampled, PERF_EVENT_IOC_ENABLE, 0));
+    check("enable", CALL(ioctl, first, PERF_EVENT_IOC_ENABLE, 0));
     while (in_loop < SAMPLES && now() - begin < SAMPLED_NS) {
         ops(2000000, words);
         uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE), tail = page->data_tail;
@@ -580,14 +587,16 @@ static int sample_ops(unsigned processor, const char *path, const char *unit, co
                 samples++;
                 in_kernel += address >> 63;
                 if (address >= (uint64_t)ops_store && address < (uint64_t)ops_end) {
-                    uint64_t expected = accessed(address);
+                    uint64_t expected = accessed(address), stored = (uint64_t)&words[0];
                     if (expected == -1ull) fail("a sample is between two instructions", 0);
                     // A fetch has no data.
-                    if (data != (period == FETCH_PERIOD ? 0 : expected)) fail("a sample has another data address", 0);
-                    // As `perf mem record` has it: a load or a store. A kernel may tell nothing of it.
+                    if (data != (fetches ? 0 : expected)) fail("a sample has another data address", 0);
+                    // A load or a store. A kernel may tell nothing of it.
                     uint64_t kind = WORD(3) & (PERF_MEM_OP_LOAD | PERF_MEM_OP_STORE);
-                    if (kind && data && kind != (data == (uint64_t)&words[0] ? PERF_MEM_OP_STORE : PERF_MEM_OP_LOAD))
+                    if (kind && data && kind != (data == stored ? PERF_MEM_OP_STORE : PERF_MEM_OP_LOAD))
                         fail("a sample has another access", 0);
+                    if (what.precise_ip && (!data || loads == (data == stored)))
+                        fail("a precise sample is of no such access", 0);
                     in_loop++;
                     addressed += data != 0;
                 }
@@ -597,14 +606,14 @@ static int sample_ops(unsigned processor, const char *path, const char *unit, co
         }
         __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
     }
-    check("disable", CALL(ioctl, sampled, PERF_EVENT_IOC_DISABLE, 0));
+    check("disable", CALL(ioctl, first, PERF_EVENT_IOC_DISABLE, 0));
     uint64_t interrupts = nmis(processor) - before;
     named("cpu ", processor);
     text(" ");
     text(unit);
     text(" sampled by ");
     text(by);
-    named(" period ", period);
+    named(" period ", what.sample_period);
     named(" samples ", samples);
     named(" in-loop ", in_loop);
     named(" addressed ", addressed);
@@ -614,19 +623,43 @@ static int sample_ops(unsigned processor, const char *path, const char *unit, co
     print();
     CALL(munmap, mapped, size, 0);
     CALL(close, sampled, 0, 0);
+    if (grouped) CALL(close, leader, 0, 0);
     if (in_loop < SAMPLES) fail("too few samples of ops came in time", 0);
     return 1;
 }
 
-#define UNITS "/sys/bus/event_source/devices/"
+static int sample_unit(unsigned processor, const char *unit, const char *file, const char *by, uint64_t config,
+                       uint64_t period) {
+    struct perf_event_attr what = {.type = (uint32_t)number_in(file), .config = config, .sample_period = period};
+    return sample_ops(processor, unit, file, by, what);
+}
+
 static void sample_by_instruction(unsigned processor) {
     const char *op = UNITS "ibs_op/type", *fetch = UNITS "ibs_fetch/type";
-    int has = sample_ops(processor, op, "ibs_op", "cycles", 0, PERIOD) +
-              sample_ops(processor, op, "ibs_op", "ops", 1 << 19, PERIOD) +
-              sample_ops(processor, fetch, "ibs_fetch", "fetches", 0, FETCH_PERIOD);
+    int has = sample_unit(processor, "ibs_op", op, "cycles", 0, PERIOD) +
+              sample_unit(processor, "ibs_op", op, "ops", 1 << 19, PERIOD) +
+              sample_unit(processor, "ibs_fetch", fetch, "fetches", 0, FETCH_PERIOD);
     if (has == 0) {
         named("cpu ", processor);
         text(" no ibs_op");
+        print();
+    }
+}
+
+// Accesses between two samples: the monitor's rates are a load in 4 instructions and a store in 8.
+#define ACCESS_PERIOD 500000ull
+static void sample_accesses(unsigned processor) {
+    // MEM_TRANS_RETIRED.LOAD_LATENCY of 30 cycles or more, perf's default; MEM_INST_RETIRED.ALL_STORES.
+    struct perf_event_attr loads = {.type = PERF_TYPE_RAW, .config = 0x1CD, .config1 = 30, .sample_period = ACCESS_PERIOD,
+                                    .precise_ip = 2, .exclude_kernel = 1};
+    struct perf_event_attr stores = loads;
+    stores.config = 0x82D0;
+    stores.config1 = 0;
+    int has = sample_ops(processor, "mem-loads", UNITS "cpu/events/mem-loads", "loads", loads) +
+              sample_ops(processor, "mem-stores", UNITS "cpu/events/mem-stores", "stores", stores);
+    if (has == 0) {
+        named("cpu ", processor);
+        text(" no mem-loads");
         print();
     }
 }
@@ -702,6 +735,7 @@ __attribute__((used)) static void start(void) {
         sample(processor, PERF_COUNT_HW_INSTRUCTIONS, "instructions");
         sample_branch_stacks(processor);
         sample_records(processor);
+        sample_accesses(processor);
         sample_by_instruction(processor);
         count_top_down(processor);
     }

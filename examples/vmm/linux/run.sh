@@ -169,6 +169,12 @@ compare() {
             print
         }
         $3 == "no" && $4 == "ibs_op" { without_ops++ }
+        $3 ~ /^mem-/ && $4 == "sampled" {
+            accesses++
+            if ($12 < 150 || $14 != $12 || $16 != 0 || $18 != 0) wrong("too few samples, without address, or lost")
+            print
+        }
+        $3 == "no" && $4 == "mem-loads" { without_accesses++ }
         $3 == "top-down" {
             top_down++
             # By the monitor'"'"'s rate an instruction retires from one of four slots, and the others wait for the back end.
@@ -186,7 +192,9 @@ compare() {
             # AMD has no call stack.
             with_stack = pmu ~ /^amd/ ? 0 : with
             with_top_down = pmu ~ /topdown/ ? processors : 0
-            if (!good || top_down != with_top_down || without_top_down != processors - with_top_down || counted != processors || sampled != 2 * processors || branches["branches"] != with ||
+            if (!good || top_down != with_top_down || without_top_down != processors - with_top_down ||
+                accesses != 2 * with_records || without_accesses != processors - with_records ||
+                counted != processors || sampled != 2 * processors || branches["branches"] != with ||
                 branches["calls"] != with || branches["call-stack"] != with_stack || cycles != 3 * with_records ||
                 without != processors - with || ops != 3 * with_ops || without_ops != processors - with_ops ||
                 records != 2 * with_records || without_records != processors - with_records) {

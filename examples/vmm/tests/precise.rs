@@ -12,6 +12,8 @@ use iced_x86::code_asm::*;
 // SDM vol. 4.
 const DS_AREA: u32 = 0x600;
 const PEBS_ENABLE: u32 = 0x3F1;
+const DATA_CONFIGURATION: u32 = 0x3F2;
+const LOAD_LATENCY_THRESHOLD: u32 = 0x3F6;
 const MISC_ENABLE: u32 = 0x1A0;
 const CAPABILITIES: u32 = 0x345;
 const STATUS: u32 = 0x38E;
@@ -20,6 +22,11 @@ const STATUS_RESET: u32 = 0x390;
 const BUFFER: u64 = 1 << 62;
 const INSTRUCTIONS: u64 = KERNEL | 0xC0;
 const BRANCHES: u64 = KERNEL | 0xC4;
+const LOADS: u64 = KERNEL | 0x81D0;
+const STORES: u64 = KERNEL | 0x82D0;
+const LOAD_LATENCY: u64 = KERNEL | 0x1CD;
+/// Of an event select: records have the groups that MSR_PEBS_DATA_CFG names.
+const ADAPTIVE: u64 = 1 << 34;
 /// Cycles of a Skylake, for drivers: cycles in which fewer than 16 instructions retire (counter mask 16, inverted).
 const SKYLAKE_CYCLES: u64 = KERNEL | 16 << 24 | 1 << 23 | 1 << 8 | 0xC0;
 /// The guest's area, its buffer of two records, and the number of NMIs. A record without further groups has 32 bytes.
@@ -163,6 +170,49 @@ fn a_record_by_time_is_of_a_branch_of_the_loop() {
         &[(2, count_nmi)],
     );
     expect_record(&kernel, "--count time --timeout 50");
+}
+
+/// As `perf mem record` has it: the loop has one load and one store. SDM vol. 3B, "Adaptive PEBS": the data address is
+/// behind the basic group's four words, and the latency two words further.
+#[test]
+fn records_of_loads_and_stores_have_the_address_of_their_access() {
+    if !kvm() {
+        return;
+    }
+    // Beside the count of NMIs, which the loop loads.
+    const STORED: u64 = NMIS + 64;
+    for (event, loads) in [(LOADS, true), (LOAD_LATENCY, true), (STORES, false)] {
+        let kernel = image(
+            |a| {
+                let (mut again, mut load) = (a.create_label(), a.create_label());
+                wrmsr(a, LOAD_LATENCY_THRESHOLD, 30)?;
+                wrmsr(a, DATA_CONFIGURATION, 1)?; // the group of memory
+                prepare(a, event | ADAPTIVE, 100_000)?;
+                a.set_label(&mut again)?;
+                a.mov(qword_ptr(STORED), rax)?;
+                a.set_label(&mut load)?;
+                a.mov(rax, qword_ptr(NMIS))?;
+                a.test(rax, rax)?;
+                a.je(again)?;
+                wrmsr(a, GLOBAL_CONTROL, 0)?;
+                a.lea(rax, ptr(if loads { load } else { again }))?;
+                a.xor(edx, edx)?;
+                print(a)?;
+                for place in [1, 4, 6] {
+                    a.mov(rax, qword_ptr(RECORDS + 8 * place))?;
+                    a.xor(edx, edx)?;
+                    print(a)?;
+                }
+                exit(a, 0x10)
+            },
+            &[(2, count_nmi)],
+        );
+        let output = run(&kernel, "--pmu intel:version=5,pebs --count time --timeout 20");
+        assert_eq!(output.status.code(), Some(33), "{event:#x}: {}", messages(&output));
+        let [label, address, data, latency] = numbers(&output)[..] else { panic!("{event:#x}") };
+        let accessed = if loads { NMIS } else { STORED };
+        assert_eq!([address, data, latency], [label, accessed, 30], "{event:#x}");
+    }
 }
 
 /// Until the record's NMI has come: the record is of the only instruction that is executed again and again.

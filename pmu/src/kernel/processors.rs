@@ -4,7 +4,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent, Snapshot};
+use pmu_core::{
+    CounterError, CounterSet, Event, EventOverflow, GenericEvent, SessionCounters, Snapshot,
+};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::facilities::Facilities;
@@ -20,9 +22,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// profiles on that processor. `this_processor` is the snapshot of that processor. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
-    /// On a processor that declares no counters the call succeeds, because profiles by time need none.
-    /// [`Machine::why_time_only`](crate::Machine::why_time_only) is the reason, which is also in the error of each
-    /// operation that needs a counter: [`NoCounters`](pmu_core::CounterError::NoCounters).
+    /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
+    /// profiles by time need none, and the result has none. [`Machine::why_time_only`](crate::Machine::why_time_only) is
+    /// the reason, which is also in the error of each operation that needs a counter:
+    /// [`NoCounters`](pmu_core::CounterError::NoCounters).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -33,9 +36,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Each processor, as it comes up, and when it comes back.
-    /// fn on_this_processor() -> Result<(), PmuError> {
-    ///     PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))
+    /// /// Each processor, as it comes up, and when it comes back. Returns whether events can be counted on it.
+    /// fn on_this_processor() -> Result<bool, PmuError> {
+    ///     let counters = PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
+    ///     Ok(!counters.usable.is_empty())
     /// }
     /// ```
     ///
@@ -49,8 +53,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   may declare counters that do not respond. The error is then
     ///   [`Unresponsive`](pmu_core::CounterError::Unresponsive).
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
-    pub fn processor_up(&'static self, this_processor: &Snapshot) -> Result<(), PmuError> {
-        let this = K::pinned(|| {
+    pub fn processor_up(
+        &'static self,
+        this_processor: &Snapshot,
+    ) -> Result<SessionCounters, PmuError> {
+        let (this, counters) = K::pinned(|| {
             let index = K::this_processor();
             let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
             let sources = self.detect(this_processor);
@@ -68,13 +75,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     KernelHooks::platform(),
                     &of.counters,
                 )?;
-                let unit = sources.unit_of(this_processor);
+                let (unit, counters) = (sources.unit_of(this_processor), session.counters());
                 *slot = Some(LocalState { session, unit, is_suspended: false });
                 of.is_up.store(true, Relaxed);
-                Ok(number(index))
+                Ok((number(index), counters))
             })?
         })?;
-        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
+        self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))?;
+        Ok(counters)
     }
 
     /// Stops all profiles, events and the watchdog of the processor that executes the call, and releases the

@@ -105,7 +105,7 @@ unsafe impl Kernel for Hermit {
 /// Called on each core as it boots. `report` gets the samples of all events.
 pub fn core_up(report: Report) -> Result<(), PmuError> {
     let _ = REPORT.set(report); // The boot processor's stays.
-    PMU.processor_up(&Snapshot::capture(hermit::cpuid()))
+    PMU.processor_up(&Snapshot::capture(hermit::cpuid())).map(drop)
 }
 
 /// The handler of [`PERFORMANCE_VECTOR`].

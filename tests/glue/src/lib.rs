@@ -72,7 +72,7 @@ pub fn init() -> Result<(), NoApic> {
 
 /// Called on each processor as it comes up.
 pub fn cpu_up() -> Result<(), PmuError> {
-    PMU.processor_up(&Snapshot::capture(ax::cpuid(CpuIdReaderNative)))
+    PMU.processor_up(&Snapshot::capture(ax::cpuid(CpuIdReaderNative))).map(drop)
 }
 
 /// Called by the trap entry, in place of the dispatch of an interrupt; the kernel reschedules after that.

@@ -6,7 +6,8 @@ use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::{
-    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface, Snapshot,
+    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface,
+    SessionCounters, Snapshot,
 };
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
@@ -367,7 +368,8 @@ fn on_a_machine_without_counters_each_operation_tells_why_there_are_none() {
         0x0A => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         _ => machine.snapshot().leaf(leaf, subleaf),
     });
-    pmu.processor_up(&without).unwrap();
+    let counters = pmu.processor_up(&without).unwrap();
+    assert_eq!(counters, SessionCounters::default());
     let event = cycles();
     let reason = NoInterface::NoPerformanceMonitoring;
     assert_eq!(pmu.machine().unwrap().why_time_only(), Some(reason));

@@ -51,7 +51,7 @@ impl Attack {
         };
         machine.mocks[cpu].inject(fault);
         let outcome = machine.on(cpu, || match operation {
-            0 => pmu.processor_up(&machine.snapshot()),
+            0 => pmu.processor_up(&machine.snapshot()).map(drop),
             1 => pmu.processor_down(),
             2 => pmu.processor_suspended(|_| ()),
             3 => {
@@ -126,7 +126,9 @@ impl Attack {
         for cpu in 0..PROCESSORS {
             machine.on(cpu, || {
                 match pmu.processor_resumed() {
-                    Err(PmuError::NotUp) => pmu.processor_up(&machine.snapshot()).unwrap(),
+                    Err(PmuError::NotUp) => {
+                        pmu.processor_up(&machine.snapshot()).map(drop).unwrap()
+                    }
                     // Once more, after an error.
                     Err(_) => drop(pmu.processor_resumed().unwrap()),
                     Ok(_) => {}

@@ -1,4 +1,4 @@
-//! The time that a guest ran, as cycles, instructions and branches at stated rates.
+//! The time that a guest ran, as cycles, instructions, branches and accesses to memory at stated rates.
 
 use core::time::Duration;
 
@@ -9,6 +9,8 @@ use crate::count::quantity::Quantity;
 const NANOSECONDS: u128 = 1_000_000_000;
 /// Issue slots of a cycle.
 const SLOTS: u64 = 4;
+const INSTRUCTIONS_PER_LOAD: u64 = 4;
+const INSTRUCTIONS_PER_STORE: u64 = 8;
 
 /// The time that was counted so far, and the rates.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +34,8 @@ impl Rates {
             Quantity::Instructions => self.frequency * self.instructions / 1000,
             Quantity::Branches => self.frequency * self.branches / 1000,
             Quantity::Slots => self.frequency * SLOTS,
+            Quantity::Loads => self.per_second(Quantity::Instructions) / INSTRUCTIONS_PER_LOAD,
+            Quantity::Stores => self.per_second(Quantity::Instructions) / INSTRUCTIONS_PER_STORE,
             _ => self.frequency,
         }
     }

@@ -49,7 +49,7 @@ impl Host for PerfEvents {
             Quantity::Branches => Hardware::BRANCH_INSTRUCTIONS,
             Quantity::BranchMisses => Hardware::BRANCH_MISSES,
             // Linux has no name for them.
-            Quantity::TakenBranches | Quantity::Slots => {
+            Quantity::TakenBranches | Quantity::Slots | Quantity::Loads | Quantity::Stores => {
                 return Err(io::ErrorKind::Unsupported.into());
             }
         };

@@ -14,10 +14,12 @@ pub(crate) enum Quantity {
     BranchMisses,
     TakenBranches,
     Slots,
+    Loads,
+    Stores,
 }
 
 impl Quantity {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Cycles,
         Self::Instructions,
         Self::ReferenceCycles,
@@ -27,6 +29,8 @@ impl Quantity {
         Self::BranchMisses,
         Self::TakenBranches,
         Self::Slots,
+        Self::Loads,
+        Self::Stores,
     ];
 
     /// Returns the quantity's bit in leaf 0x0A's EBX. SDM vol. 3B, "Pre-defined Architectural Performance Events".
@@ -40,7 +44,7 @@ impl Quantity {
             Self::Branches => 1 << 5,
             Self::BranchMisses => 1 << 6,
             Self::Slots => 1 << 7,
-            Self::TakenBranches => 0,
+            Self::TakenBranches | Self::Loads | Self::Stores => 0,
         }
     }
 
@@ -55,6 +59,8 @@ impl Quantity {
             Self::BranchMisses => "mispredicted branches",
             Self::TakenBranches => "taken branches",
             Self::Slots => "issue slots",
+            Self::Loads => "loads",
+            Self::Stores => "stores",
         }
     }
 
@@ -65,6 +71,9 @@ impl Quantity {
     /// Before Ice Lake, Intel writes no precise records of cycles. Drivers sample there an event of which fewer than 16
     /// happen in each cycle: retired instructions on Core 2 and Nehalem, retired micro-operations on Sandy Bridge, and
     /// precisely distributed retired instructions from Ivy Bridge on, with counter mask 16, inverted.
+    ///
+    /// Intel's loads and stores are those of `perf mem record`: MEM_INST_RETIRED.ALL_LOADS and ALL_STORES, and
+    /// MEM_TRANS_RETIRED.LOAD_LATENCY and STORE_SAMPLE.
     pub(crate) fn keys(self, vendor: Vendor) -> &'static [EventKey] {
         const fn key(event: u16, unit_mask: u8) -> EventKey {
             EventKey::general(event, unit_mask)
@@ -88,6 +97,8 @@ impl Quantity {
             (Vendor::Intel, Self::CacheMisses) => const { &[key(0x2E, 0x41)] },
             (Vendor::Intel, Self::Branches) => const { &[key(0xC4, 0)] },
             (Vendor::Intel, Self::Slots) => const { &[key(0xA4, 1)] },
+            (Vendor::Intel, Self::Loads) => const { &[key(0xD0, 0x81), key(0xCD, 1)] },
+            (Vendor::Intel, Self::Stores) => const { &[key(0xD0, 0x82), key(0xCD, 2)] },
             (Vendor::Intel, Self::BranchMisses) => const { &[key(0xC5, 0)] },
             (Vendor::Amd, Self::Cycles) => const { &[key(0x76, 0)] },
             (Vendor::Amd, Self::Instructions) => const { &[key(0xC0, 0)] },

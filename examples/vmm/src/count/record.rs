@@ -43,6 +43,8 @@ pub(crate) fn write(
             Some(Quantity::Instructions | Quantity::Cycles | Quantity::ReferenceCycles) => true,
             Some(Quantity::Branches) => retired.is_branch(),
             Some(Quantity::TakenBranches) => retired.is_branch() && retired.taken,
+            Some(Quantity::Loads) => retired.access().is_some_and(|access| access.load),
+            Some(Quantity::Stores) => retired.access().is_some_and(|access| access.store),
             _ => false,
         };
         happens && counts(event, retired.privilege)
@@ -51,7 +53,9 @@ pub(crate) fn write(
     if precise.due() & counters == 0 {
         return;
     }
-    let record = FedRecord { branches: branches.as_ref(), ..record(retired, guest) };
+    // Nothing tells how long a load took: as long as the guest asks for.
+    let latency = precise.load_latency();
+    let record = FedRecord { branches: branches.as_ref(), latency, ..record(retired, guest) };
     let recorded = precise.record(pmu, counters, &record, &mut Linear(guest));
     raise(recorded, branches);
 }

@@ -18,12 +18,14 @@ use crate::guest::{self, Guest};
 use crate::guest_pmu::facilities::Facilities;
 
 /// The quantities that time counts.
-pub(crate) const QUANTITIES: [Quantity; 5] = [
+pub(crate) const QUANTITIES: [Quantity; 7] = [
     Quantity::Cycles,
     Quantity::ReferenceCycles,
     Quantity::Instructions,
     Quantity::Branches,
     Quantity::Slots,
+    Quantity::Loads,
+    Quantity::Stores,
 ];
 
 /// Source by the time that the guest ran: its thread's processor time within KVM_RUN. A processor that halts, or
@@ -256,7 +258,7 @@ mod tests {
         }
     }
 
-    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 5] {
+    fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 7] {
         QUANTITIES.map(|what| {
             let place = time.fed.events.find(what.keys(pmu_virt::Vendor::Intel)[0]).unwrap();
             happened.count(place, privilege)
@@ -269,8 +271,8 @@ mod tests {
         for _ in 0..1000 {
             time.pass(Duration::from_nanos(1), USER, || USER, false, &mut pmu, &mut happened);
         }
-        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750, 300, 6000]);
-        assert_eq!(counted(&time, &happened, KERNEL), [0; 5]);
+        assert_eq!(counted(&time, &happened, USER), [1500, 1500, 750, 300, 6000, 187, 93]);
+        assert_eq!(counted(&time, &happened, KERNEL), [0; 7]);
     }
 
     /// An overflow of ring 3 that is found in the handler of another interrupt would be a sample of the handler.
