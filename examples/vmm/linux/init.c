@@ -331,8 +331,8 @@ static unsigned edge(uint64_t from, uint64_t to) {
 // Edge of the call of the leaf.
 #define CALL_EDGE 1
 
-// Samples with the branches before each, the newest first: all taken ones (`perf record -b`), calls alone (`-j any_call`)
-// or the calls that have not returned (`--call-graph lbr`). Where all branches of a sample are the loop's, each is of the
+// Samples with the branches before each, the newest first: all taken ones (`perf record -b`), also with those of the
+// kernel (`-j any,u,k`), calls alone (`-j any_call`) or the calls that have not returned (`--call-graph lbr`). Where all branches of a sample are the loop's, each is of the
 // listing; of all branches, each follows the one before it; others are calls of the leaf. A sample in the leaf has its
 // call. A processor without branch records refuses the event.
 static int sample_branches(unsigned processor, uint64_t kind, const char *name) {
@@ -349,7 +349,8 @@ static int sample_branches(unsigned processor, uint64_t kind, const char *name) 
     long sampled = system_call(__NR_perf_event_open, (long)&attributes, 0, -1, -1, 0, 0);
     if (sampled == -95 /* EOPNOTSUPP */) return 0;
     check("perf_event_open to sample branches", sampled);
-    int all = kind == PERF_SAMPLE_BRANCH_ANY, stack = kind == PERF_SAMPLE_BRANCH_CALL_STACK;
+    int stack = kind == PERF_SAMPLE_BRANCH_CALL_STACK, kernel = (kind & PERF_SAMPLE_BRANCH_KERNEL) != 0;
+    int all = (kind & PERF_SAMPLE_BRANCH_ANY) != 0;
     long size = (1 + RING_PAGES) * PAGE;
     long mapped = check("mmap", system_call(__NR_mmap, 0, size, 3, 1 /* shared */, sampled, 0));
     struct perf_event_mmap_page *page = (struct perf_event_mmap_page *)mapped;
@@ -372,7 +373,7 @@ static int sample_branches(unsigned processor, uint64_t kind, const char *name) 
                 samples++;
                 for (uint64_t place = 0; place < count; place++) {
                     unsigned found = edge(WORD(3 + 3 * place), WORD(4 + 3 * place));
-                    if (WORD(3 + 3 * place) >> 63 || WORD(4 + 3 * place) >> 63)
+                    if (!kernel && (WORD(3 + 3 * place) >> 63 || WORD(4 + 3 * place) >> 63))
                         fail("a branch of the kernel", 0);
                     if (found == EDGES) continue;
                     if (!all && found != CALL_EDGE) fail("another branch than a call", 0);
@@ -411,6 +412,7 @@ static int sample_branches(unsigned processor, uint64_t kind, const char *name) 
 
 static void sample_branch_stacks(unsigned processor) {
     int has = sample_branches(processor, PERF_SAMPLE_BRANCH_ANY, "branches") &&
+              sample_branches(processor, PERF_SAMPLE_BRANCH_ANY | PERF_SAMPLE_BRANCH_KERNEL, "kernel-branches") &&
               sample_branches(processor, PERF_SAMPLE_BRANCH_ANY_CALL, "calls");
     if (!has) {
         named("cpu ", processor);

@@ -4,8 +4,8 @@
 mod guest;
 
 use guest::counted::{
-    AROUND, INSTRUCTIONS, INTEL, INTERRUPTS, count_down, counted, ended, expect_counted, fences,
-    interrupt_returns, strings,
+    AROUND, COUNT_INTERRUPT, END, INSTRUCTIONS, INTEL, INTERRUPTS, count_down, counted, ended,
+    expect_counted, fences, interrupt_returns, print_interrupts, start_timer, strings,
 };
 use guest::{
     ALL, Assembled, COUNTER_0, Code, KERNEL, LVTPC, NMI, SELECT_0, USER, command_others,
@@ -24,46 +24,8 @@ fn halts(a: &mut CodeAssembler) -> Assembled {
     a.jne(again)
 }
 
-/// Registers of the local APIC: the end of an interrupt, and the timer's initial count.
-const END: u64 = 0xFEE0_00B0;
-const INITIAL_COUNT: u64 = 0xFEE0_0380;
-/// The time until the first interrupt, in nanoseconds. Each next one takes as much longer, so that a host on which
-/// steps are slow comes to the end too.
-const LATER: i32 = 20_000;
-
-/// Starts the local APIC's timer, which interrupts once, at vector 0x41.
-fn start_timer(a: &mut CodeAssembler) -> Assembled {
-    a.mov(dword_ptr(INTERRUPTS), 0)?;
-    // Spurious-interrupt vector, divisor 1, one-shot timer.
-    for (register, value) in [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 0x41)] {
-        a.mov(rax, 0xFEE0_0000_u64 + register)?;
-        a.mov(dword_ptr(rax), value)?;
-    }
-    a.mov(rax, INITIAL_COUNT)?;
-    a.mov(dword_ptr(rax), LATER)
-}
-
-/// The handler, which starts the timer again: eleven instructions.
-const COUNT_INTERRUPT: (u8, Code) = (0x41, |a| {
-    a.inc(dword_ptr(INTERRUPTS))?;
-    a.push(rax)?;
-    a.push(rcx)?;
-    a.mov(rax, END)?;
-    a.mov(dword_ptr(rax), 0)?;
-    a.imul_3(ecx, dword_ptr(INTERRUPTS), LATER)?;
-    a.mov(rax, INITIAL_COUNT)?;
-    a.mov(dword_ptr(rax), ecx)?;
-    a.pop(rcx)?;
-    a.pop(rax)?;
-    a.iretq()
-});
+/// Instructions of `COUNT_INTERRUPT`.
 const HANDLER: u64 = 11;
-
-fn print_interrupts(a: &mut CodeAssembler) -> Assembled {
-    a.mov(eax, dword_ptr(INTERRUPTS))?;
-    a.xor(edx, edx)?;
-    print(a)
-}
 
 #[test]
 fn interrupts_at_any_instruction_leave_the_count_exact() {

@@ -19,6 +19,8 @@ const STEPS_PER_RECORD: u32 = 64;
 /// as one.
 const STEPS_OF_STACK: u32 = 512;
 const VARYING: u32 = 61;
+/// Most instructions of a handler that is stepped.
+const STEPS_OF_HANDLER: u32 = 30_000;
 /// MSR_LBR_SELECT and IA32_LBR_CTL, each with its bit that selects such a stack. SDM vol. 3B, "Last Branch, Call Stack,
 /// Interrupt, and Exception Recording".
 const CALL_STACK: [(u32, u64); 2] = [(0x1C8, 1 << 9), (0x14CE, 1 << 3)];
@@ -39,12 +41,21 @@ struct Current {
     privilege: Privilege,
     /// The guest was entered to execute one instruction.
     stepping: bool,
-    /// The guest is in the handler of an interrupt of ring 3, and its records are kept until it is back: nothing of the
-    /// handler is recorded.
-    interrupted: bool,
+    handler: Handler,
     /// Branches that are still to be recorded, and instructions that may be executed for it.
     branches: u32,
     steps: u32,
+}
+
+/// The handler of an interrupt that came in ring 3 during a stretch.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Handler {
+    /// The guest is in none, or the records begin anew when it is back.
+    Unknown,
+    /// Its branches are filtered out: it runs without steps, and the records are kept.
+    LeftOut,
+    /// Its branches are recorded: as many instructions may still be stepped.
+    Stepped(u32),
 }
 
 impl Stretch {
@@ -74,8 +85,8 @@ impl Stretch {
             true => (u32::MAX, STEPS_OF_STACK + self.begun % VARYING),
             false => (depth, depth * STEPS_PER_RECORD),
         };
-        let (stepping, interrupted) = (false, false);
-        self.current = Some(Current { privilege, stepping, interrupted, branches, steps });
+        let (stepping, handler) = (false, Handler::Unknown);
+        self.current = Some(Current { privilege, stepping, handler, branches, steps });
     }
 
     /// Notes an instruction that the monitor executed for the guest.
@@ -86,9 +97,9 @@ impl Stretch {
     /// Prepares for a run of the guest. Returns whether it is to stop after one instruction.
     pub(crate) fn enter(&mut self, guest: Guest<'_>) -> bool {
         let Some(current) = &mut self.current else { return false };
-        current.stepping = guest::privilege(&guest.system()) == current.privilege;
+        let is_back = guest::privilege(&guest.system()) == current.privilege;
+        current.stepping = is_back || matches!(current.handler, Handler::Stepped(_));
         if current.stepping {
-            current.interrupted = false;
             self.walk.enter(guest);
         }
         current.stepping
@@ -98,28 +109,34 @@ impl Stretch {
     ///
     /// An interrupt of ring 3 leaves the records as they are, if those of ring 0 are filtered out: the guest goes on
     /// where it was interrupted, and stops there or behind the next instruction, since the interrupt pushed the trap
-    /// flag.
+    /// flag. Otherwise its handler is stepped, too.
     pub(crate) fn leave(&mut self, guest: Guest<'_>, stop: Stop, branches: &mut VirtualBranches) {
-        let Some(Current { privilege, stepping, interrupted, .. }) = self.current else { return };
+        let Some(Current { privilege, stepping, handler, .. }) = self.current else { return };
         let is_away = guest::privilege(&guest.system()) != privilege;
-        if !stepping && interrupted && is_away {
+        if handler == Handler::LeftOut && is_away {
             return;
         }
         let (mut recorded, mut executed) = (0, 0);
-        let known = (stepping || interrupted)
+        let mut known = (stepping || handler == Handler::LeftOut)
             && self.walk.leave(guest, stop, |retired| {
                 executed += 1;
                 let branch = branch::taken(retired);
                 recorded += u32::from(branch.is_some_and(|branch| branches.record(&branch)));
             });
         let Some(current) = &mut self.current else { return };
-        current.steps = current.steps.saturating_sub(executed);
         current.branches = current.branches.saturating_sub(recorded);
-        current.interrupted = known
-            && is_away
-            && privilege == Privilege::User
-            && !records_ring_0(branches)
-            && self.walk.enter_interrupted(guest);
+        current.handler = match handler {
+            _ if !known || !is_away || privilege == Privilege::Kernel => Handler::Unknown,
+            Handler::Stepped(0) => Handler::Unknown,
+            Handler::Stepped(left) => Handler::Stepped(left.saturating_sub(executed)),
+            _ if records_ring_0(branches) => Handler::Stepped(STEPS_OF_HANDLER),
+            _ if self.walk.enter_interrupted(guest) => Handler::LeftOut,
+            _ => Handler::Unknown,
+        };
+        match handler {
+            Handler::Stepped(left) => known &= left != 0,
+            _ => current.steps = current.steps.saturating_sub(executed),
+        }
         if !known && current.steps != 0 {
             let steps = current.steps - 1;
             self.begin(privilege, branches);
@@ -131,7 +148,10 @@ impl Stretch {
 
     /// Returns whether the records are full, or the guest has executed as many instructions as it may.
     pub(crate) fn is_complete(&self) -> bool {
-        self.current.as_ref().is_some_and(|current| current.branches == 0 || current.steps == 0)
+        self.current.as_ref().is_some_and(|current| {
+            let in_handler = matches!(current.handler, Handler::Stepped(_));
+            !in_handler && (current.branches == 0 || current.steps == 0)
+        })
     }
 
     /// Returns the time until the next look at a guest, while the stretch is under way: `None` if it stops by itself.

@@ -7,7 +7,7 @@ use iced_x86::code_asm::*;
 
 use super::{
     ALL, Assembled, COUNTER_0, Code, KERNEL_CODE, KERNEL_DATA, SELECT_0, exit, image, messages,
-    numbers, print_counter, run, skipped, stats, wrmsr,
+    numbers, print, print_counter, run, skipped, stats, wrmsr,
 };
 
 pub(crate) const INSTRUCTIONS: u64 = 0xC0;
@@ -167,4 +167,45 @@ pub(crate) fn interrupt_returns(a: &mut CodeAssembler) -> Assembled {
     a.set_label(&mut five)?;
     a.dec(r12d)?;
     a.jne(again)
+}
+
+/// Registers of the local APIC: the end of an interrupt, and the timer's initial count.
+pub(crate) const END: u64 = 0xFEE0_00B0;
+const INITIAL_COUNT: u64 = 0xFEE0_0380;
+/// The time until the first interrupt, in nanoseconds. Each next one takes as much longer, so that a host on which
+/// steps are slow comes to the end too.
+const LATER: i32 = 20_000;
+
+/// Starts the local APIC's timer, which interrupts once, at vector 0x41.
+pub(crate) fn start_timer(a: &mut CodeAssembler) -> Assembled {
+    a.mov(dword_ptr(INTERRUPTS), 0)?;
+    // Spurious-interrupt vector, divisor 1, one-shot timer.
+    for (register, value) in [(0xF0, 0x1FF), (0x3E0, 0b1011), (0x320, 0x41)] {
+        a.mov(rax, 0xFEE0_0000_u64 + register)?;
+        a.mov(dword_ptr(rax), value)?;
+    }
+    a.mov(rax, INITIAL_COUNT)?;
+    a.mov(dword_ptr(rax), LATER)
+}
+
+/// The handler, which starts the timer again: eleven instructions.
+pub(crate) const COUNT_INTERRUPT: (u8, Code) = (0x41, |a| {
+    a.inc(dword_ptr(INTERRUPTS))?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    a.mov(rax, END)?;
+    a.mov(dword_ptr(rax), 0)?;
+    a.imul_3(ecx, dword_ptr(INTERRUPTS), LATER)?;
+    a.mov(rax, INITIAL_COUNT)?;
+    a.mov(dword_ptr(rax), ecx)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.iretq()
+});
+
+/// Prints the number of the timer's interrupts.
+pub(crate) fn print_interrupts(a: &mut CodeAssembler) -> Assembled {
+    a.mov(eax, dword_ptr(INTERRUPTS))?;
+    a.xor(edx, edx)?;
+    print(a)
 }
