@@ -88,7 +88,7 @@ struct Processor<I: 'static> {
 }
 
 /// Starts four sources, one of which then overflows.
-fn interrupted<I: ProfileInterface>(
+fn interrupted<I: ProfileInterface<Processor = Snapshot>>(
     interface: I,
     processor: &Snapshot,
     counters: (u32, u32),
@@ -117,7 +117,7 @@ fn intel(version: u32, freezes: bool) -> Processor<Emon> {
     intel_as(|processor| Emon::detect(processor).unwrap(), version, freezes)
 }
 
-fn intel_as<I: ProfileInterface>(
+fn intel_as<I: ProfileInterface<Processor = Snapshot>>(
     detect: impl Fn(&Snapshot) -> I,
     version: u32,
     freezes: bool,
@@ -254,7 +254,7 @@ fn opened_by_value(processor: Opened) -> (u64, Claim) {
 
 /// An interrupt's handler, which uses only the source's value.
 #[inline(always)]
-fn interrupt<I: ProfileInterface>(processor: &Processor<I>) -> (u32, Claim) {
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor<I>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = processor;
     let mut last = 0;
     let count =

@@ -164,6 +164,7 @@ impl Amd64 {
 
 // SAFETY: the unit is a field, or a constant.
 unsafe impl SourceInterface for Amd64 {
+    type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}

@@ -79,6 +79,7 @@ impl Zen {
 
 // SAFETY: the unit is a field.
 unsafe impl SourceInterface for Zen {
+    type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}

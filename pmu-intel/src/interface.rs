@@ -142,6 +142,7 @@ impl Emon {
 
 // SAFETY: the unit is a field, or a constant.
 unsafe impl SourceInterface for Emon {
+    type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}

@@ -20,7 +20,7 @@ pub struct MyKernel;
 // SAFETY: there is one thread.
 unsafe impl pmu::Kernel for MyKernel {
     type Msr = Registers;
-    type Facilities = ();
+    type Architecture = pmu::X86;
     fn msr() -> Registers {
         Registers
     }

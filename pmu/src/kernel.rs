@@ -1,6 +1,6 @@
 //! [`Pmu`](crate::Pmu): the parts that every kernel would otherwise compose by hand, as one type in a static.
 //!
-//! - `required`: the kernel's duties, as one trait
+//! - `required`: the kernel's duties, as one trait; `architecture`: what its processors are
 //! - `pmu`: the type, the memory of one processor, and the error of all operations
 //! - `reach`: the session of a processor, here and from elsewhere
 //! - `facilities`: what events can ask for beside counters; `branches`, `precise`, `top_down`: the branch records, the
@@ -11,6 +11,7 @@
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
 
+pub(crate) mod architecture;
 pub(crate) mod branches;
 pub(crate) mod events;
 pub(crate) mod facilities;

@@ -17,6 +17,7 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
+pub use kernel::architecture::{Architecture, X86};
 pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};

@@ -60,7 +60,7 @@ impl InterruptFrame for Frame {
 // SAFETY: there is one thread.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = Msr;
-    type Facilities = ();
+    type Architecture = pmu::X86;
 
     fn msr() -> Msr {
         Msr

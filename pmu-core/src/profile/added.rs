@@ -18,7 +18,6 @@ use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::interface::InterfaceError;
 use crate::profile::source::{KProfileSource, ProfileSource, SourceTable};
 use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
-use crate::snapshot::Snapshot;
 use crate::write_once::WriteOnce;
 
 /// A profile source that the kernel adds to the sources of a [profile interface](crate::profile::ProfileInterface). An
@@ -499,6 +498,7 @@ impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
 
 // SAFETY: the unit and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
+    type Processor = I::Processor;
     type Facility = I::Facility;
 
     forward_interface!(self => self.interface);

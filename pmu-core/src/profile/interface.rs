@@ -171,7 +171,7 @@ pub trait ProfileInterface: SourceInterface {
     /// [`DefaultInterface`](crate::profile::DefaultInterface).
     fn initialize<'a, M: MsrBackend, P: Platform>(
         &'a self,
-        processor: &Snapshot,
+        processor: &Self::Processor,
         msr: M,
         platform: P,
         memory: &'a CounterMemory,
@@ -206,7 +206,7 @@ pub trait ProfileInterface: SourceInterface {
     /// The errors of [`initialize`](Self::initialize).
     fn initialize_only<'a, M: MsrBackend, P: Platform>(
         &'a self,
-        processor: &Snapshot,
+        processor: &Self::Processor,
         only: CounterSet,
         msr: M,
         platform: P,
@@ -313,6 +313,7 @@ static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 // SAFETY: the unit is a field.
 unsafe impl SourceInterface for DefaultInterface {
+    type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}

@@ -17,7 +17,6 @@ use crate::profile::added::{AddedSource, AddedSources};
 use crate::profile::interface::InterfaceError;
 use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
 use crate::profile::source_interface::{SourceInterface, declared_information};
-use crate::snapshot::Snapshot;
 
 /// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
 ///
@@ -41,7 +40,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Opens a session: see [`ProfileInterface::initialize_only`](crate::profile::ProfileInterface::initialize_only).
     pub(crate) fn initialize(
         interface: I,
-        processor: &Snapshot,
+        processor: &I::Processor,
         only: CounterSet,
         msr: M,
         platform: P,

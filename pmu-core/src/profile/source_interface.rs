@@ -14,7 +14,6 @@ use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::added::AddedSources;
 use crate::profile::interface::InterfaceError;
 use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
-use crate::snapshot::Snapshot;
 
 /// A vendor crate's description of a whole machine: the counters of its processors, and the table of profile sources
 /// that run on these counters.
@@ -33,7 +32,7 @@ use crate::snapshot::Snapshot;
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
-/// use pmu_core::{CounterUnit, EventSelect, Snapshot};
+/// use pmu_core::{CounterUnit, EventSelect};
 /// use pmu_core::profile::{
 ///     KProfileSource, ProfileInterface, ProfileSource, SourceIndex, SourceInterface, SourceTable,
 /// };
@@ -51,6 +50,7 @@ use crate::snapshot::Snapshot;
 /// }
 /// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
 /// unsafe impl SourceInterface for Small {
+///     type Processor = ();
 ///     fn name(&self) -> &'static str {
 ///         "Small"
 ///     }
@@ -63,7 +63,7 @@ use crate::snapshot::Snapshot;
 ///     fn unit(&self) -> &CounterUnit {
 ///         &self.unit
 ///     }
-///     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
+///     fn unit_of(&self, _: &()) -> CounterUnit {
 ///         self.unit
 ///     }
 ///     fn is_declared(&self, row: usize) -> bool {
@@ -84,6 +84,9 @@ use crate::snapshot::Snapshot;
 /// session on a core of one type may then get the unit of the other type. The two units may have different register
 /// addresses.
 pub unsafe trait SourceInterface {
+    /// What tells the interface which counters a processor has: on x86, the [`Snapshot`](crate::Snapshot) of its CPUID.
+    type Processor;
+
     /// Returns the interface's name.
     fn name(&self) -> &'static str;
 
@@ -98,9 +101,9 @@ pub unsafe trait SourceInterface {
     /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the description of a processor's counters, from the processor's snapshot. The description is empty if
-    /// the processor has no counters of the interface's vendor.
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit;
+    /// Returns the description of a processor's counters, which `processor` tells. The description is empty if the
+    /// processor has no counters of the interface's vendor.
+    fn unit_of(&self, processor: &Self::Processor) -> CounterUnit;
 
     /// Returns whether the boot processor declares the event of a row of the table. A
     /// [`Session`](crate::profile::Session) makes the same check for the processor on which the session runs. This
@@ -224,7 +227,7 @@ macro_rules! forward_interface {
             $inner.unit()
         }
 
-        fn unit_of(&$self, processor: &Snapshot) -> CounterUnit {
+        fn unit_of(&$self, processor: &Self::Processor) -> CounterUnit {
             $inner.unit_of(processor)
         }
 
@@ -257,6 +260,7 @@ pub(crate) use forward_interface;
 
 // SAFETY: all are those of the interface behind the reference.
 unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
+    type Processor = I::Processor;
     type Facility = I::Facility;
 
     forward_interface!(self => **self);

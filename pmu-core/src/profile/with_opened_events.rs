@@ -20,7 +20,6 @@ use crate::profile::interface::InterfaceError;
 use crate::profile::session::{Overflow, Session, SessionPlatform};
 use crate::profile::source::SourceTable;
 use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
-use crate::snapshot::Snapshot;
 
 /// A profile interface, and one processor's table of [opened](crate::CounterSession::open_event) events. With this
 /// type, the processor's counters count both profile sources and opened events.
@@ -39,12 +38,12 @@ use crate::snapshot::Snapshot;
 /// The session starts sources, and [`counters_mut`](Session::counters_mut) opens events:
 ///
 /// ```
-/// use pmu_core::{CounterMemory, CounterSet, Event, GenericEvent, Platform, Snapshot};
+/// use pmu_core::{CounterMemory, CounterSet, Event, GenericEvent, Platform};
 /// use pmu_core::profile::{InterfaceError, KProfileSource, Report, SourceInterface, WithOpenedEvents};
 /// use pmu_core::msr::MsrBackend;
 /// fn both<I: SourceInterface>(
 ///     with_opened_events: WithOpenedEvents<'static, I>,
-///     this_processor: &Snapshot,
+///     this_processor: &I::Processor,
 ///     msr: impl MsrBackend,
 ///     platform: impl Platform,
 ///     memory: &'static CounterMemory,
@@ -129,7 +128,7 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     /// The errors of [`ProfileInterface::initialize`](crate::profile::ProfileInterface::initialize).
     pub fn initialize<M: MsrBackend, P: Platform>(
         self,
-        processor: &Snapshot,
+        processor: &I::Processor,
         only: CounterSet,
         msr: M,
         platform: P,
@@ -316,6 +315,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
 
 // SAFETY: the unit is the interface's, and the table a field.
 unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpenedEvents<'_, I, F> {
+    type Processor = I::Processor;
     type Facility = F;
 
     forward_interface!(self => self.interface);
@@ -378,6 +378,7 @@ impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
 
 // SAFETY: the unit and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
+    type Processor = I::Processor;
     type Facility = I::Facility;
 
     forward_interface!(self => self.interface; Some(self.thread));

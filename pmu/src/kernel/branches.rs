@@ -28,7 +28,7 @@ use crate::per_processor::Busy;
 /// struct MyKernel;
 /// # // SAFETY: there is one thread.
 /// unsafe impl Kernel for MyKernel {
-///     type Facilities = BranchRecords;
+///     type Architecture = pmu::X86<BranchRecords>;
 ///     // … and the kernel's functions
 /// #   type Msr = Registers;
 /// #   fn msr() -> Registers { Bare::msr() }

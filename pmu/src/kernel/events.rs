@@ -4,11 +4,11 @@ use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
 
+use crate::kernel::architecture::Architecture;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::close as close_group;
 use crate::kernel::required::Kernel;
-use crate::machine::Machine;
 use crate::per_processor::Busy;
 use crate::perf::PerfEventAttr;
 
@@ -179,13 +179,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         attr: &PerfEventAttr,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
     ) -> Result<Event, PmuError> {
-        let is_intel = matches!(self.machine(), Some(Machine::Intel(_)));
-        // A part has the select that Linux has for it, on no counter.
-        let is_part = |select| is_intel && Event::raw(select).on(CounterSet::NONE).is_part();
-        let counters = |select| match is_part(select) {
-            true => Some(CounterSet::NONE),
-            false => constraints(select),
-        };
+        let of_machine = |select| K::Architecture::perf_counters(self.machine()?, select);
+        let counters = |select| of_machine(select).or_else(|| constraints(select));
         Ok(attr.event(counters)?)
     }
 

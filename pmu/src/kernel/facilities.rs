@@ -13,7 +13,7 @@ use pmu_intel::topdown::TopDownUnit;
 pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 
 /// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
-/// chooses a type as [`Kernel::Facilities`](crate::Kernel::Facilities), and [`Pmu`](crate::Pmu) has one value per
+/// chooses a type as the one of [`Kernel::Architecture`](crate::Kernel::Architecture), and [`Pmu`](crate::Pmu) has one value per
 /// processor. What the type does not have is not linked.
 ///
 /// | type | events can ask for |
@@ -25,7 +25,7 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// | [`TopDownParts`](crate::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
 ///
 /// A pair of two is both.
-pub trait Facilities: Sized + Sync + 'static {
+pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// The hardware, as a session and its interrupt handler use it.
     type Facility: EventFacility + 'static;
 
@@ -44,7 +44,7 @@ pub trait Facilities: Sized + Sync + 'static {
     /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
     unsafe fn detect<M: MsrBackend>(
         &'static self,
-        this_processor: &Snapshot,
+        this_processor: &Processor,
         msr: &M,
         physical_address: PhysicalAddress,
     );
@@ -92,25 +92,27 @@ pub trait Facilities: Sized + Sync + 'static {
 }
 
 /// Nothing beside the counters.
-impl Facilities for () {
+impl<Processor> Facilities<Processor> for () {
     type Facility = ();
 
     const NEW: Self = ();
 
-    unsafe fn detect<M: MsrBackend>(&'static self, _: &Snapshot, _: &M, _: PhysicalAddress) {}
+    unsafe fn detect<M: MsrBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
 
     #[inline]
     fn facility(&'static self) {}
 }
 
-impl<A: Facilities, B: Facilities> Facilities for (A, B) {
+impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<Processor>
+    for (A, B)
+{
     type Facility = (A::Facility, B::Facility);
 
     const NEW: Self = (A::NEW, B::NEW);
 
     unsafe fn detect<M: MsrBackend>(
         &'static self,
-        this_processor: &Snapshot,
+        this_processor: &Processor,
         msr: &M,
         physical_address: PhysicalAddress,
     ) {
@@ -164,7 +166,7 @@ impl<A: Facilities, B: Facilities> Facilities for (A, B) {
 /// struct MyKernel;
 /// # // SAFETY: there is one thread.
 /// unsafe impl Kernel for MyKernel {
-///     type Facilities = CounterReloads;
+///     type Architecture = pmu::X86<CounterReloads>;
 ///     // … and the kernel's functions
 /// #   type Msr = Registers;
 /// #   fn msr() -> Registers { Bare::msr() }

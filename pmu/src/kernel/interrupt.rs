@@ -4,13 +4,13 @@ use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::Report;
 use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
 
-use crate::kernel::facilities::Facilities;
+use crate::kernel::architecture::FacilityOf;
 use crate::kernel::pmu::{Pmu, PmuSource};
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::local_apic::Delivery;
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`] recorded.
-pub type PmuSample<'s, K> = Sample<'s, <<K as Kernel>::Facilities as Facilities>::Facility>;
+pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
 
 /// Result of handling a performance interrupt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,15 +8,15 @@ use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, Session, WithOp
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable,
-    EventsError, NoFacility, Snapshot, WriteOnce,
+    EventsError, NoFacility, WriteOnce,
 };
 use pmu_kprofile::hardware::Mailbox;
 use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
+use crate::kernel::architecture::{FacilitiesOf, FacilityOf, MachineOf, ProcessorOf};
 use crate::kernel::facilities::Facilities;
 use crate::kernel::reach::MachineSources;
 use crate::kernel::required::{Kernel, KernelApic, KernelHooks};
-use crate::machine::Machine;
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
 use crate::perf::{PerfError, errno};
 use crate::watchdog::Watchdog;
@@ -68,7 +68,7 @@ use crate::watchdog::Watchdog;
 /// }
 /// ```
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
-    machine: WriteOnce<Machine>,
+    machine: WriteOnce<MachineOf<K>>,
     sources: WriteOnce<MachineSources<K>>,
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
@@ -99,7 +99,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Context
     /// Any.
-    pub fn machine(&'static self) -> Option<&'static Machine> {
+    pub fn machine(&'static self) -> Option<&'static MachineOf<K>> {
         self.machine.get()
     }
 
@@ -118,7 +118,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Returns the same, and decides which machine this is if no processor did.
     #[inline(never)]
-    pub(super) fn detect(&'static self, this: &Snapshot) -> &'static MachineSources<K> {
+    pub(super) fn detect(&'static self, this: &ProcessorOf<K>) -> &'static MachineSources<K> {
         loop {
             if let Some(sources) = self.sources.get() {
                 return sources;
@@ -150,17 +150,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
-pub type PmuSource<K> = WithOpenedEvents<
-    'static,
-    MachineSources<K>,
-    <<K as Kernel>::Facilities as Facilities>::Facility,
->;
+pub type PmuSource<K> = WithOpenedEvents<'static, MachineSources<K>, FacilityOf<K>>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
     pub(super) counters: CounterMemory<[CounterSlot; MAX_COUNTERS]>,
     pub(super) events: EventTable<[EventEntry; E]>,
-    pub(super) facilities: K::Facilities,
+    pub(super) facilities: FacilitiesOf<K>,
     pub(super) watchdog: Watchdog,
     /// The processor has a session.
     pub(super) is_up: AtomicBool,
@@ -173,7 +169,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
         Self {
             counters: CounterMemory::new(),
             events: EventTable::new(),
-            facilities: K::Facilities::NEW,
+            facilities: Facilities::NEW,
             watchdog: Watchdog::new(),
             is_up: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),

@@ -36,7 +36,7 @@ use crate::per_processor::Busy;
 /// // SAFETY: (1) the kernel's statics are mapped, writable, in each address space; (2) the kernel has no other driver
 /// // of the Debug Store; (3) it makes no session of its own; …
 /// unsafe impl Kernel for MyKernel {
-///     type Facilities = PreciseRecords<8192>;
+///     type Architecture = pmu::X86<PreciseRecords<8192>>;
 ///     // … and the kernel's functions
 /// #   type Msr = Registers;
 /// #   fn msr() -> Registers { Bare::msr() }
@@ -65,7 +65,7 @@ use crate::per_processor::Busy;
 /// ```
 ///
 /// # Safety
-/// A kernel with this type among its [`Facilities`](Kernel::Facilities) promises by its `unsafe impl Kernel`:
+/// A kernel with this type among its [`Facilities`](Kernel::Architecture) promises by its `unsafe impl Kernel`:
 /// - The static that has the [`Pmu`] is mapped and writable in *every* address space in which a processor of the `Pmu`
 ///   runs. With kernel page-table isolation, this includes the page tables of user mode.
 /// - No other code writes `IA32_DS_AREA`, `IA32_PEBS_ENABLE`, `IA32_PEBS_BASE`, or the words of the memory's

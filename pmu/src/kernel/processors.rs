@@ -4,11 +4,10 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{
-    CounterError, CounterSet, Event, EventOverflow, GenericEvent, SessionCounters, Snapshot,
-};
+use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent, SessionCounters};
 use pmu_kprofile::ProfileError;
 
+use crate::kernel::architecture::ProcessorOf;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
@@ -19,7 +18,8 @@ use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
-    /// profiles on that processor. `this_processor` is the snapshot of that processor. The first call also detects the
+    /// profiles on that processor. `this_processor` tells which counters that processor has: on x86,
+    /// the [`Snapshot`](pmu_core::Snapshot) of its CPUID. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
     /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
@@ -55,7 +55,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(
         &'static self,
-        this_processor: &Snapshot,
+        this_processor: &ProcessorOf<K>,
     ) -> Result<SessionCounters, PmuError> {
         let (this, counters) = K::pinned(|| {
             let index = K::this_processor();

@@ -10,7 +10,6 @@ use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, Profil
 
 use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::required::Kernel;
-use crate::machine::Machine;
 
 /// The origin of a profile's interrupts: a profile source of the machine, or an event with a period.
 ///
@@ -194,7 +193,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 while self.is_adding.swap(true, Acquire) {
                     core::hint::spin_loop();
                 }
-                let source = self.added.claim(&event, self.machine().map(Machine::unit));
+                let source = self.added.claim(&event, self.machine().map(SourceInterface::unit));
                 self.is_adding.store(false, Release);
                 Ok(Claimed { source: source?, of: Some(&self.added) })
             }),

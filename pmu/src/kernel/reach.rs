@@ -5,20 +5,20 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::CounterUnit;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{
     AddedSources, CounterAnswer, InterfaceError, KProfileSource, ProfileInterface, SourceInterface,
     SourceTable,
 };
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{CounterUnit, Snapshot};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
+use crate::kernel::architecture::{MachineOf, ProcessorOf};
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
 use crate::kernel::user_pages::Pages;
-use crate::machine::Machine;
 use crate::per_processor::Busy;
 
 /// A slot that is used. At the end, also if the use unwinds, the pages of user mode are brought up to date.
@@ -244,10 +244,10 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
     ProcessorNumber::from_index(index as u16)
 }
 
-/// The profile sources of a [`Machine`], and the sources that the kernel added. The value refers directly to the
-/// machine's sources and counters. So the interrupt handler need not match on the variants of [`Machine`].
-pub struct MachineSources<K> {
-    machine: &'static Machine,
+/// The profile sources of a machine, and the sources that the kernel added. The value refers directly to the machine's
+/// sources and counters. So the interrupt handler need not match on the variants of [`Machine`](crate::Machine).
+pub struct MachineSources<K: Kernel> {
+    machine: &'static MachineOf<K>,
     unit: &'static CounterUnit,
     table: &'static SourceTable,
     intervals: &'static [AtomicU32],
@@ -256,14 +256,14 @@ pub struct MachineSources<K> {
     kernel: PhantomData<fn() -> K>,
 }
 
-impl<K> fmt::Debug for MachineSources<K> {
+impl<K: Kernel> fmt::Debug for MachineSources<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MachineSources").field("machine", self.machine).finish_non_exhaustive()
     }
 }
 
-impl<K> MachineSources<K> {
-    pub(super) fn new(machine: &'static Machine, added: &'static AddedSources) -> Self {
+impl<K: Kernel> MachineSources<K> {
+    pub(super) fn new(machine: &'static MachineOf<K>, added: &'static AddedSources) -> Self {
         let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
         let answer = machine.answer();
         Self { machine, unit, table, intervals, answer, added, kernel: PhantomData }
@@ -272,6 +272,7 @@ impl<K> MachineSources<K> {
 
 // SAFETY: the unit and the added sources are fields that nothing changes, and there is no table of opened events.
 unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
+    type Processor = ProcessorOf<K>;
     type Facility = ();
 
     fn facility(&self) {}
@@ -294,7 +295,7 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
         self.unit
     }
 
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+    fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {
         self.machine.unit_of(processor)
     }
 

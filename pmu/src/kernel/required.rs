@@ -7,11 +7,10 @@ use pmu_core::interval::Interval;
 use pmu_core::msr::MsrBackend;
 use pmu_core::shared_core::CoreThread;
 use pmu_core::thread::Tick;
-use pmu_core::{CounterSet, PlatformError, Snapshot};
+use pmu_core::{CounterSet, PlatformError};
 
-use crate::kernel::facilities::Facilities;
+use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
 use crate::local_apic::{ApicRegisters, Delivery, LocalApic, ProfileTimer};
-use crate::machine::Machine;
 use crate::native_apic::NativeApic;
 use crate::per_processor::Processors;
 use crate::user::{UserClock, UserPage};
@@ -48,7 +47,7 @@ use crate::user::{UserClock, UserPage};
 /// // task stays on its processor, and no other task runs there.
 /// unsafe impl Kernel for Bare {
 ///     type Msr = NativeMsr;
-///     type Facilities = ();
+///     type Architecture = pmu::X86;
 ///     fn msr() -> NativeMsr {
 ///         NativeMsr
 ///     }
@@ -81,7 +80,7 @@ use crate::user::{UserClock, UserPage};
 /// - A handler that calls [`Pmu::interrupt`](crate::Pmu::interrupt), [`Pmu::serve_call`](crate::Pmu::serve_call),
 ///   [`Pmu::tick`](crate::Pmu::tick) or [`Pmu::switch`](crate::Pmu::switch) stays on its processor during the call, and
 ///   no other task runs on that processor during the call.
-/// - If [`Facilities`](Self::Facilities) has [`PreciseRecords`](crate::PreciseRecords), the kernel meets the
+/// - If [`Architecture`](Self::Architecture) has [`PreciseRecords`](crate::PreciseRecords), the kernel meets the
 ///   requirements in that type's Safety section.
 ///
 /// Wrong: `pinned` leaves preemption on, so another task may use the processor's session at the same time.
@@ -97,7 +96,7 @@ use crate::user::{UserClock, UserPage};
 ///         act()
 ///     }
 /// #     type Msr = Registers;
-/// #     type Facilities = ();
+/// #     type Architecture = pmu::X86;
 /// #     fn msr() -> Registers { Registers }
 /// #     fn this_processor() -> usize { 0 }
 /// #     fn write_performance_entry(_: u32) {}
@@ -111,8 +110,9 @@ pub unsafe trait Kernel: Sized + 'static {
     /// the kernel.
     type Msr: MsrBackend + Send;
 
-    /// Hardware beside the counters that the kernel's events may ask for; `()` for none. Other hardware is not linked.
-    type Facilities: Facilities;
+    /// The kernel's processors, and the hardware beside their counters that its events may ask for:
+    /// [`X86<()>`](crate::X86) for the counters alone. Other hardware is not linked.
+    type Architecture: Architecture;
 
     /// The timer tick, in which the kernel calls [`Pmu::tick`](crate::Pmu::tick), and the limit on an event's samples.
     /// The default is a tick of 4 ms, and at most 100,000 samples per second, as in Linux.
@@ -230,11 +230,12 @@ pub unsafe trait Kernel: Sized + 'static {
         0
     }
 
-    /// Detects the machine from the snapshot of the first processor that comes up. The default implementation calls
-    /// [`Machine::detect_zen`]. On a Zen processor, the profile sources of this machine count the events in their
-    /// names. A kernel that needs the sources exactly as in Windows calls [`Machine::detect`].
-    fn detect(first: &Snapshot) -> Machine {
-        Machine::detect_zen(first)
+    /// Detects the machine from the first processor that comes up. The default implementation is that of the
+    /// [`Architecture`](Self::Architecture). On a Zen processor, the profile sources of [`X86`](crate::X86) count the
+    /// events in their names. A kernel that needs the sources exactly as in Windows calls
+    /// [`Machine::detect`](crate::Machine::detect).
+    fn detect(first: &ProcessorOf<Self>) -> MachineOf<Self> {
+        Self::Architecture::detect(first)
     }
 
     /// Returns the counters that `Pmu` takes ownership of. The default implementation returns all counters.

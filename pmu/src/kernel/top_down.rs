@@ -26,7 +26,7 @@ use crate::per_processor::Busy;
 /// struct MyKernel;
 /// # // SAFETY: there is one thread.
 /// unsafe impl Kernel for MyKernel {
-///     type Facilities = TopDownParts;
+///     type Architecture = pmu::X86<TopDownParts>;
 ///     // … and the kernel's functions
 /// #   type Msr = Registers;
 /// #   fn msr() -> Registers { Bare::msr() }

@@ -37,7 +37,7 @@ static PMC: TraceCallback<16> =
 static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
 
 /// Profiles on a vendor's machine; an error is the number of the failed step.
-fn profile<I: ProfileInterface>(
+fn profile<I: ProfileInterface<Processor = Snapshot>>(
     interface: &I,
     processor: &Snapshot,
     counter: u32,

@@ -9,7 +9,7 @@ mod kernel;
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // step 1: The kernel's duties
-use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords};
+use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
 
 struct Bare;
 
@@ -17,7 +17,7 @@ struct Bare;
 // (3) statics are mapped in each address space, and nothing else uses the registers of precise records.
 unsafe impl Kernel for Bare {
     type Msr = NativeMsr;
-    type Facilities = (PreciseRecords<8192>, BranchRecords); // `()` links neither
+    type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // `()` links neither
     fn msr() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }

@@ -18,7 +18,8 @@ use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, GenericEvent, Snapshot, WriteOnce};
 use pmu::kprofile::ProfileObject;
 use pmu::{
-    BranchRecords, Delivery, Kernel, KernelApic, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords,
+    BranchRecords, Delivery, Kernel, KernelApic, Pmu, PmuError, PmuEvent, PmuSample,
+    PreciseRecords, X86,
 };
 
 use hermit::{ExceptionStackFrame, Registers, apic};
@@ -56,7 +57,7 @@ pub struct Hermit;
 // image, which has the static, is physically contiguous.
 unsafe impl Kernel for Hermit {
     type Msr = Registers;
-    type Facilities = (PreciseRecords<512>, BranchRecords);
+    type Architecture = X86<(PreciseRecords<512>, BranchRecords)>;
     fn msr() -> Registers {
         // SAFETY: the kernel runs at privilege level 0, and a #GP of its own ends it.
         unsafe { Registers::new() }

@@ -30,7 +30,7 @@ pub struct ArceOs;
 // handlers run with preemption off.
 unsafe impl Kernel for ArceOs {
     type Msr = ax::Msr;
-    type Facilities = ();
+    type Architecture = pmu::X86;
     fn msr() -> ax::Msr {
         // SAFETY: the kernel runs at privilege level 0.
         unsafe { ax::Msr::new() }

@@ -27,7 +27,7 @@ pub struct Machine<I> {
     pub sources: [KProfileSource; SOURCES],
 }
 
-impl<I: ProfileInterface> Machine<I> {
+impl<I: ProfileInterface<Processor = Snapshot>> Machine<I> {
     fn new(interface: I, processor: Snapshot, kind: Kind, freezes: bool) -> Self {
         let mut rows = interface.sources().iter().filter(|row| {
             row.source() != KProfileSource::TIME

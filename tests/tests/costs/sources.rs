@@ -115,7 +115,10 @@ fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
 }
 
 /// Measures one overflow of `n` counters, a switch out and in, one more start, and a guest's window.
-fn measure<I: ProfileInterface>(machine: Machine<I>, n: usize) -> (Cost, Cost, Cost, Cost) {
+fn measure<I: ProfileInterface<Processor = Snapshot>>(
+    machine: Machine<I>,
+    n: usize,
+) -> (Cost, Cost, Cost, Cost) {
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
@@ -218,7 +221,10 @@ mod switch {
     type Control<'a, I> = Session<'a, &'a I, &'a Recorder, &'a FakePlatform>;
 
     /// Two threads with different sources take turns on one processor.
-    fn take_turns<I: ProfileInterface>(machine: Machine<I>, selects: [u32; 2]) {
+    fn take_turns<I: ProfileInterface<Processor = Snapshot>>(
+        machine: Machine<I>,
+        selects: [u32; 2],
+    ) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
@@ -271,7 +277,7 @@ mod switch {
 
     /// An overflow that became pending on the way out is reported once and acknowledged, and later events stay
     /// counted.
-    fn pending<I: ProfileInterface>(machine: Machine<I>) {
+    fn pending<I: ProfileInterface<Processor = Snapshot>>(machine: Machine<I>) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
@@ -335,7 +341,7 @@ mod freezing {
 
     #[test]
     fn not_every_processor_can() {
-        fn refused<I: ProfileInterface>(machine: Machine<I>) {
+        fn refused<I: ProfileInterface<Processor = Snapshot>>(machine: Machine<I>) {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
             let mut session =

@@ -7,6 +7,7 @@
 use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
+use pmu_core::Snapshot;
 use pmu_core::msr::MsrFault;
 use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, ProfileInterface};
 use pmu_core::{CounterError, CounterId, NoInterface};
@@ -42,7 +43,7 @@ fn counters_that_stay_frozen_are_refused() {
 fn a_driver_starts_counts_interrupts_and_stops() {
     struct Lifecycle;
     impl Test for Lifecycle {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let reported = RefCell::new(Vec::<Overflow>::new());
             let handler = |mock: &Mock<'_>| {
@@ -126,7 +127,7 @@ fn counters_that_freeze_unasked_go_on() {
 fn every_counter_takes_a_source_and_interrupts_for_its_own() {
     struct Full;
     impl Test for Full {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let reported = RefCell::new(Vec::new());
             let handler = |mock: &Mock<'_>| {
@@ -169,7 +170,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
 fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
     struct Interrupted;
     impl Test for Interrupted {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let memory = Memory::new();
@@ -208,7 +209,7 @@ fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
 fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
     struct Delivery;
     impl Test for Delivery {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let overflows = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
@@ -261,7 +262,7 @@ fn a_hidden_pmu_is_not_detected_or_found_out() {
 fn each_processor_of_a_machine_has_its_own_counters() {
     struct Machine;
     impl Test for Machine {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             let machine = MockMachine::new([bench.mock(), bench.mock()]);
             let memory = [Memory::new(), Memory::new()];
             let processors = [0, 1].map(|n| machine.processor(n).unwrap());

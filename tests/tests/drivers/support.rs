@@ -29,10 +29,10 @@ pub(crate) struct Bench<'i, I> {
 }
 
 pub(crate) trait Test {
-    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
+    fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>);
 }
 
-impl<'i, I: ProfileInterface> Bench<'i, I> {
+impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
     pub(crate) fn new(
         interface: &'i I,
         configuration: Configuration,
@@ -128,7 +128,7 @@ pub(crate) fn everywhere(test: &impl Test) {
 pub(crate) fn everywhere_but(unwanted: Deviation, test: &impl Test) {
     struct But<'t, T>(Deviation, &'t T);
     impl<T: Test> Test for But<'_, T> {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             if !bench.deviates(self.0) {
                 self.1.run(bench);
             }
@@ -179,7 +179,7 @@ pub(crate) fn counts(mock: &Mock<'_>, key: EventKey) -> bool {
 
 /// Asserts that the driver's reports of its sources agree with the counters.
 #[track_caller]
-pub(crate) fn assert_truthful<I: ProfileInterface, P: Platform>(
+pub(crate) fn assert_truthful<I: ProfileInterface<Processor = Snapshot>, P: Platform>(
     bench: &Bench<'_, I>,
     session: &Session<'_, &I, &Mock<'_>, P>,
     mock: &Mock<'_>,
@@ -202,32 +202,33 @@ pub(crate) type Operation<I> = for<'a, 'm> fn(
 ) -> Result<(), InterfaceError>;
 
 /// Each operation, with what comes before it.
-pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
-    fn nothing<I: ProfileInterface>(
+pub(crate) fn operations<I: ProfileInterface<Processor = Snapshot>>()
+-> [(&'static str, Operation<I>, Operation<I>); 4] {
+    fn nothing<I: ProfileInterface<Processor = Snapshot>>(
         _: &Bench<'_, I>,
         _: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         Ok(())
     }
-    fn start<I: ProfileInterface>(
+    fn start<I: ProfileInterface<Processor = Snapshot>>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.start(bench.sources[0])
     }
-    fn stop<I: ProfileInterface>(
+    fn stop<I: ProfileInterface<Processor = Snapshot>>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.stop(bench.sources[0])
     }
-    fn read<I: ProfileInterface>(
+    fn read<I: ProfileInterface<Processor = Snapshot>>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.read(bench.sources[0]).map(|_| ())
     }
-    fn shut_down<I: ProfileInterface>(
+    fn shut_down<I: ProfileInterface<Processor = Snapshot>>(
         _: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
@@ -242,7 +243,7 @@ pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>,
 }
 
 /// Returns the number of accesses of an operation without a fault.
-pub(crate) fn accesses_of<I: ProfileInterface>(
+pub(crate) fn accesses_of<I: ProfileInterface<Processor = Snapshot>>(
     bench: &Bench<'_, I>,
     before: Operation<I>,
     operation: Operation<I>,

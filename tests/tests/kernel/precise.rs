@@ -9,7 +9,7 @@ use pmu::core::frame::PlainFrame;
 use pmu::core::precise::{NotPrecise, Precision};
 use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
 use pmu::intel::precise::PreciseThreshold;
-use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords};
+use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
@@ -49,7 +49,7 @@ struct Recording;
 // memory alone.
 unsafe impl Kernel for Recording {
     type Msr = Registers;
-    type Facilities = (PreciseRecords<WORDS>, BranchRecords);
+    type Architecture = X86<(PreciseRecords<WORDS>, BranchRecords)>;
     fn msr() -> Registers {
         Registers
     }

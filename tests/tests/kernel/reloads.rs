@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{CounterError, Event, EventSelect, Platform};
-use pmu::{CounterReloads, Kernel, Pmu};
+use pmu::{CounterReloads, Kernel, Pmu, X86};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, ReloadConfiguration,
@@ -34,7 +34,7 @@ struct Reloading;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for Reloading {
     type Msr = Registers;
-    type Facilities = CounterReloads;
+    type Architecture = X86<CounterReloads>;
     fn msr() -> Registers {
         Registers
     }

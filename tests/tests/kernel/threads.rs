@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{Event, GenericEvent, Platform, Snapshot};
-use pmu::{Kernel, Pmu};
+use pmu::{Kernel, Pmu, X86};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
 use pmu_virt::mock::Deviations;
@@ -47,7 +47,7 @@ struct Threads;
 // SAFETY: a thread is a processor, with one task.
 unsafe impl Kernel for Threads {
     type Msr = Registers;
-    type Facilities = ();
+    type Architecture = X86;
     fn msr() -> Registers {
         Registers
     }

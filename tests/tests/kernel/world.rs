@@ -7,7 +7,7 @@ use pmu::core::profile::Report;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
-use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts};
+use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts, X86};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
@@ -278,7 +278,7 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = ((BranchRecords, PreciseRecords<512>), TopDownParts);
+    type Architecture = X86<((BranchRecords, PreciseRecords<512>), TopDownParts)>;
 
     fn msr() -> Registers {
         Registers

@@ -8,6 +8,7 @@ use super::events::*;
 use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
+use pmu_core::Snapshot;
 use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
@@ -83,7 +84,7 @@ impl Operation {
 }
 
 /// Interrupts an operation. Returns whether the plan went beyond its end.
-fn interrupt<I: ProfileInterface>(
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     interface: &I,
     (configuration, freezing, deviations): (Configuration, bool, Deviations),
     on_fixed: bool,
@@ -459,7 +460,7 @@ fn begun_anew(world: &Processor, mock: &Mock<'_>, unit: &CounterUnit, counter: C
 
 /// Runs a plan on each kind of overflow reporting.
 fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
-    fn every<I: ProfileInterface>(
+    fn every<I: ProfileInterface<Processor = Snapshot>>(
         interface: &I,
         processor: (Configuration, bool, Deviations),
         plan: &impl Fn(u32) -> Plan,

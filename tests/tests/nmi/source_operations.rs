@@ -10,6 +10,7 @@ use super::world::World;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use pmu_core::CounterError;
+use pmu_core::Snapshot;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
 use pmu_intel::Emon;
@@ -47,7 +48,11 @@ enum_with_all! {
 
 /// Interrupts an operation according to the plan, and checks every result. Returns whether the plan went beyond the
 /// operation's end.
-fn interrupt<I: ProfileInterface>(bench: &Bench<'_, I>, operation: Operation, plan: Plan) -> bool {
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+    bench: &Bench<'_, I>,
+    operation: Operation,
+    plan: Plan,
+) -> bool {
     let context = format!(
         "{operation:?}, {plan:?}, {:?}, {}, {}",
         bench.configuration, bench.freezing, bench.deviations
@@ -324,7 +329,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
 fn at_every_access(plan: impl Fn(u32) -> Plan) -> impl Test {
     struct Every<F>(F);
     impl<F: Fn(u32) -> Plan> Test for Every<F> {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             for operation in Operation::ALL {
                 (1..).find(|access| interrupt(bench, operation, (self.0)(*access)));
             }

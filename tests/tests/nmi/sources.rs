@@ -288,7 +288,7 @@ pub(crate) struct Bench<'i, I> {
     pub(crate) keys: [EventKey; SOURCES],
 }
 
-impl<'i, I: ProfileInterface> Bench<'i, I> {
+impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
     pub(crate) fn new(
         interface: &'i I,
         configuration: Configuration,
@@ -331,7 +331,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
 
 /// A check that runs on any driver.
 pub(crate) trait Test {
-    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
+    fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>);
 }
 
 /// Runs a test on each kind of overflow reporting.

@@ -9,7 +9,7 @@ use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
-use pmu::{Interrupted, Kernel, PmuEvent};
+use pmu::{Interrupted, Kernel, PmuEvent, X86};
 use pmu_tests::StateRegisters;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -56,7 +56,7 @@ const PHYSICAL: u64 = 0x10_0000;
 // memory alone.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Facilities = Everything;
+    type Architecture = X86<Everything>;
     const USER_PAGES: bool = true;
     const TICK: Tick = Tick::new(250, 250 * MOST);
     fn msr() -> Registers {

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use pmu_amd::{Amd64, Generation, Zen};
+use pmu_core::Snapshot;
 use pmu_core::profile::{
     InterfaceError, KProfileSource, ProfileInterface, Report, WithOpenedEvents,
 };
@@ -109,7 +110,11 @@ fn an_event_counts_on_while_no_sources_counters_are_loaded() {
 }
 
 /// Starts an event before the sources' counters are saved, or afterwards.
-fn beside<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved: bool) {
+fn beside<I: ProfileInterface<Processor = Snapshot>>(
+    processor: &Processor,
+    interface: &I,
+    is_saved: bool,
+) {
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
     let both = WithOpenedEvents::new(interface, &table);
     let mock = processor.mock();
@@ -137,7 +142,10 @@ fn beside<I: ProfileInterface>(processor: &Processor, interface: &I, is_saved: b
 
 /// Lets two intervals of the source pass, in halves: one before it is saved, the rest after it is restored. Returns
 /// the number of its reports.
-fn restored<I: ProfileInterface>(processor: &Processor, interface: &I) -> u32 {
+fn restored<I: ProfileInterface<Processor = Snapshot>>(
+    processor: &Processor,
+    interface: &I,
+) -> u32 {
     const INTERVAL: u64 = 0x1000;
     // Instructions: event 0xC0 of both vendors.
     let source = KProfileSource::TOTAL_ISSUES;

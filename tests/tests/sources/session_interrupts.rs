@@ -3,6 +3,7 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_amd::Amd64;
+use pmu_core::Snapshot;
 use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::{CounterMemory, CounterSet, ServiceError};
@@ -11,7 +12,7 @@ use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 const WIDTH: u64 = (1 << 48) - 1;
 
 /// Services an interrupt and returns the overflows.
-fn service<I: ProfileInterface>(
+fn service<I: ProfileInterface<Processor = Snapshot>>(
     interface: &I,
     msr: &RegisterFile,
     platform: &FakePlatform,

@@ -33,7 +33,7 @@ pub(crate) fn open<'a, I: Claimed>(
 }
 
 /// An interface, and a processor for it.
-pub(crate) trait Claimed: ProfileInterface + Sized {
+pub(crate) trait Claimed: ProfileInterface<Processor = Snapshot> + Sized {
     fn processor(&self) -> Snapshot;
 }
 

@@ -140,6 +140,7 @@ impl Wide {
 
 // SAFETY: the unit is Emon's, and there are no opened events.
 unsafe impl SourceInterface for Wide {
+    type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}

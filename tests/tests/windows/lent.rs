@@ -4,6 +4,7 @@
 use core::cell::{Cell, RefCell};
 
 use super::borrower::*;
+use pmu_core::Snapshot;
 use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, ProfileInterface};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::{Claim, CounterError, CounterSet, Serviced, service};
@@ -134,7 +135,7 @@ fn times_stand_still_in_the_window() {
 /// The session's own sources, by name, and a thread's counters that are saved meanwhile.
 #[test]
 fn a_session_of_sources_lends_what_runs_and_what_is_saved() {
-    fn check<I: ProfileInterface>(processor: &Processor, interface: &I) {
+    fn check<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor, interface: &I) {
         let (memory, mock) = (Memory::new(), processor.mock());
         let mut session = interface.initialize(&processor.snapshot, &mock, &mock, &memory).unwrap();
         let sources = [KProfileSource::TOTAL_ISSUES, KProfileSource::new(0x06).unwrap()];

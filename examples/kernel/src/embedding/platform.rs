@@ -27,7 +27,7 @@ pub struct Kernel;
 // has a source of `Pmu::events_of`.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = FixupMsr;
-    type Facilities = (PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>);
+    type Architecture = pmu::X86<(PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>)>;
 
     fn msr() -> FixupMsr {
         control_msr()

@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
+use pmu_core::Snapshot;
 use pmu_core::profile::{ProfileInterface, Report, SourceInterface, WithOpenedEvents};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
@@ -152,7 +153,7 @@ fn raw(select: u64) -> Event {
 }
 
 /// Executes an operation, interrupted or not, and checks every result.
-fn interrupt<I: ProfileInterface + SourceInterface>(
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     machine: &Machine<I>,
     (operation, setting): (Operation, Setting),
 ) {
@@ -437,7 +438,7 @@ fn interrupt<I: ProfileInterface + SourceInterface>(
     assert_eq!(chip.counted(), [false; EVENTS], "{context}");
 }
 
-fn every_instruction<I: ProfileInterface + SourceInterface>(machine: &Machine<I>) {
+fn every_instruction<I: ProfileInterface<Processor = Snapshot>>(machine: &Machine<I>) {
     let has_global = !matches!(machine.kind, Kind::Legacy | Kind::Core(false) | Kind::Intel(1));
     let has_fixed = matches!(machine.kind, Kind::Intel(2..));
     let operations = OPERATIONS.into_iter().filter(|(operation, _)| match operation {

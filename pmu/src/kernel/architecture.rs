@@ -1,0 +1,129 @@
+//! What a kernel's processors are.
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use pmu_core::profile::SourceInterface;
+use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
+
+use crate::kernel::facilities::Facilities;
+use crate::kernel::required::Kernel;
+use crate::machine::Machine;
+
+/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`], or
+/// a type of another vendor's crate.
+///
+/// # For implementers
+/// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
+/// sources by a [`SourceInterface`]. Where registers are laid out otherwise than the unit can say, the vendor's
+/// [`MsrBackend`](pmu_core::msr::MsrBackend) translates them: a register's address is any number that the unit and the
+/// backend agree on. A processor whose counters are those of x86 in all but the way to find them:
+///
+/// ```
+/// use pmu::core::profile::{DefaultInterface, SourceInterface};
+/// use pmu::core::{CounterSet, CounterUnit, EventSelect};
+/// use pmu::Architecture;
+/// # use core::sync::atomic::AtomicU32;
+/// # use pmu::core::profile::SourceTable;
+///
+/// /// Counters and profile sources of the machine, as firmware describes them.
+/// struct Board {
+///     unit: CounterUnit,
+///     time: DefaultInterface,
+/// }
+///
+/// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
+/// unsafe impl SourceInterface for Board {
+///     type Processor = (); // all processors are alike
+///     fn unit_of(&self, _: &()) -> CounterUnit {
+///         self.unit
+///     }
+///     // … and the other functions
+/// #     fn name(&self) -> &'static str { "Board" }
+/// #     fn requires_memory(&self) -> bool { false }
+/// #     fn table(&self) -> &'static SourceTable { self.time.table() }
+/// #     fn unit(&self) -> &CounterUnit { &self.unit }
+/// #     fn is_declared(&self, row: usize) -> bool { self.time.is_declared(row) }
+/// #     fn intervals(&self) -> &[AtomicU32] { self.time.intervals() }
+/// #     type Facility = ();
+/// #     fn facility(&self) {}
+/// }
+///
+/// enum Boards {}
+///
+/// impl Architecture for Boards {
+///     type Processor = ();
+///     type Machine = Board;
+///     type Facilities = (); // counters alone
+///     fn detect(_first: &()) -> Board {
+///         Board { unit: CounterUnit::NONE, time: DefaultInterface::new() }
+///     }
+/// }
+/// # let _ = Boards::detect(&());
+/// ```
+pub trait Architecture: 'static {
+    /// What tells which counters and which other hardware a processor has. The kernel passes it to
+    /// [`Pmu::processor_up`](crate::Pmu::processor_up).
+    type Processor;
+
+    /// The counters and profile sources of a machine.
+    type Machine: SourceInterface<Processor = Self::Processor, Facility = ()> + fmt::Debug + Sync;
+
+    /// The hardware beside the counters.
+    type Facilities: Facilities<Self::Processor>;
+
+    /// Detects the machine from the first processor that comes up.
+    ///
+    /// # Context
+    /// Task, once.
+    fn detect(first: &Self::Processor) -> Self::Machine;
+
+    /// Returns the counters for an event select of perf, if Linux gives this select another meaning on this machine
+    /// than the processor does; otherwise `None`.
+    fn perf_counters(machine: &Self::Machine, select: EventSelect) -> Option<CounterSet> {
+        let _ = (machine, select);
+        None
+    }
+}
+
+/// Processors of Intel and AMD, and others with their counters. `F` is the hardware beside the counters that the
+/// kernel's events may ask for: `()` for none, [`BranchRecords`](crate::BranchRecords), or a pair such as
+/// `(BranchRecords, PreciseRecords<8192>)`. Other hardware is not linked.
+///
+/// The machine is found by [`Machine::detect_zen`]. A kernel that needs the profile sources exactly as in Windows
+/// implements [`Kernel::detect`].
+pub struct X86<F = ()>(PhantomData<fn() -> F>);
+
+impl<F> fmt::Debug for X86<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("X86")
+    }
+}
+
+impl<F: Facilities<Snapshot>> Architecture for X86<F> {
+    type Processor = Snapshot;
+    type Machine = Machine;
+    type Facilities = F;
+
+    fn detect(first: &Snapshot) -> Machine {
+        Machine::detect_zen(first)
+    }
+
+    /// A part of a sample or of the issue slots has the select that Linux has for it, on no counter.
+    fn perf_counters(machine: &Machine, select: EventSelect) -> Option<CounterSet> {
+        let is_part = || Event::raw(select).on(CounterSet::NONE).is_part();
+        (matches!(machine, Machine::Intel(_)) && is_part()).then_some(CounterSet::NONE)
+    }
+}
+
+/// What tells which counters a processor of a kernel has.
+pub(super) type ProcessorOf<K> = <<K as Kernel>::Architecture as Architecture>::Processor;
+
+/// A kernel's machine.
+pub(super) type MachineOf<K> = <<K as Kernel>::Architecture as Architecture>::Machine;
+
+/// A kernel's hardware beside the counters.
+pub(super) type FacilitiesOf<K> = <<K as Kernel>::Architecture as Architecture>::Facilities;
+
+/// What the events of a kernel ask for beside a counter.
+pub(super) type FacilityOf<K> = <FacilitiesOf<K> as Facilities<ProcessorOf<K>>>::Facility;
