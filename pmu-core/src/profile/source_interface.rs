@@ -39,7 +39,7 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 ///
 /// static ROWS: [ProfileSource; 2] = [
 ///     ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)),
-///     ProfileSource::new(2, "ProfileTotalIssues", EventSelect::from_bits(0x4300C0)),
+///     ProfileSource::new(2, "ProfileTotalIssues", EventSelect::from_bits(0x3_00C0)),
 /// ];
 /// static INDEX: SourceIndex<4> = SourceIndex::new(&ROWS);
 /// static TABLE: SourceTable = SourceTable::new(&ROWS, &INDEX);

@@ -15,4 +15,6 @@ mod sampled;
 mod suspend;
 mod threads;
 mod top_down;
+mod toy_hardware;
+mod toy_vendor;
 mod world;
