@@ -20,8 +20,8 @@ fn print_eax(a: &mut CodeAssembler) -> Result<(), IcedError> {
     print(a)
 }
 
-/// Multiboot information: mods_addr (24). A loader that is the kernel takes memory behind its module, and the page
-/// behind the boot information.
+/// Multiboot information: mods_addr (24). A loader that is the kernel takes the page behind itself, memory behind
+/// its module, and the page behind the boot information.
 #[test]
 fn by_multiboot_the_module_is_behind_the_kernel_and_the_page_behind_the_information_is_free() {
     if !kvm() {
@@ -56,9 +56,71 @@ fn by_multiboot_the_module_is_behind_the_kernel_and_the_page_behind_the_informat
     std::fs::remove_file(module).unwrap();
     assert_eq!(output.status.code(), Some(33), "{}", messages(&output));
     let [start, lists, information, page] = numbers(&output)[..] else { panic!() };
-    assert_eq!((start, page), (KERNEL_END, 0));
+    assert_eq!((start, page), (KERNEL_END + 0x1000, 0));
     for list in [lists & 0xFFFF_FFFF, lists >> 32] {
         assert_eq!(list & !0xFFF, information & !0xFFF, "{list:#x}");
+    }
+}
+
+/// A kernel that lies at 0 and has no protocol's header is that of a loader. ELF-64: e_type (16) 3 is ET_DYN; p_paddr is
+/// at 24 of the only program header (64).
+#[test]
+fn a_kernel_that_needs_a_loader_is_told() {
+    if !kvm() {
+        return;
+    }
+    let mut kernel = vec![0; 0x1000];
+    let mut put =
+        |place: usize, bytes: &[u8]| kernel[place..place + bytes.len()].copy_from_slice(bytes);
+    put(0, b"\x7FELF\x02\x01\x01");
+    for (place, number) in [(16, 3), (18, 62), (52, 64), (54, 56), (56, 1)] {
+        put(place, &u16::to_le_bytes(number));
+    }
+    put(32, &[64]);
+    put(64, &[1]);
+    for place in [64 + 32, 64 + 40] {
+        put(place, &u64::to_le_bytes(0x1000));
+    }
+    let output = run(&kernel, "--pmu none");
+    assert_eq!(output.status.code(), Some(6), "{}", messages(&output));
+    assert!(messages(&output).contains("--initrd"), "{}", messages(&output));
+}
+
+/// SDM vol. 1, "Enabling the XSAVE Feature Set": CR4.OSXSAVE, and bits 0 and 1 of XCR0, x87 and SSE.
+#[test]
+fn a_kernel_sets_and_reads_xcr0() {
+    if !kvm() {
+        return;
+    }
+    let kernel = image(
+        |a| {
+            let mut absent = a.create_label();
+            a.mov(eax, 1)?;
+            a.xor(ecx, ecx)?;
+            a.cpuid()?;
+            a.bt(ecx, 26)?;
+            a.jnc(absent)?;
+            a.mov(rax, cr4)?;
+            a.or(eax, 1 << 18)?;
+            a.mov(cr4, rax)?;
+            a.xor(ecx, ecx)?;
+            a.xor(edx, edx)?;
+            a.mov(eax, 0b11)?;
+            a.xsetbv()?;
+            a.mov(eax, -1)?;
+            a.xgetbv()?;
+            print(a)?;
+            exit(a, 0x10)?;
+            a.set_label(&mut absent)?;
+            exit(a, 0x11)
+        },
+        &[],
+    );
+    let output = run(&kernel, "--pmu none");
+    match output.status.code() {
+        Some(33) => assert_eq!(numbers(&output), [0b11]),
+        Some(35) => guest::skipped("XCR0", "the guest has no XSAVE"),
+        _ => panic!("{}", messages(&output)),
     }
 }
 

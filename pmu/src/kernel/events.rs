@@ -467,7 +467,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Events`](PmuError::Events): some events could not be switched. All others were, those of `to` in any case.
     ///   The mask is of `from` if some of these failed, and of `to` otherwise.
     /// - [`NotUp`](PmuError::NotUp): events of both threads that were on the processor as it went down are
-    ///   [`Unused`](ThreadEvent::Unused) now. Their counts are lost.
+    ///   [`Unused`](ThreadEvent::Unused) now. Their counts are lost. Where no thread has events, this is no error.
     /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): nothing was switched. The kernel does not
     ///   switch threads within [`with`](Self::with) or [`lend`](Self::lend). The thread of `from` must not run on
     ///   another processor before a switch from it succeeded on this one.
@@ -484,6 +484,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             })
         });
         if let Err(PmuError::NotUp) = switched {
+            let is_unused = |event: &ThreadEvent| matches!(event, ThreadEvent::Unused);
+            if from.iter().chain(&*to).all(is_unused) {
+                return Ok(());
+            }
             // The events were closed with the processor's session. Their places are others' some day.
             lose_opened(from);
             lose_opened(to);

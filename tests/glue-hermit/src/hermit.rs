@@ -31,7 +31,6 @@ pub struct ExceptionStackFrame {
 
 /// The local APIC, whose registers have the numbers of x2APIC mode in either mode.
 pub mod apic {
-    pub const VERSION: u32 = 0x803;
     pub const EOI: u32 = 0x80B;
     pub const COMMAND: u32 = 0x830;
     pub const EXTENDED_FEATURES: u32 = 0x840;

@@ -311,6 +311,9 @@ fn a_switch_on_a_processor_that_is_down_takes_no_others_events() {
         pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
         pmu.processor_down().unwrap();
         assert_eq!(pmu.switch(&mut thread, &mut other, |_| ()), Err(PmuError::NotUp));
+        // A kernel that calls this at each switch is not told of threads without events.
+        let mut unused = [ThreadEvent::Unused];
+        assert_eq!(pmu.switch(&mut unused, &mut [], |_| ()), Ok(()));
         assert_eq!(thread, [ThreadEvent::Unused]);
         assert!(matches!(other, [ThreadEvent::SwitchedOut(_)]), "it was not on the processor");
         pmu.processor_up(&machine.snapshot()).unwrap();

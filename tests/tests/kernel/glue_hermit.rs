@@ -184,7 +184,6 @@ impl Host for Played {
     }
     fn read_apic(&self, register: u32) -> u32 {
         match register {
-            apic::VERSION => u32::from(self.is_amd) << 31 | 0x10,
             apic::EXTENDED_FEATURES if self.is_amd => EXTENDED_COUNT << 16,
             EXTENDED_ENTRIES.. if self.is_amd && register - EXTENDED_ENTRIES < EXTENDED_COUNT => {
                 self.mocks[self.here.get()].extended_entry((register - EXTENDED_ENTRIES) as u8)

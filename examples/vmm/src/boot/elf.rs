@@ -14,6 +14,8 @@ const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 #[derive(Debug)]
 pub(super) struct Elf<'a> {
     pub(super) is_64: bool,
+    /// Position-independent, from address 0.
+    pub(super) may_lie_anywhere: bool,
     pub(super) pieces: Vec<Piece<'a>>,
     pub(super) entry: u64,
     pub(super) pvh_entry: Option<u64>,
@@ -37,6 +39,7 @@ fn read<Header: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<Elf<'_>,
     }
     let mut elf = Elf {
         is_64: machine == EM_X86_64 && header.is_type_64(),
+        may_lie_anywhere: false,
         pieces: Vec::new(),
         entry: header.e_entry(endian).into(),
         pvh_entry: None,
@@ -59,5 +62,7 @@ fn read<Header: FileHeader<Endian = Endianness>>(file: &[u8]) -> Result<Elf<'_>,
             }
         }
     }
+    let first = elf.pieces.iter().map(|piece| piece.start).min();
+    elf.may_lie_anywhere = kind == ET_DYN && first == Some(0);
     if elf.pieces.is_empty() { Err(ImageError::Empty) } else { Ok(elf) }
 }

@@ -17,6 +17,8 @@ pub(crate) enum ImageError {
     Multiboot(&'static str, u32),
     /// A 32-bit ELF file without a header of either protocol.
     NoProtocol,
+    /// A 64-bit ELF file without a header of either protocol, which may lie anywhere: Linux' is no such file.
+    PositionIndependent,
     /// Begins outside of every segment.
     Entry(u64),
 }
@@ -30,6 +32,10 @@ impl fmt::Display for ImageError {
             Self::Empty => f.write_str("the ELF file has nothing to load"),
             Self::Multiboot(what, bits) => write!(f, "multiboot header: {what} ({bits:#x})"),
             Self::NoProtocol => f.write_str("neither a multiboot header nor a PVH note"),
+            Self::PositionIndependent => f.write_str(
+                "position-independent, and neither a multiboot header nor a PVH note: its loader is the kernel, and \
+                 this file is the module (--initrd)",
+            ),
             Self::Entry(entry) => write!(f, "the entry point {entry:#x} is in no segment"),
         }
     }

@@ -43,6 +43,9 @@ impl<'a> Image<'a> {
                 None => (Protocol::Multiboot, elf.pieces, elf.entry),
             },
             (None, Some(entry)) => (Protocol::Pvh, elf.pieces, entry),
+            (None, None) if elf.is_64 && elf.may_lie_anywhere => {
+                return Err(ImageError::PositionIndependent);
+            }
             (None, None) if elf.is_64 => (Protocol::Linux, elf.pieces, elf.entry),
             (None, None) => return Err(ImageError::NoProtocol),
         };
@@ -110,7 +113,8 @@ impl<'a> Image<'a> {
         let kernel_end = self.pieces.iter().map(|piece| piece.start + piece.size).max();
         let floor = kernel_end.unwrap_or(0).max(HIGH);
         let start = match self.protocol {
-            Protocol::Multiboot => floor.next_multiple_of(PAGE),
+            // As QEMU leaves it: loaders use the page behind their end.
+            Protocol::Multiboot => floor.next_multiple_of(PAGE) + PAGE,
             Protocol::Pvh | Protocol::Linux => top.saturating_sub(size) & !(PAGE - 1),
         };
         let error = MemoryError { what: "the initial RAM disk", start, size };

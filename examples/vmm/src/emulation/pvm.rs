@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use iced_x86::{Code, Instruction, OpKind};
-use kvm_bindings::{kvm_regs, kvm_sregs};
+use kvm_bindings::{kvm_regs, kvm_sregs, kvm_xcrs};
 use kvm_ioctls::VcpuFd;
 
 use crate::guest::{self, Frame, Guest, Memory};
@@ -182,6 +182,17 @@ pub(crate) fn emulate(guest: Guest<'_>) -> Option<Emulated> {
                 (registers.rax, registers.rdx) = (low, high);
                 registers.rflags &= !RFLAGS_ZF;
             }
+        }
+        // SDM vol. 2, XGETBV and XSETBV: ECX 0 is XCR0.
+        Code::Xgetbv if registers.rcx as u32 == 0 => {
+            let state = guest.vcpu.get_xcrs().ok()?;
+            let value = state.xcrs.iter().find(|register| register.xcr == 0)?.value;
+            (registers.rax, registers.rdx) = (value & 0xFFFF_FFFF, value >> 32);
+        }
+        Code::Xsetbv if registers.rcx as u32 == 0 => {
+            let mut state = kvm_xcrs { nr_xcrs: 1, ..Default::default() };
+            state.xcrs[0].value = registers.rdx << 32 | registers.rax & 0xFFFF_FFFF;
+            guest.vcpu.set_xcrs(&state).ok()?;
         }
         _ => return None,
     }

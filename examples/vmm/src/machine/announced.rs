@@ -3,6 +3,7 @@
 use kvm_bindings::CpuId;
 use pmu_virt::Configuration;
 use pmu_virt::branches::BranchConfiguration;
+use pmu_virt::precise::PreciseRecords;
 
 use crate::boot::image::Image;
 use crate::count::quantity::Quantity;
@@ -61,6 +62,23 @@ pub(crate) fn with_records_of(guest_pmu: GuestPmu, seen: &CpuId) -> Option<Guest
     }
     say(&"this KVM hides architectural branch records: the guest gets those of Skylake");
     Some(GuestPmu { branches: Some(BranchConfiguration::Legacy { format: 5 }), ..guest_pmu })
+}
+
+/// Says that the guest's CPUID hides its precise records, if this KVM does so.
+pub(crate) fn tell_hidden(guest_pmu: &GuestPmu, seen: &CpuId) {
+    // Leaf 1, EDX: 21 Debug Store. Leaf 7 sub-leaf 1, EAX: 8 leaf 0x23, which declares architectural PEBS.
+    let (shown, what) = match guest_pmu.precise.map(|precise| precise.records) {
+        None | Some(PreciseRecords::None) => return,
+        Some(PreciseRecords::DebugStore(_)) => {
+            (offered::leaf(seen, 1, 0)[3] >> 21 & 1 != 0, "the Debug Store (leaf 1, EDX bit 21)")
+        }
+        Some(PreciseRecords::Architectural(_)) => {
+            (offered::leaf(seen, 7, 1)[0] >> 8 & 1 != 0, "leaf 0x23 (leaf 7.1, EAX bit 8)")
+        }
+    };
+    if !shown {
+        say(&format_args!("this KVM hides {what}: a guest that asks CPUID has no precise records"));
+    }
 }
 
 /// Prints the source of each event, so that none is mistaken for another.

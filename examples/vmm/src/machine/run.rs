@@ -16,7 +16,9 @@ use crate::boot::{acpi, mptable};
 use crate::count::choice::Choice;
 use crate::error::Error;
 use crate::guest_pmu::spec::GuestPmu;
-use crate::machine::announced::{announce, with_events_of, with_qualifiers_of, with_records_of};
+use crate::machine::announced::{
+    announce, tell_hidden, with_events_of, with_qualifiers_of, with_records_of,
+};
 use crate::machine::create::{machine, set_cpuid, vcpu};
 use crate::machine::start::set_start;
 use crate::machine::thread::{Plan, ProcessorThread, Verdict, spawn};
@@ -85,6 +87,7 @@ pub(crate) fn run(
         guest_pmu = other;
         seen = show(guest_pmu)?;
     }
+    tell_hidden(&guest_pmu, &seen);
     // After CPUID, which says whether the local APIC has x2APIC mode.
     set_start(&vcpus[0], start, options.x2apic)?;
     let pmu = with_qualifiers_of(pmu, &seen);
