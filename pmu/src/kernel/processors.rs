@@ -39,7 +39,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// /// Each processor, as it comes up, and when it comes back. Returns whether events can be counted on it.
     /// fn on_this_processor() -> Result<bool, PmuError> {
     ///     let counters = PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?;
-    ///     Ok(!counters.usable.is_empty())
+    ///     Ok(!counters.is_empty())
     /// }
     /// ```
     ///
@@ -56,7 +56,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn processor_up(
         &'static self,
         this_processor: &ProcessorOf<K>,
-    ) -> Result<SessionCounters, PmuError> {
+    ) -> Result<CounterSet, PmuError> {
         let (this, counters) = K::pinned(|| {
             let index = K::this_processor();
             let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
@@ -75,7 +75,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     KernelHooks::platform(),
                     &of.counters,
                 )?;
-                let (unit, counters) = (sources.unit_of(this_processor), session.counters());
+                let (unit, counters) = (sources.unit_of(this_processor), session.counters().usable);
                 *slot = Some(LocalState { session, unit, is_suspended: false });
                 of.is_up.store(true, Relaxed);
                 Ok((number(index), counters))

@@ -6,8 +6,7 @@ use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::{
-    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface,
-    SessionCounters, Snapshot,
+    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface, Snapshot,
 };
 use pmu::{Busy, Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
@@ -369,7 +368,7 @@ fn on_a_machine_without_counters_each_operation_tells_why_there_are_none() {
         _ => machine.snapshot().leaf(leaf, subleaf),
     });
     let counters = pmu.processor_up(&without).unwrap();
-    assert_eq!(counters, SessionCounters::default());
+    assert_eq!(counters, CounterSet::NONE);
     let event = cycles();
     let reason = NoInterface::NoPerformanceMonitoring;
     assert_eq!(pmu.machine().unwrap().why_time_only(), Some(reason));
