@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent, SessionCounters};
+use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
