@@ -348,6 +348,26 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         })
     }
 
+    /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group
+    /// continue without a gap. If the event is the first of its group, the others are in no group afterwards. Events that
+    /// need each other are closed together: see [`close_member`](pmu_core::CounterSession::close_member).
+    ///
+    /// # Context
+    /// Task, on the event's processor.
+    ///
+    /// # Errors
+    /// As [`close`](Self::close).
+    pub fn close_member(&'static self, event: PmuEvent) -> Result<(), PmuError> {
+        self.with_event(event, |local| {
+            let counters = local.session.counters_mut();
+            let closed = counters.close_member(event.event, K::now());
+            // As in `close`.
+            closed
+                .or_else(|error| counters.close_member(event.event, K::now()).and(Err(error)))
+                .map(drop)
+        })
+    }
+
     /// Uses the session of an event's processor, which executes the call.
     fn with_event<R>(
         &'static self,

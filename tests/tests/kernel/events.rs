@@ -132,6 +132,47 @@ fn the_first_event_of_a_group_is_its_leader_and_the_group_closes_as_a_whole() {
     });
 }
 
+/// As Linux' groups are after `close`: what counts goes on without a gap, also where the first one goes.
+#[test]
+fn one_event_of_a_group_is_closed_and_the_others_go_on() {
+    on_each(|machine, pmu| {
+        let happen = |instructions, cycles| {
+            machine.happen(0, Happens::Instructions, instructions);
+            machine.happen(0, Happens::Cycles, cycles);
+        };
+        let group = [INSTRUCTIONS, CYCLES, INSTRUCTIONS.every(PERIOD).with_total(), CYCLES];
+        let [instructions, cycles, sampled, disabled] = pmu.start_group(&group).unwrap();
+        happen(100, 1_000);
+        pmu.disable(disabled).unwrap();
+        pmu.close_member(cycles).unwrap();
+        assert_eq!(value(pmu.read(cycles)), Err(gone(cycles)));
+        assert_eq!(pmu.close_member(cycles), Err(gone(cycles)));
+        happen(20, 300);
+        let mut counts = [EventCount::default(); 4];
+        assert_eq!(pmu.read_group(instructions, &mut counts), Ok(3));
+        assert_eq!(counts.map(|count| count.value), [120, 120, 1_000, 0]);
+        // The place of the closed event is another's, which is not of the group.
+        let other = pmu.start(&CYCLES).unwrap();
+        happen(3, 7);
+        assert_eq!(value(pmu.read(other)), Ok(7));
+        assert_eq!(value(pmu.read(instructions)), Ok(123));
+        pmu.close_member(instructions).unwrap();
+        // Those that are left are alone: the one samples, the other was disabled and can be enabled.
+        happen(PERIOD - 123, 0);
+        let overflows = machine.overflows.take();
+        assert_eq!(overflows.iter().map(|(_, of)| of.event).collect::<Vec<_>>(), [sampled.id()]);
+        pmu.enable(disabled).unwrap();
+        pmu.disable(sampled).unwrap();
+        happen(PERIOD, 1);
+        assert_eq!(machine.overflows.take(), []);
+        assert_eq!(value(pmu.read(disabled)), Ok(1_001));
+        assert_eq!(value(pmu.read(sampled)), Ok(PERIOD));
+        for event in [sampled, disabled, other] {
+            pmu.close_member(event).unwrap();
+        }
+    });
+}
+
 /// The period that is under way ends at once, and the new one has as many occurrences as it says.
 #[test]
 fn a_period_changes_at_once() {

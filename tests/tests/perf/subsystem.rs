@@ -115,8 +115,9 @@ impl<K: Kernel> Perf<K> {
         self.pmu.set_period(event, period, |_| ()).map_err(|error| error.errno())
     }
 
+    /// The last descriptor of an event is closed.
     pub(crate) fn close(&'static self, event: PmuEvent) -> Result<(), i32> {
-        self.pmu.close(event).map_err(|error| error.errno())
+        self.pmu.close_member(event).map_err(|error| error.errno())
     }
 
     pub(crate) fn tick(&'static self) -> Result<(), i32> {

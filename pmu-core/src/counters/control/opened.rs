@@ -1,5 +1,6 @@
 //! Operations on opened events.
 
+pub(crate) mod close;
 pub(crate) mod event;
 pub(crate) mod group;
 pub(crate) mod guests;

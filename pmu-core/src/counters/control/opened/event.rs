@@ -118,37 +118,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(id)
     }
 
-    /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`]. Samples of a
-    /// [precise](Event::precise) event whose records wait in memory are dropped: call
-    /// [`report_samples`](Self::report_samples) before.
-    ///
-    /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
-    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     event: EventId,
-    ///     now: u64,
-    /// ) -> Result<Option<u64>, CounterError> {
-    ///     let count = counters.close_event(event, now)?;
-    ///     Ok(count.scaled())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
-    pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        let entry = self.ungrouped(event)?;
-        if self.is_started(event) {
-            self.detach_and_stop(event, entry, now)?;
-        }
-        entry.set_state(EventState::Closed);
-        self.forget_in_facilities(event);
-        Ok(entry.count())
-    }
-
     /// Starts an opened event on a counter that can count it. If all these counters are in use, the call tries to free
     /// one of them by moving other events to other counters. If no counter becomes free, a [rotating](Event::rotating)
     /// event waits for its turn, and a non-rotating event takes the counter of a rotating event.
@@ -267,7 +236,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns an opened event that is in no group.
-    fn ungrouped(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+    pub(super) fn ungrouped(&self, event: EventId) -> Result<&EventEntry, CounterError> {
         let entry = self.entry(event)?;
         entry.group().map_or(Ok(entry), |group| Err(CounterError::InGroup(group)))
     }

@@ -292,40 +292,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the
-    /// events that are on this processor. Later events may get the [`EventId`](crate::EventId)s of the closed events.
-    /// Samples that wait in memory are dropped, as by [`close_event`](Self::close_event).
-    ///
-    /// ```
-    /// # use pmu_core::{CounterSession, EventSource, GroupId, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// /// Closes the groups of a session's client. A group that does not close stays in `groups`.
-    /// fn close<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     groups: &mut [Option<GroupId>],
-    ///     now: u64,
-    /// ) {
-    ///     for group in groups {
-    ///         *group = group.filter(|group| counters.close_group(*group, now).is_err());
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor.
-    /// - The errors of [`stop_group`](Self::stop_group). The group stays open.
-    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
-        self.group_events(group).next().ok_or_else(|| no_such(group))?;
-        if self.group_events(group).any(|event| self.is_started(event)) {
-            self.stop_group(group, now)?;
-        }
-        for (event, entry) in self.members(group) {
-            entry.set_state(EventState::Closed);
-            self.forget_in_facilities(event);
-        }
-        Ok(())
-    }
-
     /// Reads the counts of a group's events into `counts`, in the group's order, and returns the number of counts read.
     /// If the group is on counters, each count costs one RDPMC. If `counts` has fewer elements than the group has
     /// events, only the group's first events are read.
@@ -426,9 +392,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if first != event {
             entry.set_disabled(true);
             let stopped = self.detach_and_stop(event, entry, now);
-            if self.state_of(first) == Some(EventState::Uncountable) && self.is_countable(first) {
-                self.change_group(first, EventState::Waiting);
-            }
+            self.count_again(first);
             return stopped;
         }
         if self.group_events(group).any(|event| self.is_started(event)) {
@@ -486,13 +450,20 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the group of an entry and its first event, if the event is in a group that is whole on this processor.
-    fn group_and_first(
+    pub(super) fn group_and_first(
         &self,
         entry: &EventEntry,
     ) -> Result<Option<(GroupId, EventId)>, CounterError> {
         let Some(group) = entry.group() else { return Ok(None) };
         let first = self.first_of(group).map_err(|error| error.reason)?;
         Ok(Some((group, first)))
+    }
+
+    /// Lets an event, or a group by its first one, wait for its turn if nothing keeps it from being counted any longer.
+    pub(super) fn count_again(&self, first: EventId) {
+        if self.state_of(first) == Some(EventState::Uncountable) && self.is_countable(first) {
+            self.change_group(first, EventState::Waiting);
+        }
     }
 
     fn state_of(&self, event: EventId) -> Option<EventState> {
