@@ -82,9 +82,9 @@ fn records_without_a_counter_are_the_taken_branches() {
     assert_eq!(records(second), newest);
 }
 
-/// Two jumps of ring 3, each behind 20 instructions, until a counter of ring 3 interrupts. Meanwhile the timer interrupts;
-/// its handler has no branch but its return. After the NMI it prints the places of the two jumps, the records, and how
-/// often the timer interrupted.
+/// Two jumps of ring 3, each behind 20 instructions, until a counter of ring 3 interrupts. Meanwhile the timer
+/// interrupts; its handler has no branch but its return. After the NMI it prints the places of the two jumps, the
+/// records, and how often the timer interrupted.
 fn jumps_in_ring_3(a: &mut CodeAssembler, select: u64) -> Result<(), IcedError> {
     const EVENT: u64 = USER | 1 << 20 | 0x76; // cycles, with an interrupt
     let (mut first, mut second, mut report) =

@@ -62,8 +62,8 @@ fn by_multiboot_the_module_is_behind_the_kernel_and_the_page_behind_the_informat
     }
 }
 
-/// A kernel that lies at 0 and has no protocol's header is that of a loader. ELF-64: e_type (16) 3 is ET_DYN; p_paddr is
-/// at 24 of the only program header (64).
+/// A kernel that lies at 0 and has no protocol's header is that of a loader. ELF-64: e_type (16) 3 is ET_DYN; p_paddr
+/// is at 24 of the only program header (64).
 #[test]
 fn a_kernel_that_needs_a_loader_is_told() {
     if !kvm() {

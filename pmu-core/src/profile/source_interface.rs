@@ -84,7 +84,8 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 /// session on a core of one type may then get the unit of the other type. The two units may have different register
 /// addresses.
 pub unsafe trait SourceInterface {
-    /// What tells the interface which counters a processor has: on x86, the [`Snapshot`](crate::Snapshot) of its CPUID.
+    /// Description of one processor, by which the interface knows the processor's counters: on x86, the
+    /// [`Snapshot`](crate::Snapshot) of its CPUID.
     type Processor;
 
     /// Returns the interface's name.

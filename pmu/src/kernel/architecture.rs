@@ -1,4 +1,4 @@
-//! What a kernel's processors are.
+//! The processors of a kernel, of any vendor.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -62,7 +62,7 @@ use crate::machine::Machine;
 /// # let _ = Boards::detect(&());
 /// ```
 pub trait Architecture: 'static {
-    /// What tells which counters and which other hardware a processor has. The kernel passes it to
+    /// Description of one processor, by which its counters and its other hardware are known. The kernel passes it to
     /// [`Pmu::processor_up`](crate::Pmu::processor_up).
     type Processor;
 
@@ -116,7 +116,7 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
     }
 }
 
-/// What tells which counters a processor of a kernel has.
+/// Description of one processor of a kernel.
 pub(super) type ProcessorOf<K> = <<K as Kernel>::Architecture as Architecture>::Processor;
 
 /// A kernel's machine.
@@ -125,5 +125,5 @@ pub(super) type MachineOf<K> = <<K as Kernel>::Architecture as Architecture>::Ma
 /// A kernel's hardware beside the counters.
 pub(super) type FacilitiesOf<K> = <<K as Kernel>::Architecture as Architecture>::Facilities;
 
-/// What the events of a kernel ask for beside a counter.
+/// The facility of a kernel's events.
 pub(super) type FacilityOf<K> = <FacilitiesOf<K> as Facilities<ProcessorOf<K>>>::Facility;

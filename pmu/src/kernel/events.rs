@@ -349,8 +349,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group
-    /// continue without a gap. If the event is the first of its group, the others are in no group afterwards. Events that
-    /// need each other are closed together: see [`close_member`](pmu_core::CounterSession::close_member).
+    /// continue without a gap. If the event is the first of its group, the others are in no group afterwards. Events
+    /// that need each other are closed together: see [`close_member`](pmu_core::CounterSession::close_member).
     ///
     /// # Context
     /// Task, on the event's processor.

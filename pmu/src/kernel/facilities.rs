@@ -13,8 +13,8 @@ use pmu_intel::topdown::TopDownUnit;
 pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 
 /// Hardware beside the counters that the events of a kernel may ask for: of one processor, with its memory. A kernel
-/// chooses a type as the one of [`Kernel::Architecture`](crate::Kernel::Architecture), and [`Pmu`](crate::Pmu) has one value per
-/// processor. What the type does not have is not linked.
+/// chooses a type as the one of [`Kernel::Architecture`](crate::Kernel::Architecture), and [`Pmu`](crate::Pmu) has one
+/// value per processor. What the type does not have is not linked.
 ///
 /// | type | events can ask for |
 /// |---|---|

@@ -23,8 +23,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`Machine`](crate::Machine).
     ///
     /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
-    /// profiles by time need none, and the result has none. [`Machine::why_time_only`](crate::Machine::why_time_only) is
-    /// the reason, which is also in the error of each operation that needs a counter:
+    /// profiles by time need none, and the result has none. [`Machine::why_time_only`](crate::Machine::why_time_only)
+    /// is the reason, which is also in the error of each operation that needs a counter:
     /// [`NoCounters`](pmu_core::CounterError::NoCounters).
     ///
     /// ```

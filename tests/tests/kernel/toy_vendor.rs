@@ -1,5 +1,5 @@
-//! A vendor's crate in small: `Pmu` counts, samples and profiles on a processor that is unlike x86, of which neither the
-//! core nor `pmu` knows.
+//! A vendor's crate in small: `Pmu` counts, samples and profiles on a processor that is unlike x86, of which neither
+//! the core nor `pmu` knows.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -376,7 +376,7 @@ fn a_pmu_samples_on_registers_that_are_unlike_x86() {
     let of = |tag| tags.iter().filter(|found| **found == tag).count();
     assert_eq!((of(7), of(9), tags.len()), (12, 4, 16));
     assert_eq!(pmu.read(event).unwrap().value, 123_456);
-    // What counted before a suspend is kept.
+    // A suspend keeps what was counted before.
     pmu.processor_suspended(|_| ()).unwrap();
     toy().lose_registers();
     pmu.processor_resumed().unwrap();
