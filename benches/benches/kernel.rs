@@ -74,7 +74,7 @@ fn number() -> usize {
 // SAFETY: there is one processor, and one task.
 unsafe impl Kernel for OneProcessor {
     type Msr = Registers;
-    type Facilities = ();
+    type Architecture = pmu::X86;
     #[inline]
     fn msr() -> Registers {
         Registers

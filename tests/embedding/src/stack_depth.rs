@@ -126,7 +126,7 @@ fn open<S: EventSource, P: Platform>(
 /// Profiles everything, and raises the interrupts: the overflows of `status`, in the bits of IA32_PERF_GLOBAL_STATUS,
 /// with a register that faults meanwhile (0: none). Returns the deepest stack of a handler, or the number of the
 /// failed step.
-fn interrupt<I: ProfileInterface>(
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     mut session: Session<'_, I, Msr, Apic>,
     performance_interrupt: fn(),
     status: u64,

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+use pmu_core::Snapshot;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::msr::{MsrBackend, MsrFault};
@@ -98,7 +99,11 @@ impl EventFacility for &Sampler {
 
 /// Executes an operation, interrupted or not, and checks every result. If `samples`, an interrupt without an overflow
 /// is that of a sampler.
-fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation, samples: bool) {
+fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+    machine: &Machine<I>,
+    operation: Operation,
+    samples: bool,
+) {
     let context = format!("{operation:?}, {:?}, samples: {samples}", machine.kind);
     let sampler = Sampler::default();
     let chip = machine.chip();
@@ -301,7 +306,10 @@ fn interrupt<I: ProfileInterface>(machine: &Machine<I>, operation: Operation, sa
 }
 
 /// Interrupts every operation at each of its instructions.
-fn every_instruction<I: ProfileInterface>(machine: &Machine<I>, samples: bool) {
+fn every_instruction<I: ProfileInterface<Processor = Snapshot>>(
+    machine: &Machine<I>,
+    samples: bool,
+) {
     let operations = OPERATIONS
         .into_iter()
         .filter(|operation| *operation != Operation::Freeze || machine.freezes)

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
 use pmu_core::Snapshot;
-use pmu_core::profile::{ProfileInterface, Report, SourceInterface, WithOpenedEvents};
+use pmu_core::profile::{ProfileInterface, Report, WithOpenedEvents};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
