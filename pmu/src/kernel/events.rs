@@ -475,6 +475,43 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(group.map(ThreadEvent::SwitchedOut))
     }
 
+    /// Makes an event in the group of another event of a thread that is on no processor, and puts it into an unused place
+    /// of the thread's `events`; returns its index. See [`ThreadEvent::join`].
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Event, Kernel, Pmu, PmuError, ThreadEvent};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// `perf_event_open` with a `group_fd`, of the task that executes the call.
+    /// fn open(task: &mut [ThreadEvent; 8], group: usize, event: &Event) -> Result<usize, PmuError> {
+    ///     MyKernel::pinned(|| {
+    ///         PMU.switch(task, &mut [], |_sample| ())?;
+    ///         let opened = PMU.thread_member(task, group, event);
+    ///         PMU.switch(&mut [], task, |_sample| ())?;
+    ///         opened
+    ///     })
+    /// }
+    /// # let _ = open;
+    /// ```
+    ///
+    /// # Context
+    /// Task. The call is [pinned](Kernel::pinned).
+    ///
+    /// # Errors
+    /// Those of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
+    pub fn thread_member(
+        &'static self,
+        events: &mut [ThreadEvent],
+        other: usize,
+        event: &Event,
+    ) -> Result<usize, PmuError> {
+        let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
+        Ok(ThreadEvent::join(events, other, event)?)
+    }
+
     /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
     /// may be empty: for a thread without events, or to begin with the events of the running thread. If records of
     /// precise samples wait, `sampled` gets the samples of all events that the kernel opened; those of profiles are

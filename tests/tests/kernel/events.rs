@@ -224,6 +224,60 @@ fn threads_keep_their_events_by_the_switch_alone() {
     });
 }
 
+/// Behind an event that counted alone, and behind a group: the counts go on, and what joined counts with them alone.
+#[test]
+fn an_event_joins_the_group_of_a_threads_event() {
+    on_each(|machine, pmu| {
+        let happen = |processor, instructions, cycles| {
+            machine.happen(processor, Happens::Instructions, instructions);
+            machine.happen(processor, Happens::Cycles, cycles);
+        };
+        let mut thread = [ThreadEvent::Unused; 4];
+        let join = |thread: &mut [ThreadEvent], other, event: &Event| {
+            pmu.thread_member(thread, other, event).map_err(|error| match error {
+                PmuError::Events(error) => error.reason,
+                error => panic!("{error:?}"),
+            })
+        };
+        assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
+        thread[1] = pmu.thread_event(&INSTRUCTIONS).unwrap();
+        thread[2] = pmu.thread_event(&CYCLES).unwrap();
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        happen(0, 100, 10);
+        assert!(matches!(join(&mut thread, 1, &CYCLES), Err(CounterError::AlreadyStarted(_))));
+        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
+        assert_eq!(join(&mut thread, 1, &CYCLES), Ok(3), "behind the first, in the unused place");
+        let full = CounterError::InsufficientMemory { needed: 5, lent: 4 };
+        assert_eq!(join(&mut thread, 3, &CYCLES), Err(full), "place 0 is before the group");
+        machine.on(2, || pmu.switch(&mut [], &mut thread, |_| ())).unwrap();
+        happen(2, 20, 3);
+        let group = |event: &ThreadEvent| {
+            let ThreadEvent::Opened(event) = *event else { panic!("{event:?}") };
+            machine.on(2, || pmu.with(|session, _| session.counters_mut().event_group(event)))
+        };
+        assert_eq!(group(&thread[2]), Ok(Ok(None)));
+        assert!(matches!(group(&thread[1]), Ok(Ok(Some(_)))));
+        assert_eq!(group(&thread[1]), group(&thread[3]));
+        machine.on(2, || pmu.switch(&mut thread, &mut [], |_| ())).unwrap();
+        happen(2, 1_000, 1_000);
+        let values = [1, 2, 3].map(|place| value(pmu.read_thread(&thread[place])).unwrap());
+        assert_eq!(values, [120, 13, 3]);
+        // A third one; what is disabled stays stopped.
+        thread[2] = ThreadEvent::Unused;
+        thread.swap(2, 3);
+        assert_eq!(join(&mut thread, 2, &CYCLES), Ok(3));
+        let ThreadEvent::SwitchedOut(third) = &mut thread[3] else { panic!() };
+        assert!(third.is_started());
+        *third = third.disabled();
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        happen(0, 5, 7);
+        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        let values = [1, 2, 3].map(|place| value(pmu.read_thread(&thread[place])).unwrap());
+        assert_eq!(values, [125, 10, 0]);
+    });
+}
+
 /// An event that cannot count leaves no place taken, alone or in a group.
 #[test]
 fn an_event_that_cannot_be_started_is_not_opened() {

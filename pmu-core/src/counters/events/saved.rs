@@ -465,3 +465,108 @@ pub enum ThreadEvent {
     /// The thread runs on no processor, and the event is switched out.
     SwitchedOut(SavedEvent),
 }
+
+impl ThreadEvent {
+    /// Puts an event into the group of another event of its thread, as `perf_event_open` does with a `group_fd`. The
+    /// event takes the first [unused](Self::Unused) place of `events` behind the group's events; the result is its
+    /// index. If the other event is in no group, it becomes the first event of a new one. The group decides whether the
+    /// event rotates, whether it is exclusive, and whether it is to be started; a [disabled](SavedEvent::disabled) event
+    /// stays stopped.
+    ///
+    /// The thread is on no processor: a task that adds to its own events switches them out before, and in afterwards,
+    /// without a pause in between in which another task runs.
+    ///
+    /// ```
+    /// use pmu_core::{CounterError, CounterUnit, Event, EventsError};
+    /// use pmu_core::thread::{SavedEvent, ThreadEvent};
+    /// /// Opens an event beside the first one of a thread.
+    /// fn beside(unit: &CounterUnit, thread: &mut [ThreadEvent; 4], event: &Event) -> Result<usize, EventsError> {
+    ///     ThreadEvent::join(thread, 0, SavedEvent::new(unit, event)?)
+    /// }
+    /// # let mut none = [ThreadEvent::Unused; 4];
+    /// # let cycles = Event::generic(pmu_core::GenericEvent::Cycles);
+    /// # assert!(beside(&CounterUnit::NONE, &mut none, &cycles).is_err());
+    /// ```
+    ///
+    /// # Context
+    /// Any context. No register is accessed.
+    ///
+    /// # Errors
+    /// After an error, nothing was changed. Whether counters can count the whole group is found by
+    /// [`switch_in`](crate::CounterSession::switch_in).
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the thread is open on a processor.
+    /// - [`NoEvents`](CounterError::NoEvents): there is no event at `other`.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no place behind the group's events is unused.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
+    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by).
+    pub fn join(
+        events: &mut [Self],
+        other: usize,
+        event: SavedEvent,
+    ) -> Result<usize, EventsError> {
+        let failed = |reason| Err(EventsError::of_group(reason));
+        if let Some(event) = events.iter().find_map(Self::opened) {
+            return failed(CounterError::AlreadyStarted(event));
+        }
+        let Some(of_other) = events.get(other).and_then(Self::membership) else {
+            return failed(CounterError::NoEvents);
+        };
+        let is_new = of_other.group == 0;
+        let group = if is_new { GroupId::new().bits() } else { of_other.group };
+        let is_member = |(place, event): (usize, &Self)| {
+            let is_of_group = event.membership().is_some_and(|found| found.group == group);
+            (place == other || is_of_group).then_some(place)
+        };
+        let members = || events.iter().enumerate().filter_map(is_member);
+        let (Some(first), Some(last)) = (members().next(), members().last()) else {
+            return failed(CounterError::NoEvents);
+        };
+        let count = members().count();
+        if count == MAX_COUNTERS {
+            return Err(EventsError::of_member(count, CounterError::NoFreeCounter));
+        }
+        if Membership::unpack(event.membership).reload != 0 {
+            return Err(EventsError::of_member(count, CounterError::NotReloadable));
+        }
+        let is_unused = |(_, event): &(usize, &mut Self)| **event == Self::Unused;
+        let lent = events.len() as u16;
+        let no_place = CounterError::InsufficientMemory { needed: lent + 1, lent };
+        let (rotates, started) = match events.get(first) {
+            Some(Self::SwitchedOut(first)) => (first.rotates, first.started),
+            _ => return failed(CounterError::NoEvents),
+        };
+        let Some((place, unused)) = events.iter_mut().enumerate().skip(last + 1).find(is_unused)
+        else {
+            return Err(EventsError::of_member(count, no_place));
+        };
+        let joined = Membership::unpack(event.membership)
+            .with(Membership::FIRST, false)
+            .with(Membership::EXCLUSIVE, of_other.has(Membership::EXCLUSIVE));
+        let started = started && !joined.has(Membership::DISABLED);
+        let membership = Membership { group, ..joined }.pack();
+        *unused = Self::SwitchedOut(SavedEvent { membership, rotates, started, ..event });
+        for (place, event) in events.iter_mut().enumerate() {
+            if is_member((place, event)).is_some()
+                && let Self::SwitchedOut(event) = event
+            {
+                let found = Membership::unpack(event.membership);
+                let is_first = found.has(Membership::FIRST) || is_new && place == other;
+                let found = found.with(Membership::FIRST, is_first);
+                event.membership = Membership { group, members: count as u8 + 1, ..found }.pack();
+            }
+        }
+        Ok(place)
+    }
+
+    const fn opened(&self) -> Option<EventId> {
+        if let Self::Opened(event) = self { Some(*event) } else { None }
+    }
+
+    fn membership(&self) -> Option<Membership> {
+        if let Self::SwitchedOut(event) = self {
+            Some(Membership::unpack(event.membership))
+        } else {
+            None
+        }
+    }
+}
