@@ -475,8 +475,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(group.map(ThreadEvent::SwitchedOut))
     }
 
-    /// Makes an event in the group of another event of a thread that is on no processor, and puts it into an unused place
-    /// of the thread's `events`; returns its index. See [`ThreadEvent::join`].
+    /// Makes an event in the group of another event of a thread that is on no processor, and puts it into an unused
+    /// place of the thread's `events`; returns its index. See [`ThreadEvent::join`].
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

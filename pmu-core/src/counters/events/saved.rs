@@ -470,8 +470,8 @@ impl ThreadEvent {
     /// Puts an event into the group of another event of its thread, as `perf_event_open` does with a `group_fd`. The
     /// event takes the first [unused](Self::Unused) place of `events` behind the group's events; the result is its
     /// index. If the other event is in no group, it becomes the first event of a new one. The group decides whether the
-    /// event rotates, whether it is exclusive, and whether it is to be started; a [disabled](SavedEvent::disabled) event
-    /// stays stopped.
+    /// event rotates, whether it is exclusive, and whether it is to be started; a [disabled](SavedEvent::disabled)
+    /// event stays stopped.
     ///
     /// The thread is on no processor: a task that adds to its own events switches them out before, and in afterwards,
     /// without a pause in between in which another task runs.
