@@ -249,7 +249,7 @@ fn an_event_joins_the_group_of_a_threads_event() {
         assert_eq!(join(&mut thread, 0, &CYCLES), Err(CounterError::NoEvents));
         assert_eq!(join(&mut thread, 1, &CYCLES), Ok(3), "behind the first, in the unused place");
         let ThreadEvent::SwitchedOut(first) = thread[1] else { panic!() };
-        assert_eq!(first.disabled(), first, "the first of a group is not disabled alone");
+        assert_eq!(first.disabled().to_be_started(true), first, "not disabled alone");
         let full = CounterError::InsufficientMemory { needed: 5, lent: 4 };
         assert_eq!(join(&mut thread, 3, &CYCLES), Err(full), "place 0 is before the group");
         machine.on(2, || pmu.switch(&mut [], &mut thread, |_| ())).unwrap();

@@ -551,7 +551,9 @@ impl ThreadEvent {
             {
                 let found = Membership::unpack(event.membership);
                 let is_first = found.has(Membership::FIRST) || is_new && place == other;
-                let found = found.with(Membership::FIRST, is_first);
+                let disabled = found.has(Membership::DISABLED) && !is_first;
+                let found =
+                    found.with(Membership::FIRST, is_first).with(Membership::DISABLED, disabled);
                 event.membership = Membership { group, members: count as u8 + 1, ..found }.pack();
             }
         }
