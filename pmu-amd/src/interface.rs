@@ -162,7 +162,7 @@ impl Amd64 {
     }
 }
 
-// SAFETY: the unit is a field, or a constant.
+// SAFETY: the unit is a field, or a constant; that of another processor is what its CPUID declares.
 unsafe impl SourceInterface for Amd64 {
     type Processor = Snapshot;
     type Facility = ();

@@ -77,7 +77,7 @@ impl Zen {
     }
 }
 
-// SAFETY: the unit is a field.
+// SAFETY: the unit is a field; that of another processor is what its CPUID declares.
 unsafe impl SourceInterface for Zen {
     type Processor = Snapshot;
     type Facility = ();

@@ -140,7 +140,7 @@ impl Emon {
     }
 }
 
-// SAFETY: the unit is a field, or a constant.
+// SAFETY: the unit is a field, or a constant; that of another processor is what its CPUID declares.
 unsafe impl SourceInterface for Emon {
     type Processor = Snapshot;
     type Facility = ();

@@ -340,7 +340,7 @@ macro_rules! whichever {
     };
 }
 
-// SAFETY: the unit is that of the one variant that the machine is, and there is no table of its own.
+// SAFETY: the units are those of the one variant that the machine is, and there is no table of its own.
 unsafe impl SourceInterface for Machine {
     type Processor = Snapshot;
     type Facility = ();

@@ -496,7 +496,7 @@ impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
     }
 }
 
-// SAFETY: the unit and the table of events are the interface's.
+// SAFETY: the units and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
     type Processor = I::Processor;
     type Facility = I::Facility;

@@ -311,7 +311,7 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-// SAFETY: the unit is a field.
+// SAFETY: the unit is a field, without counters.
 unsafe impl SourceInterface for DefaultInterface {
     type Processor = Snapshot;
     type Facility = ();

@@ -26,6 +26,8 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit. If the unit changed, the driver could access registers
 ///   that the session does not own.
+/// - The registers of the counters that [`unit_of`](Self::unit_of) returns exist on the processor that its argument
+///   describes.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same object. The object's contents may change.
 ///
 /// This example is an interface with two sources, for a vendor without a crate:
@@ -48,7 +50,7 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 ///     unit: CounterUnit,
 ///     intervals: [AtomicU32; ROWS.len()],
 /// }
-/// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
+/// // SAFETY: the unit is a field that nothing changes, all processors are alike, and there are no opened events.
 /// unsafe impl SourceInterface for Small {
 ///     type Processor = ();
 ///     fn name(&self) -> &'static str {

@@ -313,7 +313,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     }
 }
 
-// SAFETY: the unit is the interface's, and the table a field.
+// SAFETY: the units are the interface's, and the table a field.
 unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpenedEvents<'_, I, F> {
     type Processor = I::Processor;
     type Facility = F;
@@ -376,7 +376,7 @@ impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
     }
 }
 
-// SAFETY: the unit and the table of events are the interface's.
+// SAFETY: the units and the table of events are the interface's.
 unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
     type Processor = I::Processor;
     type Facility = I::Facility;

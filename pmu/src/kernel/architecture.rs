@@ -32,7 +32,7 @@ use crate::machine::Machine;
 ///     time: DefaultInterface,
 /// }
 ///
-/// // SAFETY: the unit is a field that nothing changes, and there are no opened events.
+/// // SAFETY: the unit is a field that nothing changes, all processors are alike, and there are no opened events.
 /// unsafe impl SourceInterface for Board {
 ///     type Processor = (); // all processors are alike
 ///     fn unit_of(&self, _: &()) -> CounterUnit {
@@ -66,20 +66,28 @@ pub trait Architecture: 'static {
     /// [`Pmu::processor_up`](crate::Pmu::processor_up).
     type Processor;
 
-    /// The counters and profile sources of a machine.
-    type Machine: SourceInterface<Processor = Self::Processor, Facility = ()> + fmt::Debug + Sync;
+    /// The counters and profile sources of a machine. The [`Pmu`](crate::Pmu) itself has the sources that are added,
+    /// the opened events, and the [shared cores](crate::Kernel::shared_core): those of the machine are not asked for.
+    type Machine: SourceInterface<Processor = Self::Processor, Facility = ()>
+        + fmt::Debug
+        + Send
+        + Sync;
 
     /// The hardware beside the counters.
     type Facilities: Facilities<Self::Processor>;
 
-    /// Detects the machine from the first processor that comes up.
+    /// Detects the machine from the first processor that comes up. If several processors come up at the same time, each
+    /// of them may call this, and one result stays.
     ///
     /// # Context
-    /// Task, once.
+    /// Task.
     fn detect(first: &Self::Processor) -> Self::Machine;
 
     /// Returns the counters for an event select of perf, if Linux gives this select another meaning on this machine
     /// than the processor does; otherwise `None`.
+    ///
+    /// # Context
+    /// Any.
     fn perf_counters(machine: &Self::Machine, select: EventSelect) -> Option<CounterSet> {
         let _ = (machine, select);
         None

@@ -361,10 +361,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
             let closed = counters.close_member(event.event, K::now());
-            // As in `close`.
-            closed
-                .or_else(|error| counters.close_member(event.event, K::now()).and(Err(error)))
-                .map(drop)
+            let closed = match closed {
+                // Of an event in no group: as in `close`.
+                Err(error) if counters.event_tag(event.event).is_ok() => {
+                    counters.close_event(event.event, K::now()).and(Err(error))
+                }
+                closed => closed,
+            };
+            closed.map(drop)
         })
     }
 

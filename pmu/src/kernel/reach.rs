@@ -270,7 +270,8 @@ impl<K: Kernel> MachineSources<K> {
     }
 }
 
-// SAFETY: the unit and the added sources are fields that nothing changes, and there is no table of opened events.
+// SAFETY: the units are the machine's, one of them and the added sources fields that nothing changes, and there is no
+// table of opened events.
 unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
     type Processor = ProcessorOf<K>;
     type Facility = ();

@@ -2,6 +2,7 @@
 
 mod assignment;
 mod bad_input;
+mod closed;
 mod exclusive;
 mod extra;
 mod joined;

@@ -2,6 +2,7 @@
 
 mod beside_top_down;
 mod branches;
+mod closed;
 mod events;
 mod failing;
 mod glue;

@@ -98,7 +98,7 @@ pub(crate) struct Board {
     intervals: [AtomicU32; SOURCES.len()],
 }
 
-// SAFETY: the unit is a field that nothing changes, and there are no opened events.
+// SAFETY: the unit is a field that nothing changes, another one is by its identification, and there are no opened events.
 unsafe impl SourceInterface for Board {
     type Processor = Identification;
     fn name(&self) -> &'static str {

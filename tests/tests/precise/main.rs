@@ -5,6 +5,7 @@ mod as_plain;
 mod attacks;
 mod beside;
 mod branch_trace;
+mod closed;
 mod control_area;
 mod cycles;
 mod decode;

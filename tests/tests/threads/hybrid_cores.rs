@@ -138,7 +138,7 @@ impl Wide {
     }
 }
 
-// SAFETY: the unit is Emon's, and there are no opened events.
+// SAFETY: the units are Emon's, and there are no opened events.
 unsafe impl SourceInterface for Wide {
     type Processor = Snapshot;
     type Facility = ();

@@ -1,5 +1,6 @@
 //! Top-down counts: detected, counted, interrupted, failing, and of threads, E-cores and guests.
 
+mod closed;
 mod detection;
 mod disturbed;
 mod model;

@@ -3,7 +3,9 @@
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, no_such};
 use crate::counters::events::count::{EventCount, Membership};
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::running::Asked;
 use crate::counters::names::{EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -75,11 +77,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         Ok(())
     }
 
-    /// Closes one event, and leaves the other events of its group as they are: those that count go on without a gap. If
-    /// the event is the first of its group, the others are in no group afterwards, as after Linux closed the file of a
-    /// group's leader; events of theirs that were disabled are stopped. Events that need each other are closed
-    /// together: issue slots with their parts, and events whose overflows [reload](crate::Event::reloaded_by) counters.
-    /// Returns the event's last count.
+    /// Closes one event, as Linux closes the file of one; the other events of its group stay as they are, and those
+    /// that count go on without a gap. Returns the event's last count.
+    ///
+    /// - If the event is the first of its group, the others are in no group afterwards. Those that were not started, or
+    ///   were disabled, are stopped. Where some of them need each other, all of them stay a group.
+    /// - What needs the event is closed with it: of issue slots their parts, of an event that a
+    ///   [latency](crate::Event::latency_at_least) needs beside it the event with the latency, and in a group with
+    ///   events that are [reloaded](crate::Event::reloaded_by) all of them.
+    ///
+    /// [`open_member`](Self::open_member) uses the places behind the last event of the group, and none that becomes
+    /// free before it.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
@@ -97,39 +105,87 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
+    /// - The errors of [`stop_event`](Self::stop_event). An event of a group is closed nevertheless, and its last count
+    ///   is lost; an event in no group stays open.
     pub fn close_member(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {
             return self.close_event(event, now);
         };
-        let needs_others = |(other, of): (EventId, &EventEntry)| {
-            of.membership().reload != 0 || first == event && self.is_part(other)
+        self.add_times(now);
+        let mut outcome = if self.is_part(event) { self.update_part(entry, now) } else { Ok(()) };
+        let reloads = |(_, of): (EventId, &EventEntry)| of.membership().reload != 0;
+        let all = S::Facility::OFFERS && self.members(group).any(reloads);
+        let needs_it = |other: EventId, of: &EventEntry| {
+            other != event
+                && (all || self.is_part(other) && self.has_parts(event) || {
+                    let number = entry.select().select_bits() as u16;
+                    self.beside(of) == Some(number)
+                })
         };
-        if self.members(group).any(needs_others) {
-            self.close_group(group, now).map_err(|error| error.reason)?;
-            return Ok(self.table().entry(event).map(EventEntry::count).unwrap_or_default());
+        // Parts get their counts as the slots stop. Everything else stops before what it needs.
+        let with_it = |is_part: bool| {
+            self.members(group)
+                .filter(move |(other, of)| of.is_part() == is_part && needs_it(*other, of))
+        };
+        for (event, entry) in with_it(false).chain([(event, entry)]).chain(with_it(true)) {
+            // As a disabled one, so that it does not take a turn again where an access failed.
+            entry.set_disabled(true);
+            outcome = outcome.and(self.detach_and_stop(event, entry, now));
         }
-        self.detach_and_stop(event, entry, now)?;
-        entry.set_state(EventState::Closed);
-        self.forget_in_facilities(event);
-        if first == event {
-            self.dissolve(group);
-        } else {
-            let members = self.members(group).count() as u8;
-            self.members(group).for_each(|(_, entry)| entry.set_group(group, members));
-            self.count_again(first);
-        }
-        Ok(entry.count())
+        let count = entry.count();
+        let close = |event: EventId, entry: &EventEntry| {
+            entry.set_state(EventState::Closed);
+            self.forget_in_facilities(event);
+        };
+        self.members(group)
+            .filter(|(other, of)| needs_it(*other, of))
+            .for_each(|(event, entry)| close(event, entry));
+        close(event, entry);
+        self.settle_rest(group, first, now);
+        outcome.map(|()| count)
     }
 
-    /// Lets the events that are left of a group be in none.
-    fn dissolve(&self, group: GroupId) {
-        while let Some((event, entry)) = self.members(group).next() {
-            let of_group = Membership::FIRST | Membership::DISABLED;
+    /// Returns the number and unit mask of the event that another one needs beside it.
+    fn beside(&self, entry: &EventEntry) -> Option<u16> {
+        if !S::Facility::OFFERS || !entry.is_precise() {
+            return None;
+        }
+        let (event, mut needed) = (self.extract(entry), None);
+        let _ = self.resolve(Asked::of_saved(&event), event.counters(), |other| {
+            needed = Some(other);
+            true
+        });
+        needed
+    }
+
+    /// Settles what is left of a group of which some events were closed. `first` was the first event of the group.
+    fn settle_rest(&self, group: GroupId, first: EventId, now: u64) {
+        let members = || self.members(group);
+        let needs = |(event, entry)| self.is_part(event) || self.beside(entry).is_some();
+        let stays = members().any(|(event, _)| event == first) || members().any(needs);
+        if stays {
+            let count = members().count() as u8;
+            for (place, (_, entry)) in members().enumerate() {
+                entry.set_membership(entry.membership().with(Membership::FIRST, place == 0));
+                entry.set_group(group, count);
+            }
+            let Some((first, entry)) = members().next() else { return };
+            if entry.is_disabled() {
+                // As the first one it stops the others.
+                entry.set_disabled(false);
+                for (event, entry) in members() {
+                    let _ = self.detach_and_stop(event, entry, now);
+                }
+            }
+            self.count_again(first, now);
+            return;
+        }
+        while let Some((event, entry)) = members().next() {
+            let of_group = Membership::FIRST | Membership::DISABLED | Membership::EXCLUSIVE;
             let alone = Membership { group: 0, members: 0, ..entry.membership() };
             entry.set_membership(alone.with(of_group, false));
-            self.count_again(event);
+            self.count_again(event, now);
         }
     }
 }

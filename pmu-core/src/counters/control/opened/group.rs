@@ -392,7 +392,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if first != event {
             entry.set_disabled(true);
             let stopped = self.detach_and_stop(event, entry, now);
-            self.count_again(first);
+            self.count_again(first, now);
             return stopped;
         }
         if self.group_events(group).any(|event| self.is_started(event)) {
@@ -460,8 +460,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Lets an event, or a group by its first one, wait for its turn if nothing keeps it from being counted any longer.
-    pub(super) fn count_again(&self, first: EventId) {
+    pub(super) fn count_again(&self, first: EventId, now: u64) {
         if self.state_of(first) == Some(EventState::Uncountable) && self.is_countable(first) {
+            // The time so far was not spent waiting.
+            self.add_times(now);
             self.change_group(first, EventState::Waiting);
         }
     }
