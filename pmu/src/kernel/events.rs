@@ -1,11 +1,9 @@
 //! Events of one processor, by handles.
 
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
 
 use crate::kernel::architecture::Architecture;
-use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::close as close_group;
 use crate::kernel::required::Kernel;
@@ -402,180 +400,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.with_local(|local| act(of, local))?
         })
     }
-
-    /// Makes an event of a thread, which counts from the next [`switch`](Self::switch) to the thread on. A thread that
-    /// does not run keeps its events as plain data, which may be copied and dropped. While the thread runs, its events
-    /// are places on the processor. A raw event is counted on this processor's type of core only.
-    ///
-    /// An event that is precise or has branches is accepted also if the processor cannot sample so. It is then not
-    /// counted on this processor.
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::core::thread::ThreadEvent;
-    /// use pmu::core::{Event, GenericEvent};
-    /// use pmu::{Pmu, PmuError};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// struct Thread {
-    ///     events: [ThreadEvent; 4], // `Unused` in a new thread
-    /// }
-    ///
-    /// /// Counts the instructions of a new thread.
-    /// fn count(new: &mut Thread) -> Result<(), PmuError> {
-    ///     new.events[0] = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
-    ///     Ok(())
-    /// }
-    ///
-    /// /// The scheduler's switch.
-    /// fn switch(from: &mut Thread, to: &mut Thread) {
-    ///     if let Err(error) = PMU.switch(&mut from.events, &mut to.events, |_sample| ()) {
-    ///         println!("events of threads: {error}");
-    ///     }
-    /// }
-    ///
-    /// /// The instructions of a thread that has ended, or of the running one.
-    /// fn instructions(of: &Thread) -> Result<u64, PmuError> {
-    ///     Ok(PMU.read_thread(&of.events[0])?.value)
-    /// }
-    /// ```
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
-    /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
-    /// - [`Counters`](PmuError::Counters): no counter of this processor can count the event, or its parts contradict
-    ///   each other: see [`SavedEvent::new`].
-    pub fn thread_event(&'static self, event: &Event) -> Result<ThreadEvent, PmuError> {
-        let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
-        Ok(ThreadEvent::SwitchedOut(event.to_be_started(true)))
-    }
-
-    /// Makes a group of a thread, whose events are counted together or not at all. The events come in the same order in
-    /// the thread's slice.
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
-    /// # Errors
-    /// Those of [`thread_event`](Self::thread_event), also for no events, and [`Events`](PmuError::Events): see
-    /// [`SavedEvent::make_group`].
-    pub fn thread_group<const C: usize>(
-        &'static self,
-        events: &[Event; C],
-    ) -> Result<[ThreadEvent; C], PmuError> {
-        let mut group = self.with(|_, unit| {
-            let first = SavedEvent::new(unit, events.first().ok_or(CounterError::NoEvents)?)?;
-            let mut group = [first.to_be_started(true); C];
-            for (saved, event) in group.iter_mut().zip(events).skip(1) {
-                *saved = SavedEvent::new(unit, event)?.to_be_started(true);
-            }
-            Ok::<_, CounterError>(group)
-        })??;
-        SavedEvent::make_group(&mut group)?;
-        Ok(group.map(ThreadEvent::SwitchedOut))
-    }
-
-    /// Makes an event in the group of another event of a thread that is on no processor, and puts it into an unused
-    /// place of the thread's `events`; returns its index. See [`ThreadEvent::join`].
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::{Event, Kernel, Pmu, PmuError, ThreadEvent};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// /// `perf_event_open` with a `group_fd`, of the task that executes the call.
-    /// fn open(task: &mut [ThreadEvent; 8], group: usize, event: &Event) -> Result<usize, PmuError> {
-    ///     MyKernel::pinned(|| {
-    ///         PMU.switch(task, &mut [], |_sample| ())?;
-    ///         let opened = PMU.thread_member(task, group, event);
-    ///         PMU.switch(&mut [], task, |_sample| ())?;
-    ///         opened
-    ///     })
-    /// }
-    /// # let _ = open;
-    /// ```
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
-    /// # Errors
-    /// Those of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
-    pub fn thread_member(
-        &'static self,
-        events: &mut [ThreadEvent],
-        other: usize,
-        event: &Event,
-    ) -> Result<usize, PmuError> {
-        let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
-        Ok(ThreadEvent::join(events, other, event)?)
-    }
-
-    /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
-    /// may be empty: for a thread without events, or to begin with the events of the running thread. If records of
-    /// precise samples wait, `sampled` gets the samples of all events that the kernel opened; those of profiles are
-    /// lost.
-    ///
-    /// # Context
-    /// Task, or the interrupt in which the scheduler switches. The call is [pinned](Kernel::pinned).
-    ///
-    /// # Errors
-    /// - [`Events`](PmuError::Events): some events could not be switched. All others were, those of `to` in any case.
-    ///   The mask is of `from` if some of these failed, and of `to` otherwise.
-    /// - [`NotUp`](PmuError::NotUp): events of both threads that were on the processor as it went down are
-    ///   [`Unused`](ThreadEvent::Unused) now. Their counts are lost. Where no thread has events, this is no error.
-    /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): nothing was switched. The kernel does not
-    ///   switch threads within [`with`](Self::with) or [`lend`](Self::lend). The thread of `from` must not run on
-    ///   another processor before a switch from it succeeded on this one.
-    pub fn switch(
-        &'static self,
-        from: &mut [ThreadEvent],
-        to: &mut [ThreadEvent],
-        sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> Result<(), PmuError> {
-        let switched = K::pinned(|| {
-            self.with_local(|local| {
-                let out = local.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
-                out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
-            })
-        });
-        if let Err(PmuError::NotUp) = switched {
-            let is_unused = |event: &ThreadEvent| matches!(event, ThreadEvent::Unused);
-            if from.iter().chain(&*to).all(is_unused) {
-                return Ok(());
-            }
-            // The events were closed with the processor's session. Their places are others' some day.
-            lose_opened(from);
-            lose_opened(to);
-        }
-        Ok(switched??)
-    }
-
-    /// Returns the count of a thread's event: of the thread that runs on this processor, or of one that does not run. A
-    /// sampling event without a [total](Event::with_total) has none: its count is 0 while the thread does not run.
-    ///
-    /// # Context
-    /// Task. The thread does not begin or cease to run meanwhile: a task that reads its own events is
-    /// [pinned](Kernel::pinned), and no task reads those of a thread that runs elsewhere.
-    ///
-    /// # Errors
-    /// - [`Counters`](PmuError::Counters): the event has [no total](CounterError::NoTotal).
-    /// - For the running thread: [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended),
-    ///   [`Session`](PmuError::Session).
-    pub fn read_thread(&'static self, event: &ThreadEvent) -> Result<EventCount, PmuError> {
-        match event {
-            ThreadEvent::Unused => Ok(EventCount::default()),
-            ThreadEvent::SwitchedOut(event) => Ok(event.count()),
-            ThreadEvent::Opened(event) => {
-                Ok(self.with(|session, _| session.counters_mut().read_event(*event, K::now()))??)
-            }
-        }
-    }
 }
 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
@@ -587,15 +411,5 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
 
     fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
-    }
-}
-
-/// Takes the events of a thread that were on the processor out of it.
-#[cold]
-#[inline(never)] // Otherwise it is unrolled for the kernel's number of events.
-fn lose_opened(events: &mut [ThreadEvent]) {
-    let is_opened = |event: &&mut ThreadEvent| matches!(event, ThreadEvent::Opened(_));
-    while let Some(event) = events.iter_mut().find(is_opened) {
-        *event = ThreadEvent::Unused;
     }
 }

@@ -214,6 +214,10 @@ impl Event {
     /// Makes the event interrupt once per `period` occurrences. Call [`with_total`](Self::with_total) as well if the
     /// event's count is to be read.
     ///
+    /// A period begins when the interrupt handler loads the counter. Where the processor does not freeze its counters
+    /// at the interrupt, occurrences between an overflow and this moment are in the total, and in no period: samples
+    /// are as much further apart.
+    ///
     /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
     /// the counter several times per period. Opening the event fails if the period is below the table's
     /// [minimum](crate::EventTable::set_min_period), which is 4,096 unless the kernel changes it.
