@@ -4,79 +4,20 @@
 //! `nothing` is the same call on memory that no session has taken.
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu::Machine;
 use pmu_amd::Amd64;
-use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use pmu_benches::{Registers, intels};
 use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventTable, OpenedEvents, Platform, PlatformError, Snapshot, service,
+    EventTable, OpenedEvents, Snapshot, service,
 };
 use pmu_intel::Emon;
-
-/// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
-struct Registers {
-    file: [AtomicU64; 64],
-    /// The place of counter 0, and the distance to the next.
-    counters: (u32, u32),
-}
-
-impl Registers {
-    fn at(&self, number: u32) -> &AtomicU64 {
-        &self.file[number as usize % 64]
-    }
-}
-
-impl MsrBackend for Registers {
-    type Error = core::convert::Infallible;
-
-    #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
-        Ok(self.at(address.get()).load(Relaxed))
-    }
-
-    #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
-        self.at(address.get()).store(value, Relaxed);
-        Ok(())
-    }
-
-    #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
-        Ok(self.at(self.counters.0 + self.counters.1 * index.get()).load(Relaxed))
-    }
-
-    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
-        let register = self.at(update.register());
-        let found = register.load(Relaxed);
-        register.store(update.apply(found).unwrap_or(found), Relaxed);
-        Ok(found)
-    }
-}
-
-impl Platform for Registers {
-    #[inline]
-    fn unmask_performance_interrupt(&self) {
-        // The place of LVTPC's offset, 0x340.
-        self.file[0].store(0x400, Relaxed);
-    }
-
-    fn mask_performance_interrupt(&self) {
-        self.file[0].store(0x1_0400, Relaxed);
-    }
-
-    fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
-        Err(PlatformError::NoTimer)
-    }
-
-    fn stop_profile_timer(&self) {}
-}
 
 type Memory = CounterMemory<[CounterSlot; 8]>;
 
@@ -96,8 +37,7 @@ fn interrupted<I: ProfileInterface<Processor = Snapshot>>(
     status: Option<(u32, u64)>,
 ) -> Processor<I> {
     let interface: &'static I = Box::leak(Box::new(interface));
-    let file = [const { AtomicU64::new(0) }; 64];
-    let registers: &'static Registers = Box::leak(Box::new(Registers { file, counters }));
+    let registers: &'static Registers = Box::leak(Box::new(Registers::new(counters)));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
     let mut session = interface.initialize(processor, registers, registers, memory).unwrap();
     if freezes {
@@ -125,17 +65,6 @@ fn intel_as<I: ProfileInterface<Processor = Snapshot>>(
     let processor = intels(version);
     let status = status_of(version, freezes);
     interrupted(detect(&processor), &processor, (0xC1, 1), freezes, status)
-}
-
-fn intels(version: u32) -> Snapshot {
-    Snapshot::capture(move |leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0800 | version, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
-        CpuIdResult { eax, ebx, ecx, edx }
-    })
 }
 
 /// The global status, if there is one: counter 0 overflowed.
@@ -183,8 +112,7 @@ fn opened(
     let machine: &'static Machine = Box::leak(Box::new(Machine::detect(processor)));
     let table: &'static EventTable<[EventEntry; 8]> = Box::leak(Box::new(EventTable::new()));
     let source = OpenedEvents::new(machine.unit(), table);
-    let file = [const { AtomicU64::new(0) }; 64];
-    let registers: &'static Registers = Box::leak(Box::new(Registers { file, counters }));
+    let registers: &'static Registers = Box::leak(Box::new(Registers::new(counters)));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
     let (all, unit) = (CounterSet::ALL, machine.unit());
     let mut session =

@@ -1,7 +1,6 @@
 //! Identities of counters, events and groups.
 
 use core::fmt;
-use core::hint::black_box;
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 use core::sync::atomic::AtomicU32;
@@ -125,11 +124,6 @@ impl CounterSet {
 
     /// The set of all counters that a processor can have.
     pub const ALL: Self = Self(Self::GENERAL.0 | Self::FIXED.0);
-
-    /// Returns [`ALL`](Self::ALL). The compiler does not unroll loops over the result, as it does over a constant.
-    pub(crate) fn all_in_a_loop() -> Self {
-        black_box(Self::ALL)
-    }
 
     /// Returns the set of the counters whose bits are set in `bits`. Bits that stand for no counter are ignored.
     ///

@@ -301,6 +301,9 @@ impl EventTable {
     #[inline(never)]
     fn next_of_group(&self, event: EventId, last: EventId) -> Option<EventId> {
         let group = self.entry(event)?.membership().group;
+        if group == 0 {
+            return None;
+        }
         let behind = if last == event { None } else { Some(last) };
         let is_next = |(other, entry): &(EventId, &EventEntry)| {
             Some(*other) > behind && *other != event && entry.is_counted_with(group)

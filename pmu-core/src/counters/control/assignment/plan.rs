@@ -44,6 +44,8 @@ impl Placement {
 pub(crate) struct Plan {
     /// 0: none.
     on: [u16; MAX_COUNTERS],
+    /// The counters that have an event.
+    used: CounterSet,
 }
 
 /// The event of a group for which there is no room, and the reason.
@@ -54,7 +56,7 @@ pub(crate) struct PlacementError {
 }
 
 impl Plan {
-    pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS] };
+    pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS], used: CounterSet::NONE };
 
     pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
         Placement::unpack(self.bits(counter))
@@ -64,36 +66,35 @@ impl Plan {
         self.on.get(counter.place()).copied().unwrap_or(0)
     }
 
+    #[inline(never)] // Linked once: each step of a plan sets counters.
     pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placement>) {
         if let Some(on) = self.on.get_mut(counter.place()) {
             *on = placed.map_or(0, Placement::pack);
+            let others = self.used.without(counter.only());
+            self.used = if placed.is_some() { others | counter.only() } else { others };
         }
     }
 
     /// Returns the counters that have an event.
-    pub(crate) fn counters(&self) -> CounterSet {
-        self.besides(&Self::EMPTY)
+    pub(crate) const fn counters(&self) -> CounterSet {
+        self.used
     }
 
     /// Returns the counters whose event another plan does not have there, or has with another encoding.
     #[inline(never)] // Linked once: a change compares its plans both ways.
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
-        CounterSet::all_in_a_loop().retain(|counter| {
-            let placed = self.bits(counter);
-            placed != 0 && placed != other.bits(counter)
-        })
+        self.used.retain(|counter| self.bits(counter) != other.bits(counter))
     }
 
     /// Returns the events.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
-        self.on.iter().filter_map(|on| Placement::unpack(*on)).map(|placed| placed.event)
+        self.used.iter().map(|counter| EventId::of_bits(self.bits(counter)))
     }
 
     /// Returns an event's counter.
     #[inline(never)] // Linked once: each step of a plan looks for events.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
-        let is_it = |placed: Placement| placed.event == event;
-        CounterSet::all_in_a_loop().iter().find(|counter| self.at(*counter).is_some_and(is_it))
+        self.used.iter().find(|counter| EventId::of_bits(self.bits(*counter)) == event)
     }
 
     pub(crate) fn remove(&mut self, event: EventId) {
@@ -399,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_plan_gives_back_what_was_placed_in_two_bytes_per_counter() {
-        assert_eq!(size_of::<Plan>(), 2 * MAX_COUNTERS);
+        assert_eq!(size_of::<Plan>(), 2 * MAX_COUNTERS + size_of::<CounterSet>());
         let mut plan = Plan::EMPTY;
         let counters = [CounterId::general(0), CounterId::general(15), CounterId::fixed(7)];
         let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
