@@ -1,4 +1,4 @@
-//! The pages that depend on claims: the table in `hardware`, and the README's list of the untried.
+//! The pages that depend on claims: the table in `hardware`, and the list of the untried in `docs`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -37,10 +37,10 @@ fn a_report_of_a_software_machine_is_named_as_one() {
     }
 }
 
-/// The rows of the README's list: the ids, and what would settle them.
+/// The rows of the list: the ids, and what would settle them.
 fn untried() -> Vec<(Vec<String>, String)> {
-    let text = fs::read_to_string(root().join("README.md")).unwrap();
-    let (_, list) = text.split_once("## Untried on hardware\n").unwrap();
+    let text = fs::read_to_string(root().join("docs/untried.md")).unwrap();
+    let list = text.as_str();
     let rows = list.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
     let rows = rows.take_while(|line| line.starts_with('|')).map(|line| {
         let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
