@@ -1,9 +1,9 @@
 //! Shared parts of the tests: the independent data files, and fakes of processors.
 
-/// The examples of the README, of PROOFS.md and of the pages in `docs` compile.
+/// The examples of the README, of docs/testing.md and of the pages in `docs` compile.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
-#[doc = include_str!("../../PROOFS.md")]
+#[doc = include_str!("../../docs/testing.md")]
 #[doc = include_str!("../../docs/samples.md")]
 #[doc = include_str!("../../docs/watchdog.md")]
 struct Readme;

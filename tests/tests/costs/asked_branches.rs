@@ -1,5 +1,5 @@
 //! Costs of branches that events ask for, in register accesses beyond those of the same events without branches: exact,
-//! and equal to the table in COSTS.md.
+//! and equal to the table in docs/costs.md.
 
 use core::cell::Cell;
 
@@ -115,7 +115,9 @@ fn the_rows_of_branches_that_events_ask_for_are_what_is_measured() {
         }
         lines.push(format!("| {name} of an event | {} |", beyond.map(text).join(" | ")));
     }
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

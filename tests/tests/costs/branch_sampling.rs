@@ -1,5 +1,5 @@
 //! Costs of Zen 3's branch sampling in register accesses, beyond those of the same event without branches: exact, and
-//! equal to the table in COSTS.md.
+//! equal to the table in docs/costs.md.
 
 use super::branches::{Cost, text};
 use pmu_core::branches::{BranchMemory, BranchSlot, Branches};
@@ -86,7 +86,9 @@ fn the_row_of_branch_sampling_is_what_is_measured() {
         format!("| Zen 3's branch sampling, 16 of an event | {} |", columns.join(" | ")),
         format!("before idle and after, {idle}"),
     ];
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

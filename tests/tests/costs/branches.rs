@@ -1,4 +1,4 @@
-//! Costs of branch records in register accesses: exact, and equal to the table in COSTS.md.
+//! Costs of branch records in register accesses: exact, and equal to the table in docs/costs.md.
 
 use core::cell::Cell;
 use pmu_core::branch_recording::{BranchArea, BranchRecorder, SaveBranches, XsaveFault};
@@ -154,7 +154,7 @@ fn with_xsaves() -> Cost {
     [after.reads - before.reads, after.writes - before.writes]
 }
 
-/// The rows of branch records in COSTS.md, and the most that each may cost.
+/// The rows of branch records in docs/costs.md, and the most that each may cost.
 #[test]
 fn the_rows_of_branch_records_are_what_is_measured() {
     let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 4, 3));
@@ -183,7 +183,9 @@ fn the_rows_of_branch_records_are_what_is_measured() {
         lines.push(format!("| {name} | {} | {saved} |", columns.join(" | ")));
     }
     lines.push(format!("one XSAVES, one XRSTORS and {}", text(with_xsaves())));
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

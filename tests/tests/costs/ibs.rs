@@ -1,4 +1,4 @@
-//! Costs of instruction-based sampling in register accesses: exact, and equal to the table in COSTS.md.
+//! Costs of instruction-based sampling in register accesses: exact, and equal to the table in docs/costs.md.
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::registers::MAX_COUNTERS;
@@ -88,7 +88,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     [[beside[0] - own[0], beside[1] - own[1]], full, few, start, stop]
 }
 
-/// The rows of instruction-based sampling in COSTS.md, and the most that a sample may cost.
+/// The rows of instruction-based sampling in docs/costs.md, and the most that a sample may cost.
 #[test]
 fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
     use IbsKind::{Fetch, Op};
@@ -108,7 +108,9 @@ fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
         assert!(costs[1][0] <= most[0] && costs[1][1] <= most[1], "{name}: {costs:?}");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

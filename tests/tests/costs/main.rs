@@ -1,4 +1,4 @@
-//! Costs in register accesses: exact, and equal to the tables in COSTS.md.
+//! Costs in register accesses: exact, and equal to the tables in docs/costs.md.
 
 mod asked_branches;
 mod branch_sampling;

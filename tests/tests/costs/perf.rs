@@ -1,4 +1,4 @@
-//! Costs of a perf subsystem's operations in register accesses: exact, and equal to the table in COSTS.md.
+//! Costs of a perf subsystem's operations in register accesses: exact, and equal to the table in docs/costs.md.
 
 use pmu_core::lending::guest_control;
 use pmu_core::reading::{remote_count, sample_read};

@@ -1,4 +1,4 @@
-//! Costs of Intel's precise records in register accesses: exact, and equal to the table in COSTS.md.
+//! Costs of Intel's precise records in register accesses: exact, and equal to the table in docs/costs.md.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
@@ -131,7 +131,7 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     [one, many, another, start, report, switch, window, stop]
 }
 
-/// The rows of precise records in COSTS.md, and the most that an interrupt may cost.
+/// The rows of precise records in docs/costs.md, and the most that an interrupt may cost.
 #[test]
 fn the_rows_of_precise_records_are_what_is_measured() {
     let store = PreciseConfiguration::debug_store;
@@ -151,7 +151,9 @@ fn the_rows_of_precise_records_are_what_is_measured() {
         assert_eq!(costs[1], interrupt, "{name}: many records");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

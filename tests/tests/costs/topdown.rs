@@ -1,4 +1,4 @@
-//! Costs of top-down counts in register accesses: exact, and equal to the table in COSTS.md.
+//! Costs of top-down counts in register accesses: exact, and equal to the table in docs/costs.md.
 
 use pmu_core::facility::DivisionMemory;
 use pmu_core::reading::sample_read;
@@ -110,7 +110,9 @@ fn the_rows_of_top_down_counts_are_what_is_measured() {
         assert_eq!(costs[0], [0; 3], "{name}: beside counters");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> =
-        lines.iter().filter(|line| !include_str!("../../../COSTS.md").contains(*line)).collect();
-    assert!(missing.is_empty(), "COSTS.md lacks:\n{missing:#?}");
+    let missing: Vec<_> = lines
+        .iter()
+        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .collect();
+    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
 }

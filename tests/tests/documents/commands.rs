@@ -28,7 +28,9 @@ fn the_checks_run_the_readmes_test_command_by_its_very_line() {
     let lines: Vec<&str> = CI.lines().map(str::trim).collect();
     let step = lines.iter().position(|line| *line == "step_test() {").unwrap();
     assert_eq!(lines[step + 1], test);
-    for document in [include_str!("../../../PROOFS.md"), include_str!("../../../CONTRIBUTING.md")] {
+    for document in
+        [include_str!("../../../docs/testing.md"), include_str!("../../../CONTRIBUTING.md")]
+    {
         assert!(document.contains(&format!("`{test}`")));
     }
 }
