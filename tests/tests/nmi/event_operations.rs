@@ -36,6 +36,10 @@ enum_with_all! {
         DisableMember,
         EnableMember,
         Close,
+        /// The event that interrupts, of a group in which the other one stays.
+        CloseMember,
+        /// The first event of the group, which the other one then outlives alone.
+        CloseFirst,
         Read,
         /// The same period begins anew.
         ApplyPeriod,
@@ -75,11 +79,14 @@ impl Operation {
     /// Returns whether the two events that run are one group.
     fn is_of_a_group(self) -> bool {
         self.is_of_a_member()
-            || matches!(self, Self::StopGroup | Self::RotateGroup | Self::SwitchGroup)
+            || matches!(
+                self,
+                Self::StopGroup | Self::CloseFirst | Self::RotateGroup | Self::SwitchGroup
+            )
     }
 
     fn is_of_a_member(self) -> bool {
-        matches!(self, Self::DisableMember | Self::EnableMember)
+        matches!(self, Self::DisableMember | Self::EnableMember | Self::CloseMember)
     }
 }
 
@@ -248,6 +255,12 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             let count = counters.close_event(sampled, 1).unwrap();
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
         }
+        Operation::CloseMember | Operation::CloseFirst => {
+            let count = counters.close_member(sampled, 1).unwrap();
+            assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
+            let left = counters.event_group(counted).unwrap();
+            assert_eq!(left.is_some(), operation == Operation::CloseMember, "{context}");
+        }
         Operation::Read => {
             // The read events passed before, or during the reading.
             for (event, id) in [(SAMPLED, sampled), (COUNTED, counted)] {
@@ -354,9 +367,12 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     // Stopped events are silent, and a pending overflow of theirs may have been dropped.
     let mut dropped = [0, u64::from(operation == Operation::ApplyPeriod), 0, 0];
     let stopped = match operation {
-        Operation::Stop | Operation::StopGroup | Operation::DisableMember | Operation::Close => {
-            Some(SAMPLED)
-        }
+        Operation::Stop
+        | Operation::StopGroup
+        | Operation::DisableMember
+        | Operation::Close
+        | Operation::CloseMember
+        | Operation::CloseFirst => Some(SAMPLED),
         Operation::StopSource => Some(SOURCE),
         _ => None,
     };
