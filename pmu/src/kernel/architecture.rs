@@ -27,6 +27,7 @@ use crate::machine::Machine;
 /// # use pmu::core::profile::SourceTable;
 ///
 /// /// Counters and profile sources of the machine, as firmware describes them.
+/// #[derive(Debug)]
 /// struct Board {
 ///     unit: CounterUnit,
 ///     time: DefaultInterface,
