@@ -140,7 +140,7 @@ pub trait ProfileInterface: SourceInterface {
     /// of all these counters, even of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterMemory, CounterSlot, Platform, Snapshot};
+    /// # use pmu_core::{CounterError, CounterMemory, CounterSlot, Platform};
     /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
     /// # use pmu_core::registers::MAX_COUNTERS;
     /// # use pmu_core::msr::MsrBackend;
@@ -149,7 +149,7 @@ pub trait ProfileInterface: SourceInterface {
     /// /// Each processor, as it comes up. Without counters, profiling by time remains.
     /// fn processor_up<I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     interface: &'static I,
-    ///     this_processor: &Snapshot,
+    ///     this_processor: &I::Processor,
     ///     (msr, platform): (M, P),
     /// ) -> Result<Option<Session<'static, &'static I, M, P>>, InterfaceError> {
     ///     match interface.initialize(this_processor, msr, platform, &COUNTERS) {
@@ -187,13 +187,13 @@ pub trait ProfileInterface: SourceInterface {
     /// counter, and supports only `ProfileTime`.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, CounterSet, Platform, Snapshot};
+    /// # use pmu_core::{CounterMemory, CounterSet, Platform};
     /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
     /// # use pmu_core::msr::MsrBackend;
     /// /// Takes all counters but fixed counter 1, which is a watchdog's.
     /// fn processor_up<'a, I: SourceInterface, M: MsrBackend, P: Platform>(
     ///     interface: &'a I,
-    ///     this_processor: &Snapshot,
+    ///     this_processor: &I::Processor,
     ///     (msr, platform): (M, P),
     ///     memory: &'a CounterMemory,
     /// ) -> Result<Session<'a, &'a I, M, P>, InterfaceError> {
