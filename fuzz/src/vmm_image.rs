@@ -167,7 +167,8 @@ pub fn run(bytes: &[u8]) {
     let floor = kernel.pieces.iter().map(end).max().unwrap_or(0).max(HIGH);
     // As QEMU does: a multiboot kernel's module is behind it, another kernel's disk at the end of the memory.
     let disk_at = match kernel.protocol {
-        "multiboot" => floor.next_multiple_of(0x1000),
+        // QEMU leaves a page.
+        "multiboot" => floor.next_multiple_of(0x1000) + 0x1000,
         _ => (TOP - disk.len() as u64) & !0xFFF,
     };
     let possible = kernel.pieces.iter().all(fits)

@@ -9,7 +9,7 @@ use crate::kernel::pmu::{Pmu, PmuSource};
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::local_apic::Delivery;
 
-/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`] recorded.
+/// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::Facilities) recorded.
 pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
 
 /// Result of handling a performance interrupt.

@@ -23,11 +23,11 @@ use crate::watchdog::Watchdog;
 
 /// The performance-monitoring units of all processors of a machine. A kernel `K` keeps this value in a static.
 ///
-/// A `Pmu` combines the objects that a kernel would otherwise create and connect itself: the [`Machine`], the memory of
-/// each processor's counters and events, the sessions, the mailbox for requests between processors, and the lists of
-/// profiles. The machine has at most `P` processors. Each processor can have `E` events open at a time. At most `N`
-/// profiles can be started at a time. The first profile of an event adds a source to the machine. An added source is
-/// never removed. At most `N` sources can be added.
+/// A `Pmu` combines the objects that a kernel would otherwise create and connect itself: the
+/// [`Machine`](crate::Machine), the memory of each processor's counters and events, the sessions, the mailbox for
+/// requests between processors, and the lists of profiles. The machine has at most `P` processors. Each processor can
+/// have `E` events open at a time. At most `N` profiles can be started at a time. The first profile of an event adds a
+/// source to the machine. An added source is never removed. At most `N` sources can be added.
 ///
 /// | operation | |
 /// |---|---|

@@ -518,7 +518,7 @@ impl ThreadEvent {
             (place == other || is_of_group).then_some(place)
         };
         let members = || events.iter().enumerate().filter_map(is_member);
-        let (Some(first), Some(last)) = (members().next(), members().last()) else {
+        let (Some(first), Some(last)) = (members().next(), members().next_back()) else {
             return failed(CounterError::NoEvents);
         };
         let count = members().count();

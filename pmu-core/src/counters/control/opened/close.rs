@@ -13,7 +13,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`]. Samples of a
-    /// [precise](Event::precise) event whose records wait in memory are dropped: call
+    /// [precise](crate::Event::precise) event whose records wait in memory are dropped: call
     /// [`report_samples`](Self::report_samples) before.
     ///
     /// ```
