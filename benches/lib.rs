@@ -76,7 +76,7 @@ impl Platform for Registers {
     fn stop_profile_timer(&self) {}
 }
 
-/// Returns a processor of Intel with eight general counters of 48 bits.
+/// Returns an Intel processor with eight general counters of 48 bits.
 pub fn intels(version: u32) -> Snapshot {
     Snapshot::capture(move |leaf: u32, _: u32| {
         let (eax, ebx, ecx, edx) = match leaf {

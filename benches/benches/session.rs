@@ -19,7 +19,7 @@ type Session =
 
 const COUNTERS: usize = 8;
 
-/// A session, its processor's counters, and what the operation is of.
+/// A session, its processor's counters, and the group, event or thread of the operation.
 struct Bench<T> {
     session: &'static mut Session,
     unit: &'static CounterUnit,

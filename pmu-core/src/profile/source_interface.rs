@@ -104,8 +104,8 @@ pub unsafe trait SourceInterface {
     /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
-    /// Returns the description of a processor's counters, which `processor` tells. The description is empty if the
-    /// processor has no counters of the interface's vendor.
+    /// Returns the counters of the processor that `processor` describes. There are none if that processor
+    /// has no counters of the interface's vendor.
     fn unit_of(&self, processor: &Self::Processor) -> CounterUnit;
 
     /// Returns whether the boot processor declares the event of a row of the table. A

@@ -335,14 +335,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.on_processor(Some(event), |_, local| {
             let counters = local.session.counters_mut();
-            let Some(group) = counters.event_group(event.event)? else {
-                let closed = counters.close_event(event.event, K::now());
-                // By now the event is stopped, so a second call accesses no register.
-                let closed = closed
-                    .or_else(|error| counters.close_event(event.event, K::now()).and(Err(error)));
-                return Ok(closed.map(drop)?);
-            };
-            Ok(close_group(local, group)?)
+            match counters.event_group(event.event)? {
+                Some(group) => Ok(close_group(local, group)?),
+                None => Ok(close_alone(local, event.event)?),
+            }
         })
     }
 
@@ -358,15 +354,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn close_member(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
-            let closed = counters.close_member(event.event, K::now());
-            let closed = match closed {
-                // Of an event in no group: as in `close`.
-                Err(error) if counters.event_tag(event.event).is_ok() => {
-                    counters.close_event(event.event, K::now()).and(Err(error))
-                }
-                closed => closed,
-            };
-            closed.map(drop)
+            match counters.event_group(event.event)? {
+                Some(_) => counters.close_member(event.event, K::now()).map(drop),
+                None => close_alone(local, event.event),
+            }
         })
     }
 
@@ -412,4 +403,14 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
     }
+}
+
+/// Closes an event that is in no group, also if its counter does not answer.
+fn close_alone<K: Kernel>(local: &mut LocalState<K>, event: EventId) -> Result<(), CounterError> {
+    let counters = local.session.counters_mut();
+    let closed = counters.close_event(event, K::now()).or_else(|error| {
+        // By now the event is stopped, so this accesses no register.
+        counters.close_event(event, K::now()).and(Err(error))
+    });
+    closed.map(drop)
 }

@@ -66,7 +66,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
-    /// Those of [`thread_event`](Self::thread_event), also for no events, and [`Events`](PmuError::Events): see
+    /// The errors of [`thread_event`](Self::thread_event), also for no events, and [`Events`](PmuError::Events): see
     /// [`SavedEvent::make_group`].
     pub fn thread_group<const C: usize>(
         &'static self,
@@ -110,7 +110,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
-    /// Those of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
+    /// The errors of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
     pub fn thread_member(
         &'static self,
         events: &mut [ThreadEvent],

@@ -52,7 +52,7 @@ fn those_left_of_an_exclusive_group_keep_their_counters_while_others_rotate() {
     }
 }
 
-/// An access that fails once is retried; one that fails for good loses the closed event's count, and no other's.
+/// A failed access is retried. A register that fails for good loses the closed event's count, and no other count.
 #[test]
 fn a_fault_at_each_access_of_closing() {
     for processor in processors(Deviations::NONE) {

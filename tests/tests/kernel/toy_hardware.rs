@@ -44,12 +44,10 @@ pub(crate) struct Toy {
     cycles: Cell<u64>,
     /// The interrupt controller lets the line's interrupt through.
     pub(crate) is_unmasked: Cell<bool>,
-    pub(crate) accesses: Cell<u32>,
 }
 
 impl Toy {
     pub(crate) fn read(&self, register: Register) -> u64 {
-        self.accesses.set(self.accesses.get() + 1);
         match register {
             Register::Enabled => self.enabled.get().into(),
             Register::Overflow => self.overflow.get().into(),
@@ -63,7 +61,6 @@ impl Toy {
     }
 
     pub(crate) fn write(&self, register: Register, value: u64) {
-        self.accesses.set(self.accesses.get() + 1);
         let word = value as u32;
         let set = |cell: &Cell<u32>| cell.set(cell.get() | word);
         let clear = |cell: &Cell<u32>| cell.set(cell.get() & !word);

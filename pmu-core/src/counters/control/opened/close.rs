@@ -112,7 +112,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some((group, first)) = self.group_and_first(entry)? else {
             return self.close_event(event, now);
         };
-        self.add_times(now);
         let mut outcome = if self.is_part(event) { self.update_part(entry, now) } else { Ok(()) };
         let reloads = |(_, of): (EventId, &EventEntry)| of.membership().reload != 0;
         let all = S::Facility::OFFERS && self.members(group).any(reloads);
