@@ -103,7 +103,7 @@ fn a_fault_at_each_access_of_closing() {
     }
 }
 
-/// A thread's group that this session cannot count, until the one event is closed that it cannot count.
+/// A session cannot count a thread's group because of one event, which is closed then.
 #[test]
 fn without_the_event_that_cannot_be_counted_the_others_are() {
     for processor in processors(Deviations::NONE) {
@@ -147,7 +147,7 @@ fn without_the_event_that_cannot_be_counted_the_others_are() {
     }
 }
 
-/// The second time it is no event.
+/// Closing it again is an error.
 #[test]
 fn a_closed_member_is_closed() {
     let processor = plain(4);
@@ -320,7 +320,7 @@ fn groups_at_random() {
     }
 }
 
-/// The interrupt of a member that stays, or of the one that is closed, comes between two accesses of the closing.
+/// A member that stays, or the closed event, interrupts between two accesses of the closing.
 #[test]
 fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
     use core::cell::RefCell;

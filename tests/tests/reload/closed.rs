@@ -7,7 +7,7 @@ use crate::support::*;
 const ALL: ReloadConfiguration =
     ReloadConfiguration { general: 0xF, fixed: 0, causing_general: 0xF, causing_fixed: 0 };
 
-/// With it all are closed, which have no meaning alone.
+/// The events of such a group have no meaning alone, so that all are closed.
 #[test]
 fn a_closed_event_of_a_reload_group_returns_its_count() {
     let mock = mock(ALL);
