@@ -128,8 +128,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 .filter(move |(other, of)| of.is_part() == is_part && needs_it(*other, of))
         };
         for (event, entry) in with_it(false).chain([(event, entry)]).chain(with_it(true)) {
-            // As a disabled one, so that it does not take a turn again where an access failed.
-            entry.set_disabled(true);
             outcome = outcome.and(self.detach_and_stop(event, entry, now));
         }
         let count = entry.count();
