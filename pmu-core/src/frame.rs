@@ -126,6 +126,12 @@ pub trait InterruptFrame {
     /// Returns RFLAGS of the interrupted code. Bit 17, VM, is set in virtual-8086 mode.
     fn flags(&self) -> u64;
 
+    /// Returns whether the interrupted code is user mode's. The default implementation is x86's: a privilege level above 0, or
+    /// virtual-8086 mode.
+    fn in_user(&self) -> bool {
+        self.cs() & 0b11 != 0 || self.flags() & VIRTUAL_8086 != 0
+    }
+
     /// Returns the interrupted processor, which also executes the handler.
     fn processor(&self) -> ProcessorNumber;
 
@@ -265,6 +271,9 @@ impl<F: InterruptFrame> InterruptFrame for SampledFrame<'_, F> {
             None => self.interrupted.flags(),
         }
     }
+    fn in_user(&self) -> bool {
+        self.interrupted.in_user()
+    }
     fn processor(&self) -> ProcessorNumber {
         self.interrupted.processor()
     }
@@ -297,6 +306,9 @@ impl<F: InterruptFrame + ?Sized> InterruptFrame for &F {
     }
     fn flags(&self) -> u64 {
         (**self).flags()
+    }
+    fn in_user(&self) -> bool {
+        (**self).in_user()
     }
     fn processor(&self) -> ProcessorNumber {
         (**self).processor()

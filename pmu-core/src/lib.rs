@@ -31,6 +31,7 @@ pub use counters::control::opened::status::EventStatus;
 pub use counters::error::{CounterError, EventsError, ServiceError};
 pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
+pub use counters::events::software::SoftwareEvent;
 pub use counters::hooks::event_source::{EventSource, OpenedEvents};
 pub use counters::interrupt::sample::{EventOverflow, Sample};
 pub use counters::interrupt::service::{Claim, Serviced, service};
@@ -55,6 +56,7 @@ pub mod facility {
     pub use crate::counters::hooks::running::{
         Asked, EventControl, Recorded, Running, RunningEvent, Unsettled,
     };
+    pub use crate::counters::hooks::software::SoftwareEvents;
 }
 
 /// The counters in the hands of another owner for a while: windows, in which a guest or a firmware has them.

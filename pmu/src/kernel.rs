@@ -22,6 +22,7 @@ mod processors;
 pub(crate) mod profile;
 pub(crate) mod reach;
 pub(crate) mod required;
+pub(crate) mod software;
 mod thread_events;
 pub(crate) mod top_down;
 mod user_pages;

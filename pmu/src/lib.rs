@@ -35,13 +35,16 @@ pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Process
 pub use pmu_amd as amd;
 pub use pmu_core as core;
 pub use pmu_core::branches::BranchFilter;
+pub use pmu_core::facility::SoftwareEvents;
 pub use pmu_core::frame::{InterruptFrame, PlainFrame};
 #[cfg(feature = "native")]
 pub use pmu_core::msr::NativeMsr;
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;
 pub use pmu_core::thread::ThreadEvent;
-pub use pmu_core::{Claim, CounterSet, Event, EventCount, EventSelect, GenericEvent, Snapshot};
+pub use pmu_core::{
+    Claim, CounterSet, Event, EventCount, EventSelect, GenericEvent, Snapshot, SoftwareEvent,
+};
 pub use pmu_intel as intel;
 pub use pmu_kprofile as kprofile;
 pub use watchdog::Watchdog;

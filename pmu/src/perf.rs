@@ -12,7 +12,8 @@ mod event_text;
 pub(crate) mod generic;
 
 pub use attributes::{
-    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, RawConfig, RawTerms,
+    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
+    RawConfig, RawTerms,
 };
 pub use branch_samples::{BranchEntry, BranchSamples};
 pub use errno::errno;

@@ -10,5 +10,6 @@ pub(crate) mod ownership;
 pub(crate) mod parts;
 pub(crate) mod reprogram;
 pub(crate) mod run;
+pub(crate) mod software;
 pub(crate) mod switch;
 pub(crate) mod window;

@@ -96,6 +96,10 @@ pub enum CounterError {
          branches, or the lent memory has too few slots"
     )]
     BranchesUnsupported,
+    /// The event is a [software event](crate::Event::software), and the facilities of the session's events have no
+    /// [`SoftwareEvents`](crate::facility::SoftwareEvents).
+    #[error("the kernel's calls count no software events")]
+    SoftwareUnsupported,
     /// Another event records [branches](crate::Event::with_branches) by another filter.
     #[error("another event records branches by another filter")]
     BranchFilterInUse,

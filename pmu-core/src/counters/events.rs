@@ -5,4 +5,5 @@ pub(crate) mod count;
 pub(crate) mod event;
 pub(crate) mod resolve;
 pub(crate) mod saved;
+pub(crate) mod software;
 pub(crate) mod user_view;

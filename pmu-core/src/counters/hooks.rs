@@ -5,3 +5,4 @@ pub(crate) mod event_facility;
 pub(crate) mod event_source;
 pub(crate) mod facility;
 pub(crate) mod running;
+pub(crate) mod software;

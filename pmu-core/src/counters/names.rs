@@ -39,6 +39,10 @@ impl CounterId {
     /// The unit that samples ops (AMD's IBS).
     pub const OP_UNIT: Self = Self(Self::FIRST_FIXED + 1);
 
+    /// Stands for no counter: the kernel's calls count the event, which is a
+    /// [`SoftwareEvent`](crate::SoftwareEvent).
+    pub const SOFTWARE: Self = Self(63);
+
     /// Returns the general counter with this number, or `None` if `number` is [`MAX_GENERAL`] or greater.
     pub const fn general(number: u8) -> Option<Self> {
         if number < MAX_GENERAL as u8 { Some(Self(number)) } else { None }
@@ -83,6 +87,9 @@ impl CounterId {
 
 impl fmt::Debug for CounterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::SOFTWARE {
+            return f.write_str("no counter");
+        }
         let kind = if self.is_fixed() { "fixed" } else { "general" };
         write!(f, "{kind} counter {}", self.number())
     }

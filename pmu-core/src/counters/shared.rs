@@ -7,4 +7,5 @@ pub(crate) mod memory;
 pub(crate) mod period;
 pub(crate) mod rate;
 pub(crate) mod remote_count;
+pub(crate) mod software;
 pub(crate) mod table;

@@ -7,6 +7,7 @@ use crate::kernel::architecture::Architecture;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::profile::close as close_group;
 use crate::kernel::required::Kernel;
+use crate::kernel::software::check_clock;
 use crate::per_processor::Busy;
 use crate::perf::PerfEventAttr;
 
@@ -71,6 +72,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Counters`](PmuError::Counters): the processor cannot count or sample the event, or `E` events are open. See
     ///   [`open_event`](pmu_core::CounterSession::open_event).
     pub fn open(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
+        check_clock::<K>(event)?;
         self.on_processor(None, |of, local| {
             let event = local.session.counters_mut().open_event(&local.unit, event)?;
             Ok(of.opened(event))
@@ -130,6 +132,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         events: &[Event; C],
     ) -> Result<[PmuEvent; C], PmuError> {
+        events.iter().try_for_each(check_clock::<K>)?;
         self.on_processor(None, |of, local| {
             let counters = local.session.counters_mut();
             let group = counters.open_group(&local.unit, events)?;
@@ -197,6 +200,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         other: PmuEvent,
         event: &Event,
     ) -> Result<PmuEvent, PmuError> {
+        check_clock::<K>(event)?;
         self.on_processor(Some(other), |of, local| {
             let counters = local.session.counters_mut();
             Ok(of.opened(counters.open_member(&local.unit, other.event, event)?))

@@ -23,6 +23,7 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// | [`BranchRecords`](crate::BranchRecords) | [`Event::with_branches`](pmu_core::Event::with_branches) |
 /// | [`PreciseRecords`](crate::PreciseRecords) | [`Event::precise`](pmu_core::Event::precise) |
 /// | [`TopDownParts`](crate::TopDownParts) | [`Event::part`](pmu_core::Event::part) |
+/// | [`SoftwareEvents`](crate::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
 ///
 /// A pair of two is both.
 pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {

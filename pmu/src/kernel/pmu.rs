@@ -1,6 +1,6 @@
 //! The type.
 
-use core::sync::atomic::AtomicBool;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::{fmt, ptr};
 
 use pmu_core::branch_recording::BranchError;
@@ -39,6 +39,7 @@ use crate::watchdog::Watchdog;
 /// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
 /// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |
 /// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`thread_member`](Self::thread_member), [`switch`](Self::switch), [`read_thread`](Self::read_thread) | events of threads |
+/// | [`happened`](Self::happened), [`clock_interrupt`](Self::clock_interrupt) | what software events count, with [`SoftwareEvents`](crate::SoftwareEvents) |
 /// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
 /// | [`count`](Self::count) | counts of events while a function runs |
@@ -162,6 +163,8 @@ pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
     pub(super) is_up: AtomicBool,
     /// A request came while the session was in use: whoever uses the session serves the request afterwards.
     pub(super) is_asked: AtomicBool,
+    /// Time for which the timer of the clocks is set; 0: none.
+    pub(super) clock_timer: AtomicU64,
 }
 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
@@ -173,6 +176,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
             watchdog: Watchdog::new(),
             is_up: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
+            clock_timer: AtomicU64::new(0),
         }
     }
 
@@ -254,6 +258,9 @@ pub enum PmuError {
     /// The processor has no precise records that it can use, or does not divide issue slots.
     #[error("{0}")]
     Facility(#[source] NoFacility),
+    /// A clock is to be sampled, and the kernel has [no timer](crate::Kernel::CLOCK_TIMER) for that.
+    #[error("there is no timer for the samples of clocks")]
+    NoClockTimer,
     /// The attributes of perf are no event of a counter.
     #[error("{0}")]
     Perf(#[source] PerfError),
@@ -289,7 +296,7 @@ impl PmuError {
                 | BranchError::StateUnknown(_)
                 | BranchError::Xsaves(_),
             ) => 5,
-            Self::Branches(_) | Self::Facility(_) => 95,
+            Self::Branches(_) | Self::Facility(_) | Self::NoClockTimer => 95,
             Self::OtherProcessor(_) | Self::Interface(_) | Self::Create(_) | Self::Profile(_) => 22,
         }
     }

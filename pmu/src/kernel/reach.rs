@@ -21,7 +21,8 @@ use crate::kernel::required::Kernel;
 use crate::kernel::user_pages::Pages;
 use crate::per_processor::Busy;
 
-/// A slot that is used. At the end, also if the use unwinds, the pages of user mode are brought up to date.
+/// A slot that is used. At the end, also if the use unwinds, the pages of user mode and the timer of the clocks are
+/// brought up to date.
 struct Used<'s, K: Kernel, const P: usize, const E: usize, const N: usize> {
     pmu: &'static Pmu<K, P, E, N>,
     before: Pages<E>,
@@ -33,6 +34,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Used<'_
     fn drop(&mut self) {
         let is_suspended = is_suspended(self.slot);
         self.pmu.publish(self.slot.as_mut().filter(|_| !is_suspended), &self.before);
+        self.pmu.settle_clock_timer();
     }
 }
 

@@ -23,7 +23,7 @@ use crate::user::{UserClock, UserPage};
 ///   `user_clock` are called in task, interrupt and NMI context. These functions take no lock that the interrupted code
 ///   may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
-/// - The other functions are called in task context. `pinned`, `start_timer` and `stop_timer` are also called in the
+/// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are also called in the
 ///   handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
 ///   [`switch`](crate::Pmu::switch).
 ///
@@ -121,6 +121,10 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Tells whether threads read their events in user mode, from pages that [`user_page`](Self::user_page) returns.
     const USER_PAGES: bool = false;
 
+    /// Tells whether the kernel has a timer for the samples of clocks, which are
+    /// [software events](pmu_core::SoftwareEvent::is_clock). It also has a clock, [`now`](Self::now).
+    const CLOCK_TIMER: bool = false;
+
     /// Returns the backend that accesses the registers of the processor that executes the call.
     fn msr() -> Self::Msr;
 
@@ -193,6 +197,16 @@ pub unsafe trait Kernel: Sized + 'static {
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         let _ = tag;
         None
+    }
+
+    /// Sets a timer of this processor, for one interrupt at the time `at` of [`now`](Self::now), or at once if that has
+    /// passed. Its handler calls [`Pmu::clock_interrupt`](crate::Pmu::clock_interrupt). A time that was set before is
+    /// forgotten; `None` sets none. The function is called if [`CLOCK_TIMER`](Self::CLOCK_TIMER) is set.
+    ///
+    /// # Context
+    /// Task, pinned, or the timer's interrupt.
+    fn set_clock_timer(at: Option<u64>) {
+        let _ = at;
     }
 
     /// Returns the clock by which threads convert the time-stamp counter into the time of [`now`](Self::now); `None`,

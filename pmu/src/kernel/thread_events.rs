@@ -6,6 +6,7 @@ use pmu_core::{CounterError, Event, EventCount};
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
+use crate::kernel::software::check_clock;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Makes an event of a thread, which counts from the next [`switch`](Self::switch) to the thread on. A thread that
@@ -55,6 +56,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Counters`](PmuError::Counters): no counter of this processor can count the event, or its parts contradict
     ///   each other: see [`SavedEvent::new`].
     pub fn thread_event(&'static self, event: &Event) -> Result<ThreadEvent, PmuError> {
+        check_clock::<K>(event)?;
         let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
         Ok(ThreadEvent::SwitchedOut(event.to_be_started(true)))
     }
@@ -72,6 +74,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         events: &[Event; C],
     ) -> Result<[ThreadEvent; C], PmuError> {
+        events.iter().try_for_each(check_clock::<K>)?;
         let mut group = self.with(|_, unit| {
             let first = SavedEvent::new(unit, events.first().ok_or(CounterError::NoEvents)?)?;
             let mut group = [first.to_be_started(true); C];
@@ -117,6 +120,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         other: usize,
         event: &Event,
     ) -> Result<usize, PmuError> {
+        check_clock::<K>(event)?;
         let event = self.with(|_, unit| SavedEvent::new(unit, event))??;
         Ok(ThreadEvent::join(events, other, event)?)
     }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use pmu_core::msr::MsrAddress;
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
+use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, SoftwareEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
 use crate::perf::error::PerfError;
@@ -12,6 +12,10 @@ use crate::perf::error::PerfError;
 /// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is the number of an event in
 /// [`HARDWARE_EVENTS`].
 pub const PERF_TYPE_HARDWARE: u32 = 0;
+
+/// Type of perf's software events, `PERF_TYPE_SOFTWARE`: the configuration is the number of a
+/// [`SoftwareEvent`](pmu_core::SoftwareEvent).
+pub const PERF_TYPE_SOFTWARE: u32 = 1;
 
 /// Type of raw events, `PERF_TYPE_RAW`: the configuration is a [`RawConfig`].
 pub const PERF_TYPE_RAW: u32 = 4;
@@ -114,9 +118,9 @@ impl PerfAttributes {
     /// ```
     ///
     /// # Errors
-    /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Bits`](PerfError::Bits),
-    /// [`ExcludesAll`](PerfError::ExcludesAll), [`NoExtraRegister`](PerfError::NoExtraRegister): the attributes select
-    /// no event that a counter can count.
+    /// [`Type`](PerfError::Type), [`Hardware`](PerfError::Hardware), [`Software`](PerfError::Software),
+    /// [`Bits`](PerfError::Bits), [`ExcludesAll`](PerfError::ExcludesAll),
+    /// [`NoExtraRegister`](PerfError::NoExtraRegister): the attributes select no event.
     pub fn event(
         self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
@@ -127,6 +131,7 @@ impl PerfAttributes {
                 let (_, name) = known.ok_or(PerfError::Hardware(self.config))?;
                 Event::generic(*name)
             }
+            PERF_TYPE_SOFTWARE => return self.software(),
             PERF_TYPE_RAW => {
                 let select = RawConfig::new(self.config)?.select();
                 Event::raw(select).on(constraints(select).unwrap_or(CounterSet::ALL))
@@ -139,12 +144,7 @@ impl PerfAttributes {
             Some(register) => event.with_extra(register, self.config1),
             None => return Err(PerfError::NoExtraRegister(self.config)),
         };
-        let event = match (self.exclude_user, self.exclude_kernel) {
-            (false, false) => event,
-            (true, false) => event.kernel_only(),
-            (false, true) => event.user_only(),
-            (true, true) => return Err(PerfError::ExcludesAll),
-        };
+        let event = self.in_modes(event)?;
         let event = match (self.exclude_host, self.exclude_guest) {
             (false, false) => event,
             (true, false) => event.in_guests(),
@@ -152,6 +152,28 @@ impl PerfAttributes {
             (true, true) => return Err(PerfError::ExcludesAll),
         };
         Ok(if self.sample_period == 0 { event } else { event.every(self.sample_period) })
+    }
+
+    /// Converts the attributes of a software event. As in Linux, it does not know of guests, and a clock's shortest
+    /// period takes the place of a shorter one.
+    fn software(self) -> Result<Event, PerfError> {
+        let what = SoftwareEvent::of_number(self.config);
+        let what = what.ok_or(PerfError::Software(self.config))?;
+        let event = self.in_modes(Event::software(what))?;
+        Ok(match self.sample_period {
+            0 => event,
+            period if what.is_clock() => event.every(period.max(SoftwareEvent::MIN_CLOCK_PERIOD)),
+            period => event.every(period),
+        })
+    }
+
+    const fn in_modes(self, event: Event) -> Result<Event, PerfError> {
+        match (self.exclude_user, self.exclude_kernel) {
+            (false, false) => Ok(event),
+            (true, false) => Ok(event.kernel_only()),
+            (false, true) => Ok(event.user_only()),
+            (true, true) => Err(PerfError::ExcludesAll),
+        }
     }
 }
 
@@ -176,7 +198,7 @@ impl PerfAttributes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) converts some events of other
+    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) converts some events of other
     /// types into raw events.
     pub type_: u32,
     /// `config`: the event, in the encoding that `type` selects.
@@ -224,9 +246,11 @@ impl TryFrom<Event> for PerfAttributes {
     type Error = PerfError;
 
     fn try_from(event: Event) -> Result<Self, PerfError> {
-        let (type_, config) = match (event.select(), event.name()) {
-            (Some(select), _) => (PERF_TYPE_RAW, RawConfig::new(select.select_bits())?.bits()),
-            (None, name) => {
+        let software = event.software_event().map(SoftwareEvent::number);
+        let (type_, config) = match (software, event.select(), event.name()) {
+            (Some(number), ..) => (PERF_TYPE_SOFTWARE, number),
+            (_, Some(select), _) => (PERF_TYPE_RAW, RawConfig::new(select.select_bits())?.bits()),
+            (_, None, name) => {
                 let known = HARDWARE_EVENTS.iter().find(|(_, known)| Some(*known) == name);
                 let (number, _) = known.ok_or(PerfError::Hardware(u64::MAX))?;
                 (PERF_TYPE_HARDWARE, *number)

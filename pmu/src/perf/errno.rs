@@ -29,6 +29,7 @@ pub const fn errno(error: CounterError) -> i32 {
         NotPrecise(Reason::Event | Reason::NotLatencyEvent) => 22,
         NotPrecise(Reason::NoPeriod | Reason::NoLatency) => 22,
         NotPrecise(_) | BranchesUnsupported => 95,
+        SoftwareUnsupported => 2,
         FreezeUnsupported | GuestModeUnsupported | NeedsCounterPair => 95,
         // `CounterError` is `#[non_exhaustive]` in another crate, so the compiler does not ask for the number of a new
         // error: add it here, unless it is EINVAL.

@@ -45,13 +45,17 @@ pub enum PerfError {
     /// The period has bit 63 set. The value is the period.
     #[error("the period {0} is too long")]
     Period(u64),
-    /// The attributes' type is neither [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE) nor
-    /// [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The value is the type.
-    #[error("events of type {0} are not counters' events")]
+    /// The attributes' type is none of [`PERF_TYPE_HARDWARE`](crate::perf::PERF_TYPE_HARDWARE),
+    /// [`PERF_TYPE_SOFTWARE`](crate::perf::PERF_TYPE_SOFTWARE) and [`PERF_TYPE_RAW`](crate::perf::PERF_TYPE_RAW). The
+    /// value is the type.
+    #[error("there are no events of type {0}")]
     Type(u32),
     /// The hardware event with this number is not in [`HARDWARE_EVENTS`](crate::perf::HARDWARE_EVENTS).
     #[error("hardware event {0} is not known")]
     Hardware(u64),
+    /// The software event with this number is not a [`SoftwareEvent`](pmu_core::SoftwareEvent).
+    #[error("software event {0} is not known")]
+    Software(u64),
     /// A raw configuration has bits that belong to no term. The value is these bits. For example, no term has bit 16
     /// (USR), 17 (OS), 20 (INT) or 22 (EN), because perf itself sets these bits.
     #[error("a raw configuration cannot have bits {0:#X}")]
@@ -128,6 +132,7 @@ impl PerfError {
     pub const fn errno(self) -> i32 {
         match self {
             Self::Type(_) | Self::NotOnProcessor { .. } | Self::Hardware(6..=8) => 2,
+            Self::Software(_) => 2,
             Self::Size(_) | Self::LaterField { .. } => 7,
             Self::Short { .. } => 14,
             Self::Flags(_) | Self::Reserved { .. } | Self::SampleType(_) | Self::ReadFormat(_) => {
@@ -158,7 +163,7 @@ pub enum Facility {
     AutoCounterReload,
     /// BPF programs that count the event (`:b`).
     Bpf,
-    /// Events that the kernel's software counts.
+    /// Software events that no [`SoftwareEvent`](pmu_core::SoftwareEvent) is: `cgroup-switches` and `bpf-output`.
     SoftwareEvents,
     /// Hardware breakpoints (`mem:`).
     Breakpoints,
@@ -176,7 +181,7 @@ impl fmt::Display for Facility {
             Self::ProcessorTrace => "processor traces",
             Self::AutoCounterReload => "auto counter reload",
             Self::Bpf => "BPF",
-            Self::SoftwareEvents => "software events",
+            Self::SoftwareEvents => "this software event",
             Self::Breakpoints => "breakpoints",
             Self::TracePoints => "trace points",
             Self::OtherUnits => "units outside the cores",

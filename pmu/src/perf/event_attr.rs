@@ -5,7 +5,7 @@ use core::ops::BitOr;
 use pmu_core::precise::Precision;
 use pmu_core::{CounterSet, Event, EventSelect};
 
-use crate::perf::attributes::PerfAttributes;
+use crate::perf::attributes::{PERF_TYPE_SOFTWARE, PerfAttributes};
 use crate::perf::error::{Facility, PerfError};
 
 /// All fields of `perf_event_attr`, the structure that user mode passes to Linux' `perf_event_open`.
@@ -151,7 +151,11 @@ impl PerfEventAttr {
         }
         let branches = self.branches()?;
         let mut select = self.select;
-        let precision = Precision::of_level(self.precise_ip);
+        // As in Linux, it says nothing of a software event.
+        let precision = match select.type_ {
+            PERF_TYPE_SOFTWARE => None,
+            _ => Precision::of_level(self.precise_ip),
+        };
         let latency = precision.and_then(|_| select.take_latency());
         let event = select.event(constraints)?.with_total();
         let event = match self.flags.contains(AttrFlags::FREQ) {

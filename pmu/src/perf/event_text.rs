@@ -2,7 +2,9 @@
 
 use pmu_core::Snapshot;
 
-use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW, RawConfig, number};
+use crate::perf::attributes::{
+    PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, RawConfig, number,
+};
 use crate::perf::branch_samples::BranchSamples;
 use crate::perf::error::{Facility, PerfError};
 use crate::perf::event_attr::{AttrFlags, PerfEventAttr};
@@ -245,6 +247,8 @@ impl<'a> Parser<'a> {
     ) -> Result<bool, PerfError> {
         if let Some(number) = generic::hardware_event(name) {
             self.generic(PERF_TYPE_HARDWARE, number, at)?;
+        } else if let Some(event) = generic::software_event(name) {
+            self.generic(PERF_TYPE_SOFTWARE, event.number(), at)?;
         } else if let Ok(event) = name.parse::<CacheEvent>() {
             self.generic(PERF_TYPE_HW_CACHE, event.config(), at)?;
         } else if let Some((config, config1)) = names(name) {

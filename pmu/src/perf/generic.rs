@@ -3,6 +3,8 @@
 use core::fmt;
 use core::str::FromStr;
 
+use pmu_core::SoftwareEvent;
+
 use crate::perf::attributes::{PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, RawConfig};
 use crate::perf::error::{Facility, PerfError};
 
@@ -24,23 +26,24 @@ const HARDWARE_NAMES: [(&str, u64); 14] = [
     ("ref-cycles", 9),
 ];
 
-/// Names of `enum perf_sw_ids`. Source: perf-list(1).
-const SOFTWARE_NAMES: [&str; 15] = [
-    "cpu-clock",
-    "task-clock",
-    "page-faults",
-    "faults",
-    "context-switches",
-    "cs",
-    "cpu-migrations",
-    "migrations",
-    "minor-faults",
-    "major-faults",
-    "alignment-faults",
-    "emulation-faults",
-    "dummy",
-    "bpf-output",
-    "cgroup-switches",
+/// Names of `enum perf_sw_ids`, each with its event; `None` for those that this crate does not have. Source:
+/// perf-list(1).
+const SOFTWARE_NAMES: [(&str, Option<SoftwareEvent>); 15] = [
+    ("cpu-clock", Some(SoftwareEvent::CpuClock)),
+    ("task-clock", Some(SoftwareEvent::TaskClock)),
+    ("page-faults", Some(SoftwareEvent::PageFaults)),
+    ("faults", Some(SoftwareEvent::PageFaults)),
+    ("context-switches", Some(SoftwareEvent::ContextSwitches)),
+    ("cs", Some(SoftwareEvent::ContextSwitches)),
+    ("cpu-migrations", Some(SoftwareEvent::CpuMigrations)),
+    ("migrations", Some(SoftwareEvent::CpuMigrations)),
+    ("minor-faults", Some(SoftwareEvent::MinorFaults)),
+    ("major-faults", Some(SoftwareEvent::MajorFaults)),
+    ("alignment-faults", Some(SoftwareEvent::AlignmentFaults)),
+    ("emulation-faults", Some(SoftwareEvent::EmulationFaults)),
+    ("dummy", Some(SoftwareEvent::Dummy)),
+    ("bpf-output", None),
+    ("cgroup-switches", None),
 ];
 
 /// Returns the number of the hardware event with this name.
@@ -49,9 +52,15 @@ pub(crate) fn hardware_event(name: &str) -> Option<u64> {
     found.map(|(_, number)| *number)
 }
 
+/// Returns the software event with this name.
+pub(crate) fn software_event(name: &str) -> Option<SoftwareEvent> {
+    let found = SOFTWARE_NAMES.iter().find(|(known, _)| name.eq_ignore_ascii_case(known));
+    found.and_then(|(_, event)| *event)
+}
+
 /// Returns what an event that no counter counts needs; `None` if the name tells nothing.
 pub(crate) fn facility(name: &str) -> Option<Facility> {
-    if SOFTWARE_NAMES.iter().any(|known| name.eq_ignore_ascii_case(known)) {
+    if SOFTWARE_NAMES.iter().any(|(known, _)| name.eq_ignore_ascii_case(known)) {
         Some(Facility::SoftwareEvents)
     } else if name == "mem" {
         Some(Facility::Breakpoints)

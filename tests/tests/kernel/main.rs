@@ -13,6 +13,8 @@ mod precise;
 mod random;
 mod reloads;
 mod sampled;
+mod software;
+mod software_random;
 mod suspend;
 mod threads;
 mod top_down;

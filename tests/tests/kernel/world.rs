@@ -7,7 +7,10 @@ use pmu::core::profile::Report;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
-use pmu::{BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, TopDownParts, X86};
+use pmu::{
+    BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents,
+    TopDownParts, X86,
+};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
@@ -89,6 +92,10 @@ pub(crate) struct Machine {
     pub(crate) pc: [Cell<u64>; PROCESSORS],
     pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
     pub(crate) overflows: RefCell<Vec<(usize, EventOverflow)>>,
+    /// Nanoseconds by the kernel's clock.
+    pub(crate) now: Cell<u64>,
+    /// The time for which each processor's timer of the clocks is set.
+    pub(crate) clock_timers: [Cell<Option<u64>>; PROCESSORS],
     beside: Beside,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
     pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
@@ -172,6 +179,8 @@ impl Machine {
             pc: [const { Cell::new(0) }; PROCESSORS],
             interrupted: RefCell::default(),
             overflows: RefCell::default(),
+            now: Cell::new(0),
+            clock_timers: [const { Cell::new(None) }; PROCESSORS],
             beside,
             sampled: RefCell::default(),
         };
@@ -278,7 +287,8 @@ pub(crate) struct World;
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Architecture = X86<((BranchRecords, PreciseRecords<512>), TopDownParts)>;
+    type Architecture = X86<((BranchRecords, PreciseRecords<512>), (TopDownParts, SoftwareEvents))>;
+    const CLOCK_TIMER: bool = true;
 
     fn msr() -> Registers {
         Registers
@@ -339,6 +349,14 @@ unsafe impl Kernel for World {
         let (machine, second) = (machine(), Self::this_processor() == 1);
         let is_shared = machine.has_erratum.get() && Self::this_processor() < 2;
         is_shared.then(|| CoreThread::new(&machine.core, second, SiblingErratum::EVENTS))
+    }
+
+    fn now() -> u64 {
+        machine().now.get()
+    }
+
+    fn set_clock_timer(at: Option<u64>) {
+        machine().clock_timers[Self::this_processor()].set(at);
     }
 
     fn keep_waiting(turns: u64) -> bool {

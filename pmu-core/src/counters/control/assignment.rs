@@ -27,6 +27,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
     #[inline(never)]
     pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), PlacementError> {
+        if self.start_in_software(event) {
+            return Ok(());
+        }
         self.get_ready(event)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
@@ -157,7 +160,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns a counter of a group of which only some events have a counter.
     fn part_of_group(&self) -> Option<CounterId> {
-        let is_off = |event| self.counter_of(event).is_none();
+        let is_off = |event| self.counter_of(event).is_none() && !self.takes_no_counter(event);
         let is_part = |event| self.table().with_group(event).any(is_off);
         self.own().iter().find(|counter| self.running_on(*counter).is_some_and(is_part))
     }
@@ -260,7 +263,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
     ) -> Result<(), CounterError> {
         let on = self.counter_of(event);
-        entry.add_time(now, on.is_some());
+        self.add_time(event, entry, now);
         let detached = on.map_or(Ok(()), |counter| self.detach(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
         self.settle_core();

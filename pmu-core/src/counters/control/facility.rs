@@ -37,7 +37,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns an event as data, as it was asked for.
     pub(crate) fn extract(&self, entry: &EventEntry) -> SavedEvent {
-        let event = entry.extract();
+        let mut event = entry.extract();
+        if self.is_software(entry) {
+            event.period.resume = entry.left_of_period();
+        }
         if S::Facility::OFFERS { event.as_asked() } else { event }
     }
 

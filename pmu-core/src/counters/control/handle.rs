@@ -77,7 +77,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn is_started(&self, event: EventId) -> bool {
         match self.entry(event).map(EventEntry::state) {
             // While the counters are lent, the event keeps its counter.
-            Ok(EventState::Counting) => self.memory.is_lent() || self.find(event).is_some(),
+            Ok(EventState::Counting) => {
+                let counts = self.memory.is_lent() || self.find(event).is_some();
+                counts || self.counts_in_software(event)
+            }
             Ok(EventState::Waiting | EventState::Uncountable) => true,
             Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
         }
@@ -109,13 +112,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event: EventId,
         entry: &EventEntry,
     ) -> Result<(), CounterError> {
-        let lost = entry.state() == EventState::Counting && self.counter_of(event).is_none();
+        let lost = entry.state() == EventState::Counting
+            && self.counter_of(event).is_none()
+            && !self.is_software(entry);
         if lost { Err(CounterError::CounterLost(event)) } else { Ok(()) }
     }
 
     /// Adds the time up to `now` to an event's times.
     pub(crate) fn add_time(&self, event: EventId, entry: &EventEntry, now: u64) {
-        entry.add_time(now, self.counter_of(event).is_some());
+        if self.is_software(entry) {
+            entry.add_software_time(now);
+        } else {
+            entry.add_time(now, self.counter_of(event).is_some());
+        }
     }
 
     /// Adds the time until `now` to the times of every opened event.

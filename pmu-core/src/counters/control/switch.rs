@@ -258,12 +258,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         processor: &CounterUnit,
         event: &SavedEvent,
         counters: CounterSet,
-        is_part: bool,
+        takes_none: bool,
     ) -> bool {
         let is_legal = event.select().select_bits() & !processor.all_bits() == 0
-            || S::Facility::UNITS && event.select().is_of_unit();
+            || S::Facility::UNITS && event.select().is_of_unit()
+            || S::Facility::SOFTWARE && event.is_software();
         let has_name = event.name().is_none_or(|name| processor.generic(name).is_some());
-        let has_counter = is_part || !(counters & self.own()).is_empty();
+        let has_counter = takes_none || !(counters & self.own()).is_empty();
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
 
@@ -283,7 +284,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         // The facility that an event asks for may be another core type's alone.
         // That it is beside another one was checked when the group was opened.
-        let here = if S::Facility::OFFERS {
+        let here = if S::Facility::OFFERS && !(S::Facility::SOFTWARE && event.is_software()) {
             let asked = Asked::of_saved(&event);
             self.resolve(asked, event.counters(), |_| membership.group != 0).map(Some)
         } else {
@@ -291,12 +292,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         };
         let counters = here.map(|here| here.map_or(event.counters(), |here| here.counters));
         let is_part = S::Facility::DIVIDES && event.is_part() && here.is_ok();
-        let can_count = |counters| self.can_count(processor, &event, counters, is_part);
+        let is_software = S::Facility::SOFTWARE && event.is_software();
+        let takes_none = is_part || is_software;
+        let can_count = |counters| self.can_count(processor, &event, counters, takes_none);
         entry.insert(&event, counters.is_ok_and(can_count));
         if let Ok(Some(here)) = here {
             entry.adapt(&here);
         }
         entry.add_time(now, false);
+        if is_software {
+            entry.begin_software(now);
+        }
         if is_part {
             // Its group is counted without a counter for it.
             entry.set_disabled(true);

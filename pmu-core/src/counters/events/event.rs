@@ -103,7 +103,7 @@ impl GuestMode {
 }
 
 impl Event {
-    const fn new(kind: EventKind) -> Self {
+    pub(crate) const fn new(kind: EventKind) -> Self {
         Self {
             kind,
             modes: EventSelect::MODES,

@@ -49,6 +49,12 @@ impl CounterUnit {
 
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
+        if let EventKind::Raw(select) = event.kind
+            && select.is_software()
+        {
+            let bits = select.select_bits() | event.modes;
+            return Ok((EventSelect::from_bits(bits), CounterSet::NONE));
+        }
         if self.counters().is_empty() {
             return Err(CounterError::NoCounters(self.absent));
         }

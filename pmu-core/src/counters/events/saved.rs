@@ -5,6 +5,7 @@ use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Membership, Period, Rate};
 use crate::counters::events::event::{Event, EventKind, GuestMode, Reporting};
 use crate::counters::events::resolve::Extra;
+use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::{CounterSet, EventId, GenericEvent, GroupId, MAX_COUNTERS};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -202,7 +203,12 @@ impl SavedEvent {
 
     /// Returns whether the event is a [part](Event::part) of another one: no counter can count it.
     pub(crate) const fn is_part(&self) -> bool {
-        self.counters == 0
+        self.counters == 0 && !self.is_software()
+    }
+
+    /// Returns whether the kernel's calls count the event.
+    pub(crate) const fn is_software(&self) -> bool {
+        self.select & EventSelect::SOFTWARE != 0
     }
 
     /// Returns whether cores of this type count the event.
@@ -276,6 +282,9 @@ impl SavedEvent {
     ///   [parts](Event::recording) or a [latency](Event::latency_at_least) and is not precise.
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is precise and is to be reloaded.
     pub fn new(unit: &CounterUnit, event: &Event) -> Result<Self, CounterError> {
+        if let Some(software) = event.software_event() {
+            return Self::software(unit, event, software);
+        }
         let (select, counters) = unit.resolve_with_units(event)?;
         if counters.is_empty() && !event.is_part() {
             return Err(CounterError::NoCounterForEvent);
@@ -287,6 +296,17 @@ impl SavedEvent {
         }
         check_precise(event)?;
         Ok(Self::resolved(event, unit, select, counters))
+    }
+
+    #[inline(never)] // Few events are: nothing of it is on the stack of the others.
+    fn software(
+        unit: &CounterUnit,
+        event: &Event,
+        software: SoftwareEvent,
+    ) -> Result<Self, CounterError> {
+        let event = event.checked_software(software)?;
+        let (select, counters) = unit.resolve(&event)?;
+        Ok(Self::resolved(&event, unit, select, counters))
     }
 
     /// Makes a group of `events`, which are then counted together or not at all. Pass all events of the group to

@@ -112,6 +112,10 @@ pub trait EventFacility: Facility + Copy {
     /// not linked.
     const DIVIDES: bool = false;
 
+    /// `true` if the kernel's calls count [software events](crate::Event::software). Otherwise the session's code for
+    /// them is not linked.
+    const SOFTWARE: bool = false;
+
     /// Returns those of `counters` that can do what an event asks for. Clears the requests in `asked` that this
     /// facility meets. An event whose requests are not all met cannot be opened.
     ///
@@ -292,6 +296,7 @@ impl<F: EventFacility> EventFacility for Option<F> {
     }
 
     const DIVIDES: bool = F::DIVIDES;
+    const SOFTWARE: bool = F::SOFTWARE;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         self.as_ref().map_or(Ok(counters), |facility| facility.resolve(asked, counters))
@@ -410,6 +415,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
     }
 
     const DIVIDES: bool = A::DIVIDES || B::DIVIDES;
+    const SOFTWARE: bool = A::SOFTWARE || B::SOFTWARE;
 
     fn resolve(&self, asked: &mut Asked, counters: CounterSet) -> Result<CounterSet, CounterError> {
         let counters = self.0.resolve(asked, counters)?;

@@ -71,6 +71,12 @@ impl<'s, F> Sample<'s, F> {
         }
     }
 
+    /// Creates the sample of an overflow that [`EventTable::happened`](crate::EventTable::happened) reported. It has
+    /// neither branches nor a record.
+    pub const fn of_software(overflow: EventOverflow, facility: &'s F) -> Self {
+        Self { overflow, facility, branches: PackedFilter::NONE }
+    }
+
     /// Returns the source's facility, which has [collected](crate::facility::Facility::collect) what belongs to the
     /// sample.
     #[inline]
@@ -262,6 +268,11 @@ fn read<S: EventSource, M: MsrBackend>(
 ) -> Result<EventCount, CounterError> {
     if !entry.wants_total() {
         return Err(CounterError::NoTotal(event));
+    }
+    if S::Facility::SOFTWARE && entry.is_software() {
+        let value = entry.software_value(now);
+        let runs = entry.state() == EventState::Counting;
+        return Ok(EventCount { value, ..entry.count_at(now, runs) });
     }
     if S::Facility::DIVIDES && entry.is_part() {
         return read_part((source, msr, memory), entry, now, divided);

@@ -277,6 +277,14 @@ impl EventSelect {
     /// [sampling unit](crate::facility::EventFacility::UNITS), and bits 15:0 and 31:24 are the unit's.
     pub const OF_UNIT: u64 = 1 << 19;
 
+    /// Bit 62, which no register has: bits 7:0 are the number of a [`SoftwareEvent`](crate::SoftwareEvent).
+    pub(crate) const SOFTWARE: u64 = 1 << 62;
+
+    /// Returns whether the kernel's calls count the event.
+    pub(crate) const fn is_software(self) -> bool {
+        self.0 & Self::SOFTWARE != 0
+    }
+
     /// Creates a select from the value of an event-select register.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
@@ -290,6 +298,11 @@ impl EventSelect {
     /// Returns whether the select is for a [sampling unit](Self::OF_UNIT).
     pub const fn is_of_unit(self) -> bool {
         self.0 & Self::OF_UNIT != 0
+    }
+
+    /// Returns whether the event counts in user mode, or in the kernel.
+    pub(crate) const fn counts_in(self, user: bool) -> bool {
+        self.0 & if user { Self::USER } else { Self::KERNEL } != 0
     }
 
     /// Returns whether the enable bit (22) is set. A counter counts only while this bit is set.

@@ -7,6 +7,7 @@ use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::events::event::{Event, GuestMode};
 use crate::counters::events::saved::SavedEvent;
+use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::unit::CounterUnit;
@@ -96,9 +97,10 @@ pub struct EventEntry {
     extra: SharedExtra,
     pub(crate) period: SharedPeriod,
     pub(crate) rate: SharedRate,
-    total: AtomicU64,
-    /// The counter's value up to which the total counts.
-    counted_to: AtomicU64,
+    pub(crate) total: AtomicU64,
+    /// The counter's value up to which the total counts. Of a [software event](crate::SoftwareEvent), the total at which
+    /// the period ends.
+    pub(crate) counted_to: AtomicU64,
     enabled: AtomicU64,
     running: AtomicU64,
     /// Time up to which the enabled and the running time are added up.
@@ -458,7 +460,27 @@ impl EventEntry {
 
     /// Returns whether the event is a [part](crate::Event::part) of another one: no counter can count it.
     pub(crate) fn is_part(&self) -> bool {
+        self.is_without_counter() && !self.is_software()
+    }
+
+    /// Returns whether the event takes no counter.
+    pub(crate) fn is_without_counter(&self) -> bool {
         self.members.counters.load(Relaxed) == 0
+    }
+
+    /// Returns the select as it was stored: the bits that all encodings have.
+    pub(crate) fn members_select(&self) -> EventSelect {
+        EventSelect::from_bits(self.members.select.load(Relaxed))
+    }
+
+    /// Returns which event the kernel's calls count.
+    pub(crate) fn software(&self) -> Option<SoftwareEvent> {
+        SoftwareEvent::of_select(self.members_select())
+    }
+
+    /// Returns the time since the times were added up.
+    pub(crate) fn time_since(&self, now: u64) -> u64 {
+        now.saturating_sub(self.timed_to.load(Relaxed))
     }
 
     /// Notes that the counter was loaded with `value`.

@@ -167,6 +167,23 @@ impl SharedPeriod {
         }
     }
 
+    /// Begins a period, or what was left of one that was under way, and returns its length.
+    pub(crate) fn begin_or_resume(&self) -> u64 {
+        let every = self.every.load(Relaxed) & !Period::SILENT;
+        match self.resume.swap(0, Relaxed) {
+            left @ 1.. if left <= every => left,
+            _ => {
+                self.current.store(every, Relaxed);
+                every
+            }
+        }
+    }
+
+    /// Sets the period that is under way.
+    pub(crate) fn set_current(&self, period: u64) {
+        self.current.store(period, Relaxed);
+    }
+
     /// Notes that the event was detached with `events` to go.
     pub(crate) fn set_resume(&self, events: u64) {
         let interrupts = self.current.load(Relaxed) != 0;
@@ -191,8 +208,8 @@ impl SavedEvent {
     /// [`Period`](CounterError::Period): the period is below the shortest accepted period, the period does not fit in
     /// 63 bits, or the event does not interrupt.
     pub fn set_period(&mut self, table: &EventTable, period: u64) -> Result<(), CounterError> {
-        table.check_period(period)?;
-        if self.period.every == 0 {
+        let fits = (table.min_period_of(self.select())..=Period::MAX).contains(&period);
+        if !fits || self.period.every == 0 {
             return Err(CounterError::Period(period));
         }
         self.period = Period::new(period);

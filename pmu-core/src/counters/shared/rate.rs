@@ -208,7 +208,8 @@ impl EventTable {
         }
         if entry.rate.has_frequency() {
             let period = entry.period.every() & !Period::SILENT;
-            let period = self.at_least_min(entry.rate.sampled(period, now(), tick));
+            let period = entry.rate.sampled(period, now(), tick);
+            let period = self.at_least_min_of(entry, period);
             entry.period.set(period | entry.period.every() & Period::SILENT);
         }
         let limit = self.max_samples.load(Relaxed);

@@ -7,7 +7,9 @@ use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
 use crate::counters::events::count::{Membership, Period};
+use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::{CounterSet, EventId, GroupId};
+use crate::counters::registers::counter::EventSelect;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::extra_registers::ExtraRegisters;
 
@@ -157,7 +159,7 @@ impl EventTable {
         if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
-        self.check_period(period)?;
+        self.check_period_of(entry, period)?;
         entry.period.change(|before| match entry.rate.is_throttled() {
             true => period | before & Period::SILENT,
             false => period,
@@ -248,6 +250,25 @@ impl EventTable {
         if fits { Ok(()) } else { Err(CounterError::Period(period)) }
     }
 
+    /// Checks the period of an open event.
+    pub(crate) fn check_period_of(
+        &self,
+        entry: &EventEntry,
+        period: u64,
+    ) -> Result<(), CounterError> {
+        let min = self.min_period_of(entry.members_select());
+        let fits = (min..=Period::MAX).contains(&period);
+        if fits { Ok(()) } else { Err(CounterError::Period(period)) }
+    }
+
+    /// Returns the shortest period of an event with this select.
+    pub(crate) fn min_period_of(&self, select: EventSelect) -> u64 {
+        match SoftwareEvent::of_select(select) {
+            None => self.at_least_min(0),
+            Some(event) => event.min_period(),
+        }
+    }
+
     /// Returns a period that is not below the shortest one.
     pub(crate) fn at_least_min(&self, period: u64) -> u64 {
         let min_period = match self.min_period.load(Relaxed) {
@@ -273,7 +294,10 @@ impl EventTable {
     /// Returns whether an exclusive event, or one of guests, is on a counter.
     pub(crate) fn runs_exclusive_or_of_guests(&self) -> bool {
         let is_on = |entry: &EventEntry| entry.state() == EventState::Counting;
-        self.entries.iter().any(|entry| entry.is_exclusive_or_of_guests() && is_on(entry))
+        let takes_counter = |entry: &EventEntry| !entry.is_without_counter();
+        let excludes =
+            |entry: &EventEntry| entry.is_exclusive_or_of_guests() && takes_counter(entry);
+        self.entries.iter().any(|entry| excludes(entry) && is_on(entry))
     }
 
     /// Returns whether two events are the same, or of one group.

@@ -140,8 +140,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if thread.claim(wanted) { Ok(()) } else { Err(NoRoom { event, register: 0 }) }
     }
 
-    /// Declares which counters are in use now, after a change.
+    /// Declares which counters are in use now, after a change. Events of groups that take none follow them.
     pub(crate) fn settle_core(&self) {
+        self.settle_software();
         if let Some(thread) = self.source.core_thread() {
             thread.keep(self.used(&thread));
         }

@@ -216,6 +216,9 @@ impl Planner<'_> {
 
     fn try_place_all(&mut self, event: EventId) -> Result<(), NoRoom> {
         for event in self.table.with_group(event) {
+            if self.table.entry(event).is_some_and(EventEntry::is_without_counter) {
+                continue;
+            }
             if !self.try_place_one(event) {
                 return Err(NoRoom { event, register: 0 });
             }

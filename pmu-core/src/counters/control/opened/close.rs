@@ -140,6 +140,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .for_each(|(event, entry)| close(event, entry));
         close(event, entry);
         self.settle_rest(group, first, now);
+        self.settle_software();
         outcome.map(|()| count)
     }
 

@@ -6,6 +6,7 @@ use crate::counters::error::CounterError;
 use crate::counters::events::count::{EventCount, Period};
 use crate::counters::events::event::Event;
 use crate::counters::events::saved::SavedEvent;
+use crate::counters::events::software::SoftwareEvent;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
@@ -54,6 +55,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   asks.
     /// - [`NotDivided`](CounterError::NotDivided): the event is a [part](Event::part), and no event before it in its
     ///   group is divided into this part.
+    /// - [`SoftwareUnsupported`](CounterError::SoftwareUnsupported): the session counts no
+    ///   [software events](Event::software).
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
     /// - [`Period`](CounterError::Period): the period is below the event table's
     ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
@@ -77,6 +80,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         behind: Option<EventId>,
     ) -> Result<EventId, CounterError> {
         self.check_processor(processor)?;
+        if let Some(software) = event.software_event() {
+            return self.open_software(processor, event, software, behind);
+        }
         let (select, counters) = match S::Facility::UNITS {
             true => processor.resolve_with_units(event)?,
             false => processor.resolve(event)?,
@@ -115,6 +121,24 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             // Its group is counted without a counter for it.
             entry.set_disabled(true);
         }
+        Ok(id)
+    }
+
+    fn open_software(
+        &self,
+        processor: &CounterUnit,
+        event: &Event,
+        software: SoftwareEvent,
+        behind: Option<EventId>,
+    ) -> Result<EventId, CounterError> {
+        if !S::Facility::SOFTWARE {
+            return Err(CounterError::SoftwareUnsupported);
+        }
+        let event = &event.checked_software(software)?;
+        let resolved = processor.resolve(event)?;
+        let (id, entry) = self.free_entry(behind)?;
+        entry.open(event, processor, resolved);
+        entry.begin_software(0);
         Ok(id)
     }
 
@@ -210,7 +234,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NoFreeCounter);
         }
         self.check_branches(entry)?;
-        let state = if entry.is_countable() {
+        let state = if self.is_software(entry) {
+            EventState::Counting
+        } else if entry.is_countable() {
             let room = self.free_counter(entry.counters());
             if S::Facility::OFFERS {
                 self.run_settled(room?, event)?;
@@ -253,6 +279,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         // One of them may have to give way.
         self.add_times(now);
+        self.await_group(event);
         let mut outcome = self.assign(event, (!rotates).then_some(0));
         let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
         if outcome.is_err() {
@@ -361,6 +388,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.update_part(entry, now)?;
             return Ok(entry.count());
         }
+        if self.is_software(entry) {
+            entry.add_software_time(now);
+            return Ok(entry.count());
+        }
         let on = self.counter_of(event);
         entry.add_time(now, on.is_some());
         match on {
@@ -420,7 +451,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !self.entry(event)?.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
-        self.table().check_period(period)?;
+        self.table().check_period_of(self.entry(event)?, period)?;
         self.begin_period(event, Some(period), now, overflowed)
     }
 
@@ -444,6 +475,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             // A stopped event has no overflow pending.
             let keeps = self.is_started(event);
             begin(keeps);
+            if self.is_software(entry) {
+                entry.begin_software(now);
+            }
             return Ok(());
         };
         let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
@@ -518,6 +552,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NoTotal(event));
         }
         entry.add_count(child);
+        if self.is_software(entry) {
+            entry.shift_period(child.value);
+        }
         Ok(())
     }
 }

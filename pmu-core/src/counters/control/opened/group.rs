@@ -474,7 +474,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Gives a stopped event a counter beside the rest of its group, which is started.
     fn join(&self, event: EventId, first: EventId, now: u64) -> Result<(), CounterError> {
-        if self.counter_of(first).is_none() {
+        if self.takes_no_counter(event) {
+            self.change_state(event, EventState::Waiting);
+            self.settle_software();
+            return Ok(());
+        }
+        if self.counter_of(first).is_none() && !self.counts_in_software(first) {
             self.change_state(event, self.state_of(first).unwrap_or(EventState::Waiting));
             return Ok(());
         }

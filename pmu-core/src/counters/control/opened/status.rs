@@ -20,7 +20,7 @@ pub enum EventStatus {
     /// - The event waits until [`rotate`](crate::CounterSession::rotate) puts it on a counter.
     /// - This processor cannot count the event, or cannot count another event of the event's group.
     Inactive,
-    /// The event is started, and runs on this counter.
+    /// The event is started, and runs on this counter: [`SOFTWARE`](CounterId::SOFTWARE) if the kernel's calls count it.
     Active(CounterId),
     /// The event was started, but is no longer counted, for one of these reasons:
     /// - The event's counter faulted.
@@ -96,7 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         {
             (event, entry) = (divided, self.entry(divided)?);
         }
-        Ok(match (entry.state(), self.counter_of(event)) {
+        let software = self.counts_in_software(event).then_some(CounterId::SOFTWARE);
+        Ok(match (entry.state(), self.counter_of(event).or(software)) {
             (EventState::Closed | EventState::Stopped, _) => EventStatus::Off,
             (_, Some(counter)) => EventStatus::Active(counter),
             (EventState::Refused | EventState::Counting, None) => EventStatus::Error,
@@ -138,7 +139,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// The errors of [`read_event`](Self::read_event).
     pub fn user_view(&self, event: EventId, now: u64) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
-        let permitted = entry.permits_user_rdpmc();
+        let permitted = entry.permits_user_rdpmc() && !self.is_software(entry);
         let Some(counter) = self.counter_of(event) else {
             let count = self.read_event(event, now)?;
             return Ok(UserView::off_counter(permitted, entry.is_enabled(), count, now));

@@ -73,7 +73,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             if entry.rotates() && self.check_counter(event, entry).is_err() {
                 self.change_state(event, EventState::Waiting);
             }
-            entry.forget(now != 0, self.counter_of(event).is_some());
+            let runs = self.counter_of(event).is_some() || self.counts_in_software(event);
+            entry.forget(now != 0, runs);
         }
         let mut outcome = Ok(());
         self.serve(None, &mut outcome);
@@ -128,7 +129,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             {
                 let (period, silent) = (before & !Period::SILENT, before & Period::SILENT);
                 let period = entry.rate.ticked(period, count.value, length);
-                let period = self.table().at_least_min(period);
+                let period = self.table().at_least_min_of(entry, period);
                 entry.period.exchange(before, period | silent);
                 // The present period may be far from its end.
                 is_far = silent == 0 && entry.period.ended() / 8 > period;

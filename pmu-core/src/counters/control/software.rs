@@ -1,0 +1,93 @@
+//! Events that the kernel's calls count: they take no counter, and those of a group count while the group does.
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::EventId;
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Returns whether the kernel's calls count an event.
+    #[inline(always)]
+    pub(crate) fn is_software(&self, entry: &EventEntry) -> bool {
+        S::Facility::SOFTWARE && entry.is_software()
+    }
+
+    /// Returns whether an event takes no counter, because the kernel's calls count it.
+    #[inline(always)]
+    pub(crate) fn takes_no_counter(&self, event: EventId) -> bool {
+        S::Facility::SOFTWARE
+            && self.table().entry(event).is_some_and(EventEntry::is_without_counter)
+    }
+
+    /// Returns whether an event counts now, by the kernel's calls.
+    #[inline(always)]
+    pub(crate) fn counts_in_software(&self, event: EventId) -> bool {
+        let counts =
+            |entry: &EventEntry| entry.state() == EventState::Counting && entry.is_software();
+        S::Facility::SOFTWARE && self.table().entry(event).is_some_and(counts)
+    }
+
+    /// Starts an event, and its group, if none of them takes a counter.
+    #[inline(always)]
+    pub(crate) fn start_in_software(&self, event: EventId) -> bool {
+        S::Facility::SOFTWARE && self.start_software(event)
+    }
+
+    #[inline(never)]
+    fn start_software(&self, event: EventId) -> bool {
+        let is_software = |event| self.table().entry(event).is_some_and(EventEntry::is_software);
+        let starts = self.table().with_group(event).all(is_software);
+        if starts {
+            self.change_group(event, EventState::Counting);
+        }
+        starts
+    }
+
+    /// Lets the software events of a group that is started wait for its counters.
+    #[inline(always)]
+    pub(crate) fn await_group(&self, event: EventId) {
+        if S::Facility::SOFTWARE {
+            let of_group = self.table().with_group(event);
+            of_group.filter(|event| self.takes_no_counter(*event)).for_each(|event| {
+                self.change_state(event, EventState::Waiting);
+            });
+        }
+    }
+
+    /// Lets the software events that are started follow the events of their groups that take counters.
+    #[inline(always)]
+    pub(crate) fn settle_software(&self) {
+        if S::Facility::SOFTWARE {
+            self.follow_groups();
+        }
+    }
+
+    #[inline(never)]
+    fn follow_groups(&self) {
+        for (_, entry) in self.table().opened() {
+            let state = entry.state();
+            if !entry.is_software() || state == EventState::Stopped {
+                continue;
+            }
+            let counted = |(_, of): &(EventId, &EventEntry)| {
+                !of.is_software()
+                    && !of.is_disabled()
+                    && entry.group().is_some()
+                    && of.group() == entry.group()
+            };
+            let leads = self.table().opened().find(counted);
+            let follows = match leads.map(|(_, leads)| leads.state()) {
+                None => EventState::Counting,
+                // It is being stopped with its group.
+                Some(EventState::Stopped) => continue,
+                Some(state) => state,
+            };
+            if follows != state {
+                self.enter_state(entry, follows);
+            }
+        }
+    }
+}

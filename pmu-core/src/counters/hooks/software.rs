@@ -1,0 +1,30 @@
+//! Events that the kernel's calls count, as what a session's events can ask for.
+
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::facility::Facility;
+use crate::counters::hooks::running::{Running, Unsettled};
+use crate::msr::backend::MsrBackend;
+
+/// [Software events](crate::Event::software), beside the events of counters. It needs no hardware and no memory.
+///
+/// A kernel that calls [`EventTable::happened`](crate::EventTable::happened) has this among the facilities of its
+/// [`EventSource`](crate::EventSource), alone or in a pair. Otherwise the session's code for such events is not linked,
+/// and they cannot be opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SoftwareEvents;
+
+impl Facility for SoftwareEvents {}
+
+impl EventFacility for SoftwareEvents {
+    const OFFERS: bool = false;
+    const SOFTWARE: bool = true;
+
+    #[inline]
+    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+        Ok(())
+    }
+
+    #[inline]
+    fn lose(&self) {}
+}

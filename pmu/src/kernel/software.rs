@@ -1,0 +1,139 @@
+//! Events that the kernel's calls count, and the clocks.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use pmu_core::facility::{EventFacility, SoftwareEvents};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::msr::MsrBackend;
+use pmu_core::{Event, EventOverflow, Sample, SoftwareEvent};
+
+use crate::kernel::architecture::FacilityOf;
+use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::interrupt::PmuSample;
+use crate::kernel::pmu::{Pmu, PmuError, ProcessorMemory};
+use crate::kernel::required::Kernel;
+
+impl<Processor> Facilities<Processor> for SoftwareEvents {
+    type Facility = Self;
+
+    const NEW: Self = Self;
+
+    unsafe fn detect<M: MsrBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
+
+    #[inline]
+    fn facility(&'static self) -> Self {
+        *self
+    }
+}
+
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+    /// Tells that something happened on this processor, which [software events](Event::software) count: those of the
+    /// processor, and those of the thread that runs. `frame` is where it happened, by which events count in one mode
+    /// only. `sampled` gets the samples of the events whose periods ended. In a kernel without
+    /// [`SoftwareEvents`](crate::SoftwareEvents), the call does nothing.
+    ///
+    /// The kernel tells of each page fault once, as a minor or as a major one. It tells of a context switch before it
+    /// [switches](Self::switch) the events of the threads, and of a migration after that.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::frame::InterruptFrame;
+    /// use pmu::{Event, PlainFrame, Pmu, PmuError, SoftwareEvent, ThreadEvent};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// The end of the page fault handler.
+    /// fn faulted(frame: &PlainFrame, was_read_from_disk: bool) {
+    ///     let what = if was_read_from_disk { SoftwareEvent::MajorFaults } else { SoftwareEvent::MinorFaults };
+    ///     PMU.happened(what, frame, |sample| println!("{:?} at {:#x}", sample.event, frame.pc()));
+    /// }
+    ///
+    /// /// The scheduler's switch. Its own frame says that it is the kernel's.
+    /// fn switch(frame: &PlainFrame, from: &mut [ThreadEvent], to: &mut [ThreadEvent]) -> Result<(), PmuError> {
+    ///     PMU.happened(SoftwareEvent::ContextSwitches, frame, |_sample| ());
+    ///     PMU.switch(from, to, |_sample| ())
+    /// }
+    /// # let frame = PlainFrame::new(0, 8, 0, 0);
+    /// # faulted(&frame, false);
+    /// # let _ = switch(&frame, &mut [], &mut []);
+    /// ```
+    ///
+    /// # Context
+    /// Task or interrupt, but not NMI. The task cannot move to another processor during the call, and may be within
+    /// [`with`](Self::with).
+    pub fn happened<F: InterruptFrame>(
+        &'static self,
+        what: SoftwareEvent,
+        frame: &F,
+        sampled: impl FnMut(PmuSample<'_, K>),
+    ) {
+        if let Some(of) = self.of_software() {
+            of.events.happened(what, 1, frame.in_user(), of.reporting(sampled));
+        }
+    }
+
+    /// Handles the interrupt of the timer that [`Kernel::set_clock_timer`] sets: `sampled` gets a sample of each clock
+    /// whose period has ended.
+    ///
+    /// # Context
+    /// The handler of the timer's interrupt, which is not an NMI.
+    pub fn clock_interrupt<F: InterruptFrame>(
+        &'static self,
+        frame: &F,
+        sampled: impl FnMut(PmuSample<'_, K>),
+    ) {
+        if let Some(of) = self.of_software() {
+            let now = K::now();
+            let left = of.events.sample_clocks(now, frame.in_user(), of.reporting(sampled));
+            of.set_clock_timer(now, left, true);
+        }
+    }
+
+    /// Sets the timer for the clocks that are sampled now, after a use of the session.
+    #[inline]
+    pub(super) fn settle_clock_timer(&'static self) {
+        if K::CLOCK_TIMER
+            && let Some(of) = self.of_software()
+        {
+            let now = K::now();
+            of.set_clock_timer(now, of.events.next_clock(now), false);
+        }
+    }
+
+    #[inline]
+    fn of_software(&'static self) -> Option<&'static ProcessorMemory<K, E>> {
+        let counts = FacilityOf::<K>::SOFTWARE;
+        if counts { self.processors.get(K::this_processor()) } else { None }
+    }
+}
+
+/// Checks that a kernel can sample an event that is a clock.
+pub(super) fn check_clock<K: Kernel>(event: &Event) -> Result<(), PmuError> {
+    let is_clock = FacilityOf::<K>::SOFTWARE
+        && event.period().is_some()
+        && event.software_event().is_some_and(SoftwareEvent::is_clock);
+    if is_clock && !K::CLOCK_TIMER { Err(PmuError::NoClockTimer) } else { Ok(()) }
+}
+
+impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
+    /// Returns the report of a software event's overflow, with a sample.
+    fn reporting(
+        &'static self,
+        mut sampled: impl FnMut(PmuSample<'_, K>),
+    ) -> impl FnMut(EventOverflow) {
+        move |overflow| {
+            self.events.account_sample(overflow.event, true, K::now);
+            sampled(Sample::of_software(overflow, &self.facilities.facility()));
+        }
+    }
+
+    /// Sets the timer, unless it is set for this time already.
+    fn set_clock_timer(&self, now: u64, left: Option<u64>, was_due: bool) {
+        // At least a nanosecond: 0 stands for no time.
+        let at = left.map(|left| now.saturating_add(left.max(1)));
+        if self.clock_timer.swap(at.unwrap_or(0), Relaxed) != at.unwrap_or(0) || was_due {
+            K::set_clock_timer(at);
+        }
+    }
+}
