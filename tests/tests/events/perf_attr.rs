@@ -5,7 +5,10 @@ use perf_event_open_sys::bindings::{self, perf_event_attr};
 use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
 use pmu::core::{CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, NoInterface};
-use pmu::perf::{AttrFlags, Facility, PERF_TYPE_RAW, PerfAttributes, PerfError, PerfEventAttr};
+use pmu::perf::{
+    AttrFlags, Facility, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes, PerfError,
+    PerfEventAttr,
+};
 use proptest::prelude::*;
 
 /// Size of the header's structure: `PERF_ATTR_SIZE_VER8`.
@@ -352,7 +355,8 @@ fn what_needs_more_than_a_counter_is_named() {
 #[test]
 fn an_event_that_cannot_be_has_linuxs_number() {
     for (select, errno) in [
-        (PerfAttributes { type_: 1, ..Default::default() }, 2),
+        (PerfAttributes { type_: PERF_TYPE_SOFTWARE, config: 12, ..Default::default() }, 2),
+        (PerfAttributes { type_: 2, ..Default::default() }, 2),
         (PerfAttributes { type_: 3, ..Default::default() }, 2),
         (PerfAttributes { config: 8, ..Default::default() }, 2),
         (PerfAttributes { config: 10, ..Default::default() }, 22),

@@ -2,7 +2,8 @@
 
 use pmu::core::{Event, EventSelect, GenericEvent};
 use pmu::perf::{
-    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PerfAttributes, PerfError, RawConfig,
+    HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
+    PerfError, RawConfig,
 };
 use proptest::prelude::*;
 
@@ -115,9 +116,11 @@ fn hardware_events_have_the_kernels_numbers() {
 fn attributes_without_an_event_are_typed_errors() {
     let raw = PerfAttributes { type_: PERF_TYPE_RAW, config: 0xC0, ..PerfAttributes::default() };
     let refused = |attributes| Event::try_from(attributes).unwrap_err();
-    for type_ in [1, 2, 3, 5, 6, u32::MAX] {
+    for type_ in [2, 3, 5, 6, u32::MAX] {
         assert_eq!(refused(PerfAttributes { type_, ..raw }), PerfError::Type(type_));
     }
+    let software = PerfAttributes { type_: PERF_TYPE_SOFTWARE, ..raw };
+    assert_eq!(refused(software), PerfError::Software(0xC0));
     let none = PerfAttributes { exclude_user: true, exclude_kernel: true, ..raw };
     assert_eq!(refused(none), PerfError::ExcludesAll);
     let none = PerfAttributes { exclude_host: true, exclude_guest: true, ..raw };
