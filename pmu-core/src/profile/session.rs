@@ -71,7 +71,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             if let Some(answer) = interface.answer().filter(|_| wanted && !usable) {
                 answer.note_no_memory();
             }
-            CounterSession::unopened(interface, declared, msr, platform, memory)
+            CounterSession::unopened(interface, declared, msr, platform, memory).without_counters()
         };
         Ok(Self { counters })
     }

@@ -2,10 +2,11 @@
 
 use core::cell::RefCell;
 
+use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::reading::sample_read;
 use pmu::core::{CounterError, CounterId, EventStatus};
 use pmu::{BranchFilter, Event, GenericEvent, Kernel, PlainFrame, Precision};
-use pmu::{PmuError, PmuEvent, SoftwareEvent, ThreadEvent};
+use pmu::{PmuError, PmuEvent, Snapshot, SoftwareEvent, ThreadEvent};
 
 use crate::world::{Happens, Machine, TestPmu, World, machine, machines};
 
@@ -362,4 +363,34 @@ fn what_no_software_event_can_do_is_refused() {
         assert_eq!(refused, Err(PmuError::Counters(CounterError::Period(0))));
         assert!(pmu.open(&FAULTS.outside_guests()).is_ok());
     });
+}
+
+/// A guest often has no PMU. perf samples its clock instead of the cycles.
+#[test]
+fn a_processor_without_counters_has_software_events() {
+    let (machine, pmu) = Machine::new(crate::world::machines()[0][0]);
+    let without = Snapshot::capture(|leaf: u32, subleaf: u32| match leaf {
+        0x0A => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        _ => machine.snapshot().leaf(leaf, subleaf),
+    });
+    for _ in 0..2 {
+        assert!(pmu.processor_up(&without).unwrap().is_empty());
+        assert!(pmu.open(&INSTRUCTIONS).is_err());
+        let clock = Event::software(SoftwareEvent::CpuClock).every(MILLISECOND).with_total();
+        let [clock, faults] = pmu.start_group(&[clock, FAULTS]).unwrap();
+        let mut thread = [pmu.thread_event(&FAULTS).unwrap()];
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        happen(pmu, SoftwareEvent::MinorFaults, true);
+        assert_eq!(pass(pmu, 3 * MILLISECOND, true).len(), 3);
+        pmu.tick(|_| ()).unwrap();
+        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        pmu.processor_suspended(|_| ()).unwrap();
+        pmu.processor_resumed().unwrap();
+        pmu.lend(|_| (), |_| ()).unwrap();
+        happen(pmu, SoftwareEvent::MinorFaults, true);
+        assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 1);
+        assert_eq!([clock, faults].map(|event| value(pmu, event)), [3 * MILLISECOND, 2]);
+        pmu.processor_down().unwrap();
+        assert!(pmu.read(clock).is_err());
+    }
 }

@@ -200,6 +200,8 @@ pub struct CounterSession<'a, S, M, P> {
     pub(crate) before: CounterSet,
     /// Requested counters that this processor shares with the unit; empty after shutdown.
     pub(crate) declared: CounterSet,
+    /// The session has no counters, and a table for events that take none.
+    pub(crate) has_table_alone: bool,
     not_send: PhantomData<*mut ()>,
 }
 
@@ -228,7 +230,17 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         memory: &'a CounterMemory,
     ) -> Self {
         let (hybrid, before) = (HybridDelta::default(), CounterSet::NONE);
-        Self { source, msr, platform, memory, hybrid, before, declared, not_send: PhantomData }
+        Self {
+            source,
+            msr,
+            platform,
+            memory,
+            hybrid,
+            before,
+            declared,
+            has_table_alone: false,
+            not_send: PhantomData,
+        }
     }
 
     /// Returns the declared counters for which a slot was lent.
@@ -238,7 +250,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Returns whether the session was not shut down.
     pub(crate) fn is_open(&self) -> bool {
-        !self.declared.is_empty() && self.memory.counters() != 0
+        let has_counters = !self.declared.is_empty() && self.memory.counters() != 0;
+        has_counters || S::Facility::SOFTWARE && self.has_table_alone
     }
 
     /// Returns the counters that the session uses, and the counters that [`take`](Self::take) could not take.

@@ -1,5 +1,6 @@
 //! A processor's counters taken, verified, and given back.
 
+use core::mem;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
@@ -350,6 +351,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if !self.is_open() {
+            return Ok(());
+        }
+        if S::Facility::SOFTWARE && mem::take(&mut self.has_table_alone) {
+            self.table().give_back();
             return Ok(());
         }
         let lent = self.memory.is_lent();

@@ -9,6 +9,13 @@ use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Lets a session that has no counters open the events that take none.
+    #[inline(always)]
+    pub(crate) fn without_counters(mut self) -> Self {
+        self.has_table_alone = S::Facility::SOFTWARE && self.table().take();
+        self
+    }
+
     /// Returns whether the kernel's calls count an event.
     #[inline(always)]
     pub(crate) fn is_software(&self, entry: &EventEntry) -> bool {
