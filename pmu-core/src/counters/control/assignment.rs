@@ -143,17 +143,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// if the plan was applied, and is stopped otherwise.
     #[inline(never)]
     fn settle_states(&self, planner: &Planner<'_>) {
-        for event in planner.before.events().chain(planner.plan.events()) {
+        for counter in planner.before.counters().iter() {
+            let Some(Placement { event, .. }) = planner.before.at(counter) else { continue };
+            if self.running_on(counter) == Some(event) || self.counter_of(event).is_some() {
+                continue;
+            }
             let rotates = self.table().entry(event).is_some_and(EventEntry::rotates);
-            let waits = rotates || planner.outcome.is_ok();
-            match (self.counter_of(event), planner.before.find(event)) {
-                (Some(_), None) => self.change_state(event, EventState::Counting),
-                (None, Some(_)) if waits => self.change_state(event, EventState::Waiting),
+            if rotates || planner.outcome.is_ok() {
+                self.change_state(event, EventState::Waiting);
+            } else if !self.is_faulted(counter) {
                 // If the counter faulted, the count is lost: it is not read as that of a stopped event.
-                (None, Some(counter)) if self.not_faulted().contains(counter) => {
-                    self.change_state(event, EventState::Stopped);
-                }
-                _ => {}
+                self.change_state(event, EventState::Stopped);
+            }
+        }
+        for counter in planner.plan.besides(&planner.before).iter() {
+            let Some(Placement { event, .. }) = planner.plan.at(counter) else { continue };
+            if planner.before.find(event).is_none() && self.counter_of(event).is_some() {
+                self.change_state(event, EventState::Counting);
             }
         }
     }
@@ -263,7 +269,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
     ) -> Result<(), CounterError> {
         let on = self.counter_of(event);
-        self.add_time(event, entry, now);
+        if self.is_software(entry) {
+            entry.add_software_time(now);
+        } else {
+            entry.add_time(now, on.is_some());
+        }
         let detached = on.map_or(Ok(()), |counter| self.detach(counter, event).map(|_| ()));
         self.change_state(event, EventState::Stopped);
         self.settle_core();

@@ -318,6 +318,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns a counter's slot, if the memory has room for it.
     #[inline(never)] // Linked once: each operation on a counter asks for its slot.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&'a CounterSlot> {
+        self.slot_in_line(counter)
+    }
+
+    #[inline(always)]
+    fn slot_in_line(&self, counter: CounterId) -> Option<&'a CounterSlot> {
         if opens_events(&self.source) {
             self.memory.slot(counter)
         } else {
@@ -352,7 +357,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the counter that runs for an event, and the period that it was loaded for.
     #[inline(never)]
     pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
-        self.slots().find_map(|(counter, slot)| match slot.load() {
+        let slots = self.own().iter().filter_map(|on| Some((on, self.slot_in_line(on)?)));
+        slots.into_iter().find_map(|(counter, slot)| match slot.load() {
             SlotState::Running { event: of, period } if of == event => Some((counter, period)),
             _ => None,
         })

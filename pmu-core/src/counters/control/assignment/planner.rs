@@ -106,7 +106,8 @@ impl Planner<'_> {
     }
 
     /// Returns the event that gives way first, of the rotating events whose share is at least `great`.
-    pub(crate) fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
+    #[inline(never)] // Linked once.
+    fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
         let great = great?;
         let mut first = (u64::from(great) << 32, None);
         for event in self.plan.events() {
@@ -119,17 +120,21 @@ impl Planner<'_> {
         first.1
     }
 
-    /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`.
-    pub(crate) fn last_gone(&self, last: Option<u64>) -> Option<EventId> {
-        let mut first: Option<(u64, EventId)> = None;
+    /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`, and below
+    /// `below`.
+    fn last_gone(&self, last: Option<u64>, below: u64) -> Option<EventId> {
+        let mut next: Option<(u64, EventId)> = None;
         for event in self.counters.iter().filter_map(|counter| self.running_on(counter)) {
             let rank = self.rank(event);
-            let is_next = Some(rank) > last && first.is_none_or(|(least, _)| rank < least);
-            if is_next && self.plan.find(event).is_none() {
-                first = Some((rank, event));
+            let is_next = rank < below && Some(rank) > last;
+            if is_next
+                && next.is_none_or(|(least, _)| rank < least)
+                && self.plan.find(event).is_none()
+            {
+                next = Some((rank, event));
             }
         }
-        first.map(|(_, event)| event)
+        next.map(|(_, event)| event)
     }
 
     /// Returns the event that is on a counter at present.
@@ -153,27 +158,46 @@ impl Planner<'_> {
 
     /// Returns the counters that an event may have.
     pub(crate) fn capable(&self, event: EventId) -> CounterSet {
-        match self.before.find(event) {
-            Some(counter) if !self.moves => counter.only(),
-            _ => self.table.capable(event) & self.counters,
+        match if self.moves { None } else { self.before.find(event) } {
+            Some(counter) => counter.only(),
+            None => self.table.capable(event) & self.counters,
         }
     }
 
-    /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign).
+    /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign). After an error, events are
+    /// missing in the plan that were to make room.
     // Inlined into its few callers, for the sake of the stack.
     #[inline(always)]
     pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
+        let mut above_gone = 0;
         while let Err(no_room) = self.try_place(event) {
             let first = self.first_to_go(great).ok_or(no_room)?;
+            above_gone = above_gone.max(self.rank(first).saturating_add(1));
             self.table.with_group(first).for_each(|event| self.plan.remove(event));
         }
-        // Put back the events whose eviction was unnecessary; the first that was evicted is tried last.
+        if above_gone != 0 {
+            // Those that were evicted for other events of the plan rank above.
+            self.put_back(above_gone);
+        }
+        Ok(())
+    }
+
+    /// Puts back the events whose eviction was unnecessary, of those below a rank. The one that was evicted first is
+    /// tried last.
+    #[inline(never)]
+    fn put_back(&mut self, below: u64) {
         let mut last = None;
-        while let Some(gone) = self.last_gone(last) {
+        while let Some(gone) = self.last_gone(last, below) {
             let _ = self.try_place(gone);
             last = Some(self.rank(gone));
         }
-        Ok(())
+    }
+
+    /// Plans for one of several events. After an error the plan is as it was.
+    #[inline(never)] // Nothing of it is on the stack while a plan is applied.
+    pub(crate) fn plan_among(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
+        // Those that were to make room had counters together, and have them again.
+        self.plan(event, great).inspect_err(|_| self.put_back(u64::MAX))
     }
 
     /// Adds an event and its group to the plan. Running events move only if there is no room otherwise. After an error
@@ -265,6 +289,9 @@ impl Planner<'_> {
     #[inline(never)]
     pub(crate) fn make_room(&mut self, event: EventId) -> Option<CounterId> {
         let used = self.plan.counters();
+        if self.counters.without(used).is_empty() {
+            return None;
+        }
         let capable = self.capable(event);
         let free = capable.without(used);
         if let Some(counter) = (free & CounterSet::FIXED).first().or(free.first()) {

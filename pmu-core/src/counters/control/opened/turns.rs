@@ -3,6 +3,7 @@
 use core::iter;
 
 use crate::counters::control::assignment::plan::PlacementError;
+use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit, no_such};
 use crate::counters::events::count::Period;
@@ -157,27 +158,95 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         thread: Option<&[ThreadEvent]>,
         outcome: &mut Result<(), EventsError>,
     ) {
-        let begun = self.table().next_turn();
-        let mut last = None;
-        while let Some((line, event)) = self.next_in_line(thread, begun, last) {
-            last = Some(line);
+        // The other logical processor's counters are claimed for one event after the other.
+        let together = self.source.core_thread().is_none();
+        if !together || self.serve_together(thread, outcome).is_err() {
+            // One by one, so that a fault is of the event whose registers fail.
+            let mut line = Serving::new(self.table().next_turn());
+            while let Some(next) = self.next_to_place(thread, &mut line) {
+                let placed = self.assign(next.event, next.takes);
+                self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
+            }
+        }
+    }
+
+    /// Plans for all waiting events, and applies the plan at once. After an error, all events are where they were, as
+    /// far as registers answer.
+    #[inline(never)]
+    fn serve_together(
+        &self,
+        thread: Option<&[ThreadEvent]>,
+        outcome: &mut Result<(), EventsError>,
+    ) -> Result<(), CounterError> {
+        let mut planner = self.planner();
+        let (mut line, mut changes) = (Serving::new(self.table().next_turn()), false);
+        while let Some(next) = self.next_to_place(thread, &mut line) {
+            let placed = self.add_to_plan(&mut planner, &next, &mut changes);
+            self.note_unplaced(&next, placed, outcome);
+        }
+        if changes { self.apply(&mut planner) } else { Ok(()) }
+    }
+
+    /// Adds an event and its group to the plan for all that wait. After an error the plan is as it was.
+    // Inlined into its caller, for the sake of the stack.
+    #[inline(always)]
+    fn add_to_plan(
+        &self,
+        planner: &mut Planner<'_>,
+        next: &Waiter,
+        changes: &mut bool,
+    ) -> Result<(), CounterError> {
+        if self.start_in_software(next.event) {
+            return Ok(());
+        }
+        self.get_ready(next.event).map_err(|unplaced| unplaced.reason)?;
+        if !*changes {
+            self.present(&mut planner.plan);
+        }
+        let planned = planner.plan_among(next.event, next.takes);
+        planned.map_err(|no_room| PlacementError::from(no_room).reason)?;
+        *changes = true;
+        Ok(())
+    }
+
+    /// Notes that a waiting event has no counter.
+    #[inline(never)]
+    fn note_unplaced(
+        &self,
+        next: &Waiter,
+        placed: Result<(), CounterError>,
+        outcome: &mut Result<(), EventsError>,
+    ) {
+        match placed {
+            Ok(()) => {}
+            Err(error) if error.is_no_room() && (next.rotates || next.its == 0) => {}
+            Err(error) => {
+                // Others wait on, behind the rest.
+                let state = if next.its == 0 { EventState::Waiting } else { EventState::Refused };
+                self.change_group(next.event, state);
+                EventsError::add(outcome, next.its, Err(error));
+            }
+        }
+    }
+
+    /// Returns the next waiting event that this processor can count.
+    #[inline(never)]
+    fn next_to_place(
+        &self,
+        thread: Option<&[ThreadEvent]>,
+        serving: &mut Serving,
+    ) -> Option<Waiter> {
+        loop {
+            let (line, event) = self.next_in_line(thread, serving.begun, serving.last)?;
+            serving.last = Some(line);
             if !self.is_countable(event) {
                 self.change_group(event, EventState::Uncountable);
                 continue;
             }
             let its = thread.map_or(0, |thread| self.places_of(thread, event));
-            let takes = thread.is_none() || its != 0;
             let least = if line.rotates { line.share.saturating_add(1) } else { 0 };
-            match self.assign(event, takes.then_some(least)).map_err(|unplaced| unplaced.reason) {
-                Ok(()) => {}
-                Err(error) if error.is_no_room() && (line.rotates || its == 0) => {}
-                Err(error) => {
-                    // Others wait on, behind the rest.
-                    let state = if its == 0 { EventState::Waiting } else { EventState::Refused };
-                    self.change_group(event, state);
-                    EventsError::add(outcome, its, Err(error));
-                }
-            }
+            let takes = (thread.is_none() || its != 0).then_some(least);
+            return Some(Waiter { event, its, takes, rotates: line.rotates });
         }
     }
 
@@ -198,10 +267,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         };
         let mut next: Option<(Line, EventId)> = None;
         for (event, entry) in self.table().opened() {
+            if entry.state() != EventState::Waiting {
+                continue;
+            }
             let Some(turn) = self.table().rank_before(begun, entry.turn()) else { continue };
             let line = Line { rotates: entry.rotates(), share: entry.share(), turn };
-            let waits = entry.state() == EventState::Waiting && Some(line) > last;
-            if waits
+            if Some(line) > last
                 && next.is_none_or(|(least, _)| line < least)
                 && (any_free || may_take(event))
                 && self.is_first(event)
@@ -271,6 +342,29 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.table().with_group(event).filter_map(|event| self.table().entry(event));
         entries.all(EventEntry::is_countable)
     }
+}
+
+/// The waiting events, in the order of their turns.
+struct Serving {
+    /// An event that lost its counter since waits for another time.
+    begun: u32,
+    last: Option<Line>,
+}
+
+impl Serving {
+    const fn new(begun: u32) -> Self {
+        Self { begun, last: None }
+    }
+}
+
+/// A waiting event, which is to be placed.
+struct Waiter {
+    event: EventId,
+    /// The places of the event and its group among those of the thread that is switched in, one bit each.
+    its: u64,
+    /// The least share of the events that lose their counters for it; `None`: it takes free counters.
+    takes: Option<u32>,
+    rotates: bool,
 }
 
 /// Place of a waiting event among all that wait; the least comes first.
