@@ -1,5 +1,5 @@
-//! The README's kernel. Each part between two `// step` lines stands in the README as it is here; the test `documents`
-//! compares them, and counts their lines for the README's table.
+//! The README's kernel. Each part between two anchors is in the README and in the guide as it is here; the test
+//! `documents` compares the README's, and counts their lines for its table.
 #![no_std]
 #![allow(missing_docs, dead_code, reason = "the README explains it")]
 
@@ -8,7 +8,7 @@ mod kernel;
 
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
-// step 1: The kernel's duties
+// ANCHOR: step-1, The kernel's duties
 use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
 
 struct Bare;
@@ -39,7 +39,8 @@ unsafe impl Kernel for Bare {
         wrmsr(0x830, (processor as u64) << 32 | 0xF0); // the vector of `call_interrupt`
     }
 }
-// step 2: A count
+// ANCHOR_END: step-1
+// ANCHOR: step-2, A count
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
 
@@ -52,7 +53,8 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
     println!("{} instructions in {} cycles", instructions.value, cycles.value);
     Ok(())
 }
-// step 3: A profile
+// ANCHOR_END: step-2
+// ANCHOR: step-3, A profile
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use pmu::{BranchFilter, Claim, PlainFrame, Precision};
@@ -89,7 +91,8 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     }
     Ok(())
 }
-// step 4: Events of threads
+// ANCHOR_END: step-3
+// ANCHOR: step-4, Events of threads
 use pmu::ThreadEvent;
 
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
@@ -109,4 +112,4 @@ fn instructions_so_far(this_thread: &[ThreadEvent; 4]) -> Result<u64, PmuError> 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     PMU.switch(from, to, |_sample| ())
 }
-// end of the steps
+// ANCHOR_END: step-4

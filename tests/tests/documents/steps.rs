@@ -9,13 +9,11 @@ const GLUE: &str = include_str!("../../glue/src/lib.rs");
 
 /// Returns the numbered parts of the compiled kernel, with their titles.
 fn steps() -> Vec<(&'static str, &'static str)> {
-    let (_, parts) = EVENING.split_once("// step 1: ").unwrap();
-    let (parts, _) = parts.split_once("// end of the steps").unwrap();
-    let parts = parts.split("// step ").enumerate().map(|(index, part)| {
-        let part =
-            if index == 0 { part } else { part.strip_prefix(&format!("{}: ", index + 1)).unwrap() };
-        let (title, code) = part.split_once('\n').unwrap();
-        (title, code.trim_end())
+    let parts = EVENING.split("// ANCHOR: step-").skip(1).enumerate().map(|(index, part)| {
+        let number = index + 1;
+        let part = part.strip_prefix(&format!("{number}, ")).unwrap();
+        let (part, _) = part.split_once(&format!("\n// ANCHOR_END: step-{number}\n")).unwrap();
+        part.split_once('\n').unwrap()
     });
     parts.collect()
 }
