@@ -2,7 +2,7 @@
 //! table has their lines and their `unsafe`.
 
 const README: &str = include_str!("../../../README.md");
-const SAMPLES: &str = include_str!("../../../docs/samples.md");
+const BRANCHES: &str = include_str!("../kernel/guide/branches.rs");
 const KERNELS: &str = include_str!("../../../docs/kernels.md");
 const EVENING: &str = include_str!("../../evening/src/lib.rs");
 const GLUE: &str = include_str!("../../glue/src/lib.rs");
@@ -43,17 +43,16 @@ fn row(number: usize) -> Vec<&'static str> {
     row.trim_matches('|').split('|').map(str::trim).collect()
 }
 
+/// The part of the guide's code between two anchors.
+fn part<'t>(text: &'t str, name: &str) -> &'t str {
+    let (_, rest) = text.split_once(&format!("// ANCHOR: {name}\n")).unwrap();
+    rest.split_once(&format!("// ANCHOR_END: {name}\n")).unwrap().0
+}
+
 #[test]
 fn the_last_branches_take_five_lines_more_than_the_readmes_count_at_most() {
-    let lines = |document: &str, heading: &str, fence: &str, function: &str| {
-        let (_, section) = document.split_once(heading).unwrap_or_else(|| panic!("{heading}"));
-        let blocks = section.split(fence).skip(1);
-        let code_of = |block: &str| block.split("\n```").next().unwrap().to_owned();
-        let block = blocks.map(code_of).find(|block| block.contains(function));
-        code(&block.unwrap()).filter(|line| !line.starts_with("# ")).count()
-    };
-    let count = lines(README, "### 2. A count\n", "```rust,ignore\n", "fn instructions_per_cycle");
-    let branches = lines(SAMPLES, "## The last branches\n", "```rust,no_run\n", "fn last_branches");
+    let count = code(steps()[1].1).count();
+    let branches = code(part(BRANCHES, "moment")).count();
     assert!(branches <= count + 5, "{branches} lines, and {count} without");
 }
 

@@ -25,7 +25,7 @@ fn switch(from: &mut Events, to: &mut Events) -> Result<(), PmuError> {
     PMU.switch(from, to, |_sample| ())
 }
 
-/// Events that are more than the counters take turns by this. `enabled` and `running` are in the unit of
+/// Events that are `rotating` take turns by this, if they are more than the counters. `enabled` and `running` are in the unit of
 /// `Kernel::now`.
 fn timer_tick() -> Result<(), PmuError> {
     PMU.tick(|_overflow| ())
