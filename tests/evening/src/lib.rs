@@ -1,5 +1,5 @@
 //! The README's kernel. Each part between two anchors is in the README and in the guide as it is here; the test
-//! `documents` compares the README's, and counts their lines for its table.
+//! `documents` compares the README's, and counts their lines.
 #![no_std]
 #![allow(missing_docs, dead_code, reason = "the README explains it")]
 
@@ -10,7 +10,6 @@ use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
 use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
-
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -43,7 +42,6 @@ unsafe impl Kernel for Bare {
 // ANCHOR: step-2, A count
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
-
 static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 
 fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
@@ -58,7 +56,6 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use pmu::{BranchFilter, Claim, PlainFrame, Precision};
-
 static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
@@ -94,7 +91,6 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
 // ANCHOR_END: step-3
 // ANCHOR: step-4, Events of threads
 use pmu::ThreadEvent;
-
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {

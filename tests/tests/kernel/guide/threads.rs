@@ -25,8 +25,7 @@ fn switch(from: &mut Events, to: &mut Events) -> Result<(), PmuError> {
     PMU.switch(from, to, |_sample| ())
 }
 
-/// Events that are `rotating` take turns by this, if they are more than the counters. `enabled` and `running` are in the unit of
-/// `Kernel::now`.
+/// Gives the counters to other events, among those that are `rotating`.
 fn timer_tick() -> Result<(), PmuError> {
     PMU.tick(|_overflow| ())
 }

@@ -1,4 +1,4 @@
-//! Where issue slots go.
+//! Shares of issue slots.
 
 use pmu::PmuError;
 use pmu::intel::topdown::TopDownPart;
