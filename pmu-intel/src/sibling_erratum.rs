@@ -39,6 +39,11 @@ use pmu_core::{EventSelect, Snapshot};
 /// }
 /// # let _ = source;
 /// ```
+///
+/// # Limitations
+/// A kernel on Sandy Bridge to Haswell with hyper-threading chooses between exclusive scheduling,
+/// [`check`](Self::check), and wrong counts of memory events. A guest to which counters are lent can corrupt the
+/// counters of the sibling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SiblingErratum {

@@ -62,6 +62,15 @@ const METRICS: u64 = 1 << 48;
 ///
 /// # Context
 /// Any context, on the processor of the unit. The session and [`service`](pmu_core::service()) call the methods.
+///
+/// # Limitations
+/// - A kernel that does not read the counts for hours gets fractions of all the slots since. RDPMC that clears the
+///   metrics (`IA32_PERF_CAPABILITIES` bit 19) is not used.
+/// - One counter counts the slots, so groups of the slots take turns: those of a processor and of its thread are not
+///   counted at the same time. Neither the parts nor the slots beside them have a period.
+/// - After an access that failed, the count of the slots may lack those whose parts are unknown.
+/// - On a hybrid machine that a P-core booted, an E-core's session of `pmu::Pmu` lacks fixed counters 4 to 6, so the
+///   parts take four general counters.
 #[derive(Clone, Copy, Debug)]
 pub struct TopDown<'a> {
     unit: &'a TopDownUnit,

@@ -43,6 +43,12 @@ use pmu_intel::Emon;
 /// assert!(nothing.why_time_only().unwrap().to_string().contains("no profile interface"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Limitations
+/// On a hybrid processor, the sources of a session are those of the boot core whose events the session's own core has,
+/// too. The session has the counters that both cores have; `OpenedEvents` on the own core's `CounterUnit` has all of
+/// that core. An event without a bit in leaf 0x0A is taken to mean the same on each core whose selects have room for
+/// it.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,

@@ -64,6 +64,16 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// fn needs_send<T: Send>() {}
 /// needs_send::<pmu_core::branch_recording::BranchRecorder<'static, ()>>();
 /// ```
+///
+/// # Limitations
+/// - After a recorder was dropped, the bit of frozen records is in `Serviced::others` until the next
+///   [`take`](Self::take).
+/// - Two recorders of one processor, with a memory each, are not noticed: the second ends the recording of the first.
+///   No register tells a recording in use from one that was left over. With one memory per processor, its second
+///   recorder is refused.
+/// - The kernel excludes a recorder's methods and the session's operations from each other; the compiler does not check
+///   it. If a task is preempted within one of them, and another task lends the counters, a part of a call stack, or the
+///   recording, may be left for the borrower.
 #[doc(alias = "lbr")]
 #[derive(Debug)]
 pub struct BranchRecorder<'a, M> {

@@ -147,6 +147,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   is not up, its session is in use, or the processor is already suspended.
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
     ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
+    ///
+    /// # Limitations
+    /// A kernel that does not call this before a suspend loses counts: an event then lacks what its counter counted
+    /// since the counter's last interrupt.
     pub fn processor_suspended(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),
@@ -187,6 +191,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   second call of this function starts the profiles and the watchdog. The kernel itself must restart each of its
     ///   events with an [`event_status`](pmu_core::CounterSession::event_status) of
     ///   [`Error`](pmu_core::EventStatus::Error).
+    ///
+    /// # Limitations
+    /// If a register fails in the resume, a second call starts profiles and the watchdog again, but not the kernel's
+    /// own events.
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {
             let index = K::this_processor();
@@ -307,6 +315,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), which starts profiles
     ///   and the watchdog again, and starts its own events whose
     ///   [`event_status`](pmu_core::CounterSession::event_status) is an error.
+    ///
+    /// # Limitations
+    /// If a register fails at the end, a call of [`processor_resumed`](Self::processor_resumed) starts profiles and the
+    /// watchdog again. The kernel starts its own events again.
     pub fn lend(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),

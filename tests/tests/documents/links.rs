@@ -117,6 +117,14 @@ fn each_part_that_the_guide_includes_is_there_and_each_page_is_in_its_summary() 
 }
 
 #[test]
+fn the_readme_is_short_and_the_root_has_few_documents() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.lines().count() <= 200);
+    let files = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    assert!(files.filter(|path| path.extension().is_some_and(|of| of == "md")).count() <= 5);
+}
+
+#[test]
 fn each_source_file_that_a_document_of_the_root_names_is_there() {
     let root = root();
     let mut named = 0;

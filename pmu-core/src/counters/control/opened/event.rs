@@ -157,6 +157,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the start was undone.
     /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and the start could not be undone,
     ///   because a counter could not be stopped.
+    ///
+    /// # Limitations
+    /// A counter whose control register answers but whose value register faults is not marked as faulted. It is planned
+    /// again at each start and rotation, which fails each time.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
@@ -201,6 +205,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
     ///   error is also returned while another event that counts only in guests runs. `start_event` does not fail for
     ///   this reason.
+    ///
+    /// # Limitations
+    /// Groups, and events with an extra register, are refused.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {

@@ -51,6 +51,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error, none of the events is open.
+    ///
+    /// # Limitations
+    /// The events start and stop by one write if the processor has a global control register. Without one (AMD before
+    /// PerfMonV2, Intel's version 1), they start and stop one after the other.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
