@@ -96,7 +96,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that goes down.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
     ///   the kernel may call this again.
     /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of started profiles were not updated.
@@ -143,8 +143,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that is about to be suspended.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
-    ///   is not up, its session is in use, or the processor is already suspended.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended).
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
     ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
     ///
@@ -185,7 +184,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that resumed.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
     ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
     ///   second call of this function starts the profiles and the watchdog. The kernel itself must restart each of its
@@ -372,7 +371,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor to watch.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
     ///   event.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
@@ -406,7 +405,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that is watched.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog counter failed. The processor is no
     ///   longer watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {

@@ -71,9 +71,7 @@ pub enum RemoteCount {
 /// Any context, on any processor. The call is wait-free.
 ///
 /// # Errors
-/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
-///   [total](crate::Event::with_total).
+/// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoTotal`](CounterError::NoTotal).
 pub fn remote_count(
     table: &EventTable,
     memory: &CounterMemory,
