@@ -16,7 +16,7 @@ const WAYS: [Way; 2] = [
         steps: 6,
     },
     Way {
-        introduced_by: "Below that, in the order in which a reader meets them",
+        introduced_by: "Below that, in reading order",
         folder: "pmu-kprofile/src",
         steps: 8,
     },
