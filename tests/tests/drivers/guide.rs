@@ -2,6 +2,7 @@
 
 // ANCHOR: test
 use core::cell::Cell;
+use core::error::Error;
 use pmu_core::profile::{KProfileSource, ProfileInterface};
 use pmu_core::{CounterMemory, CounterSlot};
 use pmu_intel::Emon;
@@ -11,8 +12,7 @@ use pmu_virt::{
 };
 
 #[test]
-fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn std::error::Error>>
-{
+fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn Error>> {
     let deviations = Deviations::of(&[Deviation::DeadCounter, Deviation::RaisesOnUnmask]);
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 0));
     // Unhalted core cycles, which `ProfileTotalCycles` counts.
@@ -38,7 +38,7 @@ fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn
         let mut feed = Feed::new(&events);
         feed.add(events.find(cycles).expect("it is fed"), Privilege::Kernel, count)?;
         mock.advance(&mut feed);
-        Ok::<(), Box<dyn std::error::Error>>(())
+        Ok::<(), Box<dyn Error>>(())
     };
     happen(0x3000)?;
     assert_eq!(overflows.get(), 3);
