@@ -59,7 +59,7 @@ impl Amd64 {
     /// - The processor has long mode.
     /// - The processor is not under a Microsoft-compatible hypervisor that hides the counters.
     ///
-    /// CPUID does not tell whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
+    /// CPUID does not say whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
     /// counters before the interface uses them.
     ///
     /// ```

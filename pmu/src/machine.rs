@@ -62,11 +62,11 @@ pub enum Machine {
     /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
-    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] tells why the
+    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] says why the
     /// processor has none of Windows' other sources. Examples are processors of Hygon, with counters like AMD's, and
     /// processors of Zhaoxin, with counters like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] tells why the processor has none of
+    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] says why the processor has none of
     /// Windows' other sources.
     TimeOnly(DefaultInterface, NoInterface),
 }

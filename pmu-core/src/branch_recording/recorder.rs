@@ -303,7 +303,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Clears all records. The recording neither starts nor stops. A kernel that records all threads calls this at each
-    /// thread switch, because a record does not tell which thread executed the branch.
+    /// thread switch, because a record does not say which thread executed the branch.
     ///
     /// # Errors
     /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The

@@ -18,7 +18,7 @@ use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
-    /// profiles on that processor. `this_processor` tells which counters that processor has: on x86,
+    /// profiles on that processor. `this_processor` says which counters that processor has: on x86,
     /// the [`Snapshot`](pmu_core::Snapshot) of its CPUID. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///

@@ -9,7 +9,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::{CounterMemory, SlotState};
 use crate::counters::shared::table::EventTable;
 
-/// Count of an event on another processor. The variants tell how recent the count is.
+/// Count of an event on another processor. The variants say how recent the count is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
