@@ -30,6 +30,12 @@ use crate::sources::{self, SOURCES, TABLE};
 /// assert_eq!(amd64.unit().counters().len(), 4);
 /// assert_eq!(amd64.query(KProfileSource::TOTAL_ISSUES).interval, 65_536);
 /// ```
+///
+/// # Limitations
+/// - The source tables are those of the original release of Windows 10. On processors since family 10h, many of their
+///   events count something else, or nothing: [`Generation::meaning`](crate::Generation::meaning).
+/// - From version 1903 on, it is not known which counters Windows' HAL uses, only that it reports their number. All
+///   counters that CPUID declares are taken.
 #[derive(Debug)]
 pub struct Amd64 {
     unit: CounterUnit,
@@ -53,7 +59,7 @@ impl Amd64 {
     /// - The processor has long mode.
     /// - The processor is not under a Microsoft-compatible hypervisor that hides the counters.
     ///
-    /// CPUID does not tell whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
+    /// CPUID does not say whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
     /// counters before the interface uses them.
     ///
     /// ```

@@ -51,6 +51,10 @@ impl Generation {
     /// assert_eq!(meaning(KProfileSource::TOTAL_ISSUES), Some(Meaning::Same));
     /// assert_eq!(meaning(KProfileSource::DCACHE_MISSES), Some(Meaning::Nothing));
     /// ```
+    ///
+    /// # Limitations
+    /// The meanings were not tried on processors, but judged by published tables. Where the tables are silent, the
+    /// meaning is unknown.
     pub fn meaning(self, source: KProfileSource) -> Option<Meaning> {
         let place = MEANINGS.binary_search_by_key(&source.value(), |row| row >> 24).ok()?;
         if let Self::Hammer = self {

@@ -48,6 +48,14 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 ///     counters.open_group(this_processor, &[misses, branches])
 /// }
 /// ```
+///
+/// # Limitations
+/// - An event names events among the first six of its group. A counter that is reloaded keeps no total, and none is
+///   reloaded while counters are lent.
+/// - A change of a running event's period (`EventTable::set_period`) changes the reload value when the event starts
+///   next.
+/// - If a counter has both counter reload and architectural PEBS, a record has the values that the counters have after
+///   the reload; what a processor records is unknown.
 #[derive(Clone, Copy, Debug)]
 pub struct AutoCounterReload<'a> {
     reload: &'a CounterReload,

@@ -159,6 +159,9 @@ impl PmuEvent {
     /// # assert!(event.errata().is_some());
     /// # Ok::<(), pmu_events::EventError>(())
     /// ```
+    ///
+    /// # Limitations
+    /// Only the core types whose lists are in Linux 6.1 have errata.
     pub fn errata(&self) -> Option<&'static str> {
         self.record.erratum.and_then(|place| ERRATA.get(usize::from(place)).copied())
     }

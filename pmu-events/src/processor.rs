@@ -34,7 +34,7 @@ pub struct Processor(&'static Model);
 
 impl Processor {
     /// Detects the core type of a processor from its CPUID snapshot, by family, model and stepping. On a hybrid, leaf
-    /// 0x1A tells the kind of core.
+    /// 0x1A is the kind of core.
     ///
     /// # Errors
     /// - [`Model`](UnknownCoreType::Model): this crate has no table for the processor's model and stepping.

@@ -102,6 +102,12 @@ impl fmt::Display for UncoreEvent {
 /// assert_eq!((reads.field("event"), reads.field("umask")), (Some(4), Some(3)));
 /// # Ok::<(), pmu_events::UnknownCoreType>(())
 /// ```
+///
+/// # Limitations
+/// - The events are data: no counter of these units is driven. They are from Linux 6.12 (AMD's from Linux 7.2), without
+///   those that Intel marks as experimental or deprecated.
+/// - They are missing for Nehalem and Westmere, for Arrow Lake, Lunar Lake, Clearwater Forest and later ones. Of small
+///   cores they are there for Gracemont, Crestmont, Snow Ridge, Grand Ridge and Sierra Forest alone.
 #[derive(Debug)]
 pub struct Uncore {
     /// Names, separated by spaces.

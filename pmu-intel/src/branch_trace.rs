@@ -89,6 +89,9 @@ impl BranchTraceUnit {
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
+///
+/// # Limitations
+/// The branch trace store needs a session that has counters, for its interrupt.
 #[doc(alias = "bts")]
 #[derive(Clone, Copy, Debug)]
 pub struct BranchTrace<R> {

@@ -13,7 +13,7 @@ pub const IA32_PMC0: u32 = 0xC1;
 /// `IA32_PERFEVTSEL0`: the event select of the first general counter (SDM vol. 3B, §20.2.1.1).
 pub const IA32_PERFEVTSEL0: u32 = 0x186;
 
-/// `IA32_MISC_ENABLE`. Three of its bits tell whether performance monitoring, BTS and PEBS are available (SDM vol. 4,
+/// `IA32_MISC_ENABLE`. Three of its bits say whether performance monitoring, BTS and PEBS are available (SDM vol. 4,
 /// table 2-2).
 pub const IA32_MISC_ENABLE: u32 = 0x1A0;
 

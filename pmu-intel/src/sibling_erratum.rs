@@ -16,7 +16,7 @@ use pmu_core::{EventSelect, Snapshot};
 /// - Call [`check`](Self::check) before opening an event. If the call returns an error, do not open the event.
 /// - Accept that the counts of both logical processors can be wrong.
 ///
-/// The erratum has no effect if hyper-threading is off. CPUID does not tell whether hyper-threading is off. So call
+/// The erratum has no effect if hyper-threading is off. CPUID does not say whether hyper-threading is off. So call
 /// [`detect`](Self::detect) only if the kernel knows that both logical processors of a core are online.
 ///
 /// Source: the specification updates of the second generation (BJ122), third generation (BV98) and fourth generation
@@ -39,6 +39,11 @@ use pmu_core::{EventSelect, Snapshot};
 /// }
 /// # let _ = source;
 /// ```
+///
+/// # Limitations
+/// A kernel on Sandy Bridge to Haswell with hyper-threading chooses between exclusive scheduling,
+/// [`check`](Self::check), and wrong counts of memory events. A guest to which counters are lent can corrupt the
+/// counters of the sibling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SiblingErratum {

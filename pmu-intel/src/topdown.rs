@@ -62,6 +62,15 @@ const METRICS: u64 = 1 << 48;
 ///
 /// # Context
 /// Any context, on the processor of the unit. The session and [`service`](pmu_core::service()) call the methods.
+///
+/// # Limitations
+/// - A kernel that does not read the counts for hours gets fractions of all the slots since. RDPMC that clears the
+///   metrics (`IA32_PERF_CAPABILITIES` bit 19) is not used.
+/// - One counter counts the slots, so groups of the slots take turns: those of a processor and of its thread are not
+///   counted at the same time. Neither the parts nor the slots beside them have a period.
+/// - After an access that failed, the count of the slots may lack those whose parts are unknown.
+/// - On a hybrid machine that a P-core booted, an E-core's session of `pmu::Pmu` lacks fixed counters 4 to 6, so the
+///   parts take four general counters.
 #[derive(Clone, Copy, Debug)]
 pub struct TopDown<'a> {
     unit: &'a TopDownUnit,
@@ -170,7 +179,7 @@ impl TopDownCounts {
     pub const NONE: Self = Self { slots: 0, level_2_slots: 0, parts: [0; PARTS] };
 
     /// Converts a number of slots and a value of `MSR_PERF_METRICS` into counts. Each byte of the value is the share of
-    /// one part, in units of 1/255. `level_2` tells whether the processor's register has the four bytes of level 2.
+    /// one part, in units of 1/255. `level_2` says whether the processor's register has the four bytes of level 2.
     pub fn of_registers(slots: u64, metrics: u64, level_2: bool) -> Self {
         let last = if level_2 { PARTS } else { PARTS / 2 };
         let mut counts =
@@ -303,8 +312,8 @@ pub struct TopDownView {
 
 impl TopDownView {
     /// Creates the data from which user mode computes its counts. `counted` has the counts at the time when the driver
-    /// last set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` tells whether these registers are counting.
-    /// `level_2` tells whether the processor has the [parts of level 2](crate::topdown::TopDownPart::LEVEL_2).
+    /// last set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` says whether these registers are counting.
+    /// `level_2` says whether the processor has the [parts of level 2](crate::topdown::TopDownPart::LEVEL_2).
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
         let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }

@@ -1,4 +1,4 @@
-//! The registers of each vendor's PMU as data: tables from the manuals, rules that tell which processors have a
+//! The registers of each vendor's PMU as data: tables from the manuals, rules that say which processors have a
 //! register of a table, and the registers and bits of a configuration.
 //!
 //! Uses [`configuration`](crate::configuration).

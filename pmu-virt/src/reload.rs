@@ -53,6 +53,9 @@ use crate::registers::table::{Counters, MAX_COUNTERS, from_global, places, to_gl
 /// assert_eq!(pmu.read(0x38E), Read::Value(0)); // Its status bit is never set.
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
+///
+/// # Limitations
+/// After 1,024 reloads in one call, the rest of the feed is counted without reloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct VirtualReload {

@@ -68,7 +68,7 @@ pub struct VirtualTopDown {
 
 impl VirtualTopDown {
     /// Creates the state that a guest's top-down metrics have after reset. `configuration` is the configuration of the
-    /// guest's PMU. `level_2` tells whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and
+    /// guest's PMU. `level_2` says whether `MSR_PERF_METRICS` has the four bytes of level 2, as on Sapphire Rapids and
     /// later processors.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl VirtualTopDown {
     }
 
     /// Calls `pass`, and updates the metrics. `pass` commonly calls [`VirtualPmu::advance`]. Fixed counter 3 counts
-    /// issue slots during `pass`. `mix` tells which share of these slots belongs to each part of the metrics, for
+    /// issue slots during `pass`. `mix` says which share of these slots belongs to each part of the metrics, for
     /// instance to retiring. If fixed counter 3 overflows, the metrics also overflow. The overflow of the metrics sets
     /// bit 48 of the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///

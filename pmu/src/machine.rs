@@ -43,6 +43,12 @@ use pmu_intel::Emon;
 /// assert!(nothing.why_time_only().unwrap().to_string().contains("no profile interface"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+///
+/// # Limitations
+/// On a hybrid processor, the sources of a session are those of the boot core whose events the session's own core has,
+/// too. The session has the counters that both cores have; `OpenedEvents` on the own core's `CounterUnit` has all of
+/// that core. An event without a bit in leaf 0x0A is taken to mean the same on each core whose selects have room for
+/// it.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -56,11 +62,11 @@ pub enum Machine {
     /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
-    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] tells why the
+    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] says why the
     /// processor has none of Windows' other sources. Examples are processors of Hygon, with counters like AMD's, and
     /// processors of Zhaoxin, with counters like Intel's.
     CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] tells why the processor has none of
+    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] says why the processor has none of
     /// Windows' other sources.
     TimeOnly(DefaultInterface, NoInterface),
 }

@@ -38,6 +38,12 @@
 //! machine, the thread may then run on a processor without this counter, and RDPMC raises #GP. RDPMC also raises #GP if
 //! the kernel hid the page and cleared CR4.PCE. The kernel's #GP handler must let RDPMC return 0. The thread then finds
 //! that the page's sequence has changed, and reads the page again.
+//!
+//! # Limitations
+//! - A stopped counter keeps its last value. If CR4.PCE is set, user mode can read this value by RDPMC.
+//! - RDPMC user disable was tried in the monitor alone, by a guest that was written for the test.
+//! - [`UserPage`] was read by the loop of Linux' header in tests, and by our own reader at ring 3. No library that is
+//!   written for Linux was run on it.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};

@@ -1,16 +1,8 @@
 //! Shared parts of the tests: the independent data files, and fakes of processors.
 
-/// The examples of the README, of docs/testing.md and of the pages in `docs` compile.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-#[doc = include_str!("../../docs/testing.md")]
-#[doc = include_str!("../../docs/samples.md")]
-#[doc = include_str!("../../docs/watchdog.md")]
-struct Readme;
-
+mod delegate;
 pub mod deviations;
 pub mod groups;
-pub mod kernel;
 pub mod kprofile;
 pub mod linux_page;
 pub mod opened;

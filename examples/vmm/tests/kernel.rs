@@ -440,9 +440,9 @@ impl fmt::Debug for Cost {
     }
 }
 
-/// Returns what a row of the table in docs/costs.md has of the kernel: interrupt, switch, start.
+/// Returns what a row of the table in tests/data/accesses.md has of the kernel: interrupt, switch, start.
 fn costs_row(name: &str) -> [Cost; 3] {
-    let table = include_str!("../../../docs/costs.md");
+    let table = include_str!("../../../tests/data/accesses.md");
     let start = format!("| {name} |");
     let row = table.lines().find_map(|line| line.strip_prefix(&start)).expect(name);
     let cells: Vec<_> = row.split_terminator('|').take(3).map(Cost::from_cell).collect();

@@ -47,6 +47,13 @@ const BITS: DebugExtnCtl = SAMPLING.with_valid(true).with_next_record(0xF).with_
 ///
 /// Sources: PPR of family 19h, models 00h to 0Fh; Linux' branch sampling driver, for the order of the register
 /// accesses.
+///
+/// # Limitations
+/// - Only taken branches (PMCx0C4) on core counter 0 have branches, so one event at a time. The period is given 16 too
+///   short, as this function does. The kernel stops the sampling before idle.
+/// - An interrupt that the sampling delays comes with fewer branches if its event leaves the counter, and with none at
+///   a switch of threads that the event outlasts. An event that starts by a plan counts before it samples.
+/// - Untried on hardware.
 pub fn branch_sampling_event(period: u64) -> Option<Event> {
     let period = period.checked_sub(DEPTH.into()).filter(|period| *period != 0)?;
     let taken = Event::raw(EventSelect::from_bits(TAKEN_BRANCHES.into()));

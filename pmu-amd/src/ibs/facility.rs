@@ -74,6 +74,20 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
+///
+/// # Limitations
+/// - Tried on the software PMU alone, also by Linux in the monitor, where no op misses a cache.
+/// - The memory profiler of later processors (leaf 0x8000001B EAX bit 18) is not driven: no manual and no header that
+///   we found has the addresses of its registers. A Linux driver of 2026 is public, and shows the rest: a control
+///   register and a second one, `IBS_OP_DATA2`'s and `IBS_OP_DATA3`'s counterparts, and an LVT entry of its own in bits
+///   19:16 of `IBS_CTL`, valid with bit 24.
+/// - Erratum 1606 is applied to all models of Zen 5, as in Linux; the revision guide lists it for models 00h–0Fh.
+/// - Without the filter by bit 63 of the address (before Zen 6), both privilege levels are sampled; the samples of the
+///   other level are dropped and counted. An event whose samples are filtered does not count the periods that the
+///   processor began anew without a sample.
+/// - Before the second control register (Zen 6), a sample that falls between the two accesses of a stop leaves no valid
+///   bit: it is not reported, and the event's next occurrence is sampled in its place.
+/// - Fetches are counted in sixteens. Firmware that assigns no entry of the local vector table is not corrected.
 #[derive(Clone, Copy, Debug)]
 pub struct Ibs<'a> {
     units: &'a IbsUnits,

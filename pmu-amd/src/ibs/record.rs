@@ -311,7 +311,7 @@ impl IbsOpRecord {
         !(unit.has(IbsErratum::PrefetchWithoutSource) && prefetch)
     }
 
-    /// Returns whether `IBS_OP_DATA2` tells where the op's data came from.
+    /// Returns whether `IBS_OP_DATA2` says where the op's data came from.
     fn came_from_beyond_l2(&self, unit: &IbsUnit) -> bool {
         let l2_hit = unit.has_access_details() && !self.data3.l2_miss();
         self.missed() && self.knows_beyond_l1(unit) && !l2_hit && !self.data3.miss_buffer_hit()

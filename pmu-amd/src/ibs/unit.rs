@@ -242,7 +242,7 @@ impl IbsCapabilities {
         self.has(7)
     }
 
-    /// Returns whether the sample of a branch has a bit that tells if the branch was fused with the preceding
+    /// Returns whether the sample of a branch has a bit that says if the branch was fused with the preceding
     /// instruction.
     pub const fn fused(self) -> bool {
         self.has(8)
@@ -286,7 +286,7 @@ impl IbsCapabilities {
         self.has(15)
     }
 
-    /// Returns whether op sampling can be restricted to streaming stores. If so, an op's sample also tells whether the
+    /// Returns whether op sampling can be restricted to streaming stores. If so, an op's sample also says whether the
     /// data came from another socket.
     pub const fn streaming_stores(self) -> bool {
         self.has(16)
@@ -298,7 +298,7 @@ impl IbsCapabilities {
         self.has(18)
     }
 
-    /// Returns whether an op's sample has the size of the accessed page, in place of the bits that tell which TLB had
+    /// Returns whether an op's sample has the size of the accessed page, in place of the bits that say which TLB had
     /// a large page (from Zen 5 on). If so, the sample's bits about data TLBs are valid only together with the physical
     /// address.
     pub const fn data_page_size(self) -> bool {

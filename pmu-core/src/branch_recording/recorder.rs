@@ -64,6 +64,16 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// fn needs_send<T: Send>() {}
 /// needs_send::<pmu_core::branch_recording::BranchRecorder<'static, ()>>();
 /// ```
+///
+/// # Limitations
+/// - After a recorder was dropped, the bit of frozen records is in `Serviced::others` until the next
+///   [`take`](Self::take).
+/// - Two recorders of one processor, with a memory each, are not noticed: the second ends the recording of the first.
+///   No register tells a recording in use from one that was left over. With one memory per processor, its second
+///   recorder is refused.
+/// - The kernel excludes a recorder's methods and the session's operations from each other; the compiler does not check
+///   it. If a task is preempted within one of them, and another task lends the counters, a part of a call stack, or the
+///   recording, may be left for the borrower.
 #[doc(alias = "lbr")]
 #[derive(Debug)]
 pub struct BranchRecorder<'a, M> {
@@ -175,9 +185,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`FilterUnsupported`](BranchError::FilterUnsupported): `filter` selects no branch, or is a call stack that the
     ///   processor cannot record. Nothing was changed.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
-    /// - [`ShutDown`](BranchError::ShutDown).
+    /// - [`NotRecording`](BranchError::NotRecording), [`StateUnknown`](BranchError::StateUnknown),
+    ///   [`ShutDown`](BranchError::ShutDown).
     pub fn start(&mut self, filter: BranchFilter) -> Result<BranchFilter, BranchError> {
         self.check_open()?;
         let unsupported = BranchError::FilterUnsupported(filter);
@@ -206,9 +215,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// Stops the recording. The records stay in their registers, and [`read`](Self::read) returns them.
     ///
     /// # Errors
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
-    ///   processor still records.
-    /// - [`ShutDown`](BranchError::ShutDown).
+    /// [`StateUnknown`](BranchError::StateUnknown), [`ShutDown`](BranchError::ShutDown).
     pub fn stop(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         self.recording().pause().map(|_| ()).map_err(|fault| self.error(fault))
@@ -220,11 +227,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// kernel's debugger is in use, call `restart` after each debug exception.
     ///
     /// # Errors
-    /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
-    ///   processor still records.
-    /// - [`ShutDown`](BranchError::ShutDown).
+    /// [`NotStarted`](BranchError::NotStarted), [`NotRecording`](BranchError::NotRecording),
+    /// [`StateUnknown`](BranchError::StateUnknown), [`ShutDown`](BranchError::ShutDown).
     pub fn restart(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         if self.filter.is_none() {
@@ -248,8 +252,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// [`reprogram`](crate::CounterSession::reprogram) program the recorder's registers, too.
     ///
     /// # Errors
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording), [`StateUnknown`](BranchError::StateUnknown).
     /// - [`Lent`](BranchError::Lent): the records are lent. When the [window](crate::lending::CounterWindow) ends, the
     ///   registers are programmed again.
     /// - [`ShutDown`](BranchError::ShutDown).
@@ -285,8 +288,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// ```
     ///
     /// # Errors
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped. The recorder assumes that the
-    ///   processor still records.
+    /// - [`StateUnknown`](BranchError::StateUnknown).
     /// - [`NotRecording`](BranchError::NotRecording): a record could not be read. The processor does not record.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn read(&mut self) -> Result<Branches<'_>, BranchError> {
@@ -301,7 +303,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Clears all records. The recording neither starts nor stops. A kernel that records all threads calls this at each
-    /// thread switch, because a record does not tell which thread executed the branch.
+    /// thread switch, because a record does not say which thread executed the branch.
     ///
     /// # Errors
     /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The
@@ -328,8 +330,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// # Errors
     /// After each of these errors, the recorder keeps the memory, and the call can be repeated:
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record.
-    /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped.
+    /// - [`NotRecording`](BranchError::NotRecording), [`StateUnknown`](BranchError::StateUnknown).
     pub fn shut_down(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
         self.recording().leave_nothing(false).map_err(|fault| self.error(fault))?;

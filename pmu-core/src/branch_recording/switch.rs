@@ -89,7 +89,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// # Errors
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another record format, or
     ///   with another number of records. Nothing was changed.
-    /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
+    /// - [`NotStarted`](BranchError::NotStarted).
     /// - [`NotRecording`](BranchError::NotRecording): a register access failed. The processor does not record, and its
     ///   registers contain none of the thread's records.
     /// - [`StateUnknown`](BranchError::StateUnknown): an earlier recording could not be stopped.
@@ -213,7 +213,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///   failed. Nothing was changed.
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another number of
     ///   records; nothing was changed.
-    /// - [`NotStarted`](BranchError::NotStarted): no recording was started.
+    /// - [`NotStarted`](BranchError::NotStarted).
     /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and its registers contain none
     ///   of the thread's records.
     /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The

@@ -231,7 +231,7 @@ impl BranchUnit {
         }
     }
 
-    /// Stops a sampling whose records are yet to be read: the enabling register still tells how many are filled.
+    /// Stops a sampling whose records are yet to be read: the enabling register still says how many are filled.
     pub(crate) fn suspend_sampling(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         let BranchEnable::Bits { bits, on, off } = self.registers().enable else { return Ok(()) };
         let mut update = bits.set_to(off);

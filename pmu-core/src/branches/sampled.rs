@@ -64,6 +64,24 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// # Context
 /// Any context, including interrupt and NMI. Reading copies the records one by one into the
 /// [`BranchMemory`](crate::branches::BranchMemory), not to the stack.
+///
+/// # Limitations
+/// - Yonah, Pentium 4, and AMD's processors before Zen 3 have no branch records here; Zen 3 has branch sampling alone.
+///   Call stacks of Atoms are not offered.
+/// - Architectural records alone tell the kind of a branch. Elsewhere it takes the instruction's bytes, which are not
+///   read. So records are not filtered after they were read: what a processor cannot select alone is recorded too, as
+///   jumps beside calls on Nehalem.
+/// - If the records do not freeze, a sample begins with branches of its handler, and says so. If the overflow status
+///   could be neither read nor cleared, an interrupt freezes the records until `reprogram`, `restart`, `start` or a
+///   switch. An interrupt within a service may add one branch of the handler to frozen records (AMD).
+/// - Records are read one by one. XSAVES, which saves and restores Intel's at once, serves the switches of threads
+///   alone, and is untried on hardware.
+/// - Events between branches need bit 35 of an event's select, which no `Event` sets. Whether a filter is a thread's or
+///   its core's, on early processors, is unknown.
+/// - A deep sleep may lose a call stack, and a debug exception ends the recording of AMD's stack. A call stack that
+///   events ask for begins anew at each switch of threads; a recorder's is kept.
+/// - Two sessions of one processor do not share one memory. A guest that may write the registers of branches, and
+///   leaves them recording, is the hypervisor's to clear while no event has asked for branches.
 #[doc(alias = "lbr")]
 #[derive(Clone, Copy, Debug)]
 pub struct Branches<'a> {

@@ -100,7 +100,7 @@ pub enum BranchOrder {
     Ring(MsrAddress),
     /// The processor samples branches for one event: from an overflow of the event's counter on, it fills the records
     /// in order, and raises the counter's interrupt when all records are filled. The register in
-    /// [`BranchRegisters::enable`] tells how many records are filled. It is one with [`Bits`](BranchEnable::Bits).
+    /// [`BranchRegisters::enable`] says how many records are filled. It is one with [`Bits`](BranchEnable::Bits).
     Filled {
         /// Number of the bit at which a field begins, in the register of [`BranchRegisters::enable`]. The field holds
         /// the index of the record that the processor fills next. The index returns to 0 when all records are filled;
@@ -136,13 +136,13 @@ pub struct BranchOffers {
     pub kinds: bool,
     /// The records can be a [call stack](BranchFilter::call_stack).
     pub call_stack: bool,
-    /// Records tell whether the branch was mispredicted.
+    /// Records say whether the branch was mispredicted.
     pub mispredicted: bool,
-    /// Records tell the cycles since the previous record.
+    /// Records have the cycles since the previous record.
     pub cycles: bool,
-    /// Records tell the kind of the branch.
+    /// Records have the kind of the branch.
     pub kind: bool,
-    /// Records tell the branch's relation to a transaction.
+    /// Records have the branch's relation to a transaction.
     pub transaction: bool,
     /// Mask of the general counters whose event counts are in the records: bits 0 to 3 stand for counters 0 to 3.
     pub events: u8,

@@ -23,7 +23,7 @@ use crate::precise::request::NotPrecise;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
 pub enum CounterError {
-    /// The machine has no counters. The [`NoInterface`] value tells the reason.
+    /// The machine has no counters. The [`NoInterface`] value is the reason.
     #[error("no counters: {0}")]
     NoCounters(#[source] NoInterface),
     /// The operation does not fit this processor, for one of these reasons:

@@ -274,6 +274,11 @@ impl fmt::Debug for CounterSet {
 
 /// The identity of an event on a processor's counters. The event was opened on this processor, or is a row in the table
 /// of the processor's [`EventSource`](crate::EventSource).
+///
+/// # Limitations
+/// An `EventId` is a place in a processor's table. After its event was closed, it names the next event in that place:
+/// otherwise the interrupt path would have to compare a generation at each overflow. A kernel that keeps identities
+/// longer uses the handles of `pmu::Pmu`, or compares [`EventTable::opening`](crate::EventTable::opening).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);

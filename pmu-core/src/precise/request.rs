@@ -241,7 +241,7 @@ impl defmt::Format for PackedPrecise {
 #[non_exhaustive]
 pub enum NotPrecise {
     /// The session's event source has no facility that samples precisely, or the processor has none. The
-    /// vendor's crate and `Pmu` tell the reason.
+    /// vendor's crate and `Pmu` say why.
     #[error("the source of the events has no precise records, or the processor has none")]
     NoFacility,
     /// The event has no [period](crate::Event::every), so it has no samples.
@@ -273,7 +273,7 @@ pub enum NotPrecise {
     #[error("the event {0:#x} is to come before it in its group")]
     NeedsBeside(u16),
     /// The processor lacks a filter of the sampled fetches or ops, or its latency is none that the processor has. The
-    /// check of the vendor's crate tells which.
+    /// check of the vendor's crate says which.
     #[error("the processor lacks a filter of the samples")]
     Filter,
     /// Firmware assigned no interrupt to the sampling units, or the platform could not unmask its entry of the local

@@ -24,6 +24,9 @@ use crate::windows::{HalInterface, Rules};
 /// assert_eq!(KProfileSource::new(0x18), None);
 /// assert_eq!(KProfileSource::new(0x19).map(KProfileSource::is_general), Some(false));
 /// ```
+///
+/// # Limitations
+/// A source has one interval on the whole machine, as in Windows. A profile of an event has a period of its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct KProfileSource(u32);

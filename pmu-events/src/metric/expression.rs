@@ -35,6 +35,13 @@ macro_rules! metrics {
         /// assert_eq!(ipc.ratio(counted)?.times(100), Some(150));
         /// # Ok::<(), pmu_events::metric::MetricError>(())
         /// ```
+        ///
+        /// # Limitations
+        /// - Levels 2 and 3 are there for the core types of which Linux 6.12 has formulas: of Intel from Sandy Bridge
+        ///   to Meteor Lake, Emerald Rapids and Sierra Forest; not of Lion Cove, Skymont, Granite Rapids, later ones,
+        ///   and small cores before Gracemont. Floating point (level 3) is missing on Sandy Bridge and Ivy Bridge,
+        ///   because the published formula gives no share.
+        /// - The formulas are for a core whose other thread is idle. Persistent memory is counted as memory.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[cfg_attr(feature = "defmt", derive(defmt::Format))]
         #[non_exhaustive]

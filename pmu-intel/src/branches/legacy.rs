@@ -329,7 +329,7 @@ impl LbrFormat {
         matches!(self, Self::Info | Self::InfoWithoutTsx)
     }
 
-    /// Decodes a branch record of this format. Returns `None` for an empty record. `offers.transaction` tells whether
+    /// Decodes a branch record of this format. Returns `None` for an empty record. `offers.transaction` says whether
     /// the processor supports transactions. If `offers.transaction` is `false`, the method ignores the record's
     /// transaction bits.
     pub fn decode(self, offers: &BranchOffers, record: RawBranch) -> Option<Branch> {

@@ -263,7 +263,7 @@ impl ProfileControlRequest {
     /// Size of a 32-bit caller's request, in bytes.
     pub const SIZE_32: usize = 0x08;
 
-    /// Decodes a caller's request. `is_64_bit` tells whether the caller is 64-bit. The request of a 32-bit caller has
+    /// Decodes a caller's request. `is_64_bit` says whether the caller is 64-bit. The request of a 32-bit caller has
     /// another layout.
     ///
     /// # Errors
@@ -282,7 +282,7 @@ impl ProfileControlRequest {
         Ok(Self { area: u64::from_le_bytes(area), allocate })
     }
 
-    /// Writes the control area's address into a caller's request. `is_64_bit` tells whether the caller is 64-bit. The
+    /// Writes the control area's address into a caller's request. `is_64_bit` says whether the caller is 64-bit. The
     /// request of a 32-bit caller has another layout. The other bytes of the request keep their values.
     ///
     /// # Errors

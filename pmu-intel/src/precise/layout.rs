@@ -7,7 +7,7 @@ use crate::precise::record::Words;
 /// Format of a processor's precise records.
 ///
 /// For PEBS with a Debug Store, bits 11:8 of `IA32_PERF_CAPABILITIES` give the number of the format. In formats 4 and
-/// later, bit 14 (`PEBS_BASELINE`) tells whether the records are adaptive. If bit 14 is clear, each record consists of
+/// later, bit 14 (`PEBS_BASELINE`) says whether the records are adaptive. If bit 14 is clear, each record consists of
 /// the basic group only. CPUID leaf 0x23 declares architectural PEBS. See SDM vol. 3B, "Processor Event Based Sampling
 /// (PEBS) Facility".
 ///

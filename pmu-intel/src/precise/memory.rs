@@ -68,7 +68,7 @@ pub struct DroppedRecords {
     /// is told by the address: the upper half of the address space is the kernel's.
     pub hidden: u32,
     /// Number of records for which the driver cannot tell the event, or whose event was closed. In PEBS formats before
-    /// 3, if several counters overflow together, the record does not tell which counter caused the record.
+    /// 3, if several counters overflow together, the record does not say which counter caused the record.
     pub unattributed: u32,
 }
 

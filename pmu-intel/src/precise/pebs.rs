@@ -30,6 +30,22 @@ use crate::precise::unit::PreciseUnit;
 ///
 /// # Context
 /// Any context, including interrupt and NMI.
+///
+/// # Limitations
+/// - A kernel with 32-bit words in its Debug Store (no DTES64) only decodes records.
+/// - Records through Intel's Processor Trace, the upper halves of vector registers, and events with another extra
+///   register than the front-end event's are not programmed.
+/// - Before Sandy Bridge, which events are recorded is listed. From Sandy Bridge to Cascade Lake, an event that is not
+///   precise has no record, and no error. Whether Goldmont records cycles is taken from Linux. Sandy Bridge's
+///   microcode, which early records need, is not checked.
+/// - The data sources of loads are decoded by tables of Linux perf: of P-cores to Nova Lake and Diamond Rapids, and of
+///   E-cores from Gracemont to Nova Lake's; a core that is not listed has none. Of stores, only a hit of the
+///   first-level cache is told, and none of E-cores and of Panther Cove.
+/// - If counters run on in an interrupt (a processor that does not freeze as asked), a record of the handler's may
+///   overwrite one that is being read. A late write of the index by such a processor may undo the index's reset, and
+///   records are then reported twice.
+/// - A window's end does not restore the latency's threshold and the front-end event's condition: the hypervisor
+///   restores what its guest changed there.
 #[derive(Clone, Copy, Debug)]
 pub struct Pebs<'a> {
     pub(crate) unit: &'a PreciseUnit,

@@ -182,7 +182,7 @@ fn arctic_wolf(value: u8) -> Found {
     }
 }
 
-/// An off-module response (OMR): bits 3:0 are the agent or the region of memory, bit 4 tells that it is another
+/// An off-module response (OMR): bits 3:0 are the agent or the region of memory, bit 4 says that it is another
 /// socket's, and bit 5 that a cache had the line modified.
 fn beyond_l2(value: u8) -> Found {
     use DataSource::{FarCache, L3, Memory, NearCache};

@@ -88,7 +88,7 @@ impl PreciseUnit {
         }
     }
 
-    /// Intel's Architecture Instruction Set Extensions reference, CPUID leaf 0x23: EAX of sub-leaf 0 tells that
+    /// Intel's Architecture Instruction Set Extensions reference, CPUID leaf 0x23: EAX of sub-leaf 0 says that
     /// sub-leaves 4 and 5 exist; EBX of 4 has the groups, in the places of CFG_C's upper half; 5 has the counters.
     fn architectural(self, processor: &Snapshot) -> Option<Self> {
         let version = ArchitecturalPerfmon::from_snapshot(processor).version();

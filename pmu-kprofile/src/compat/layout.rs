@@ -51,6 +51,10 @@ pub struct Offsets {
 }
 
 /// The layout of `KPROFILE` in a range of Windows versions, for one pointer width.
+///
+/// # Limitations
+/// The last layout is that of Windows 11, of which only the size of `KAFFINITY_EX` is known. The offsets behind
+/// `KAFFINITY_EX` are inferred, and so is that nothing else differs from Windows 10 version 2004.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     name: &'static str,

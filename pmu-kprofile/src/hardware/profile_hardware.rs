@@ -91,7 +91,7 @@ pub trait ProfileHardware {
     /// Starts a source on an active processor on which the source does not run.
     ///
     /// # Errors
-    /// The source does not run. The error tells the reason. After an error, [`try_start`](crate::Profiles::try_start)
+    /// The source does not run. The error says why. After an error, [`try_start`](crate::Profiles::try_start)
     /// undoes the start of the profile. [`try_update_processors`](crate::Profiles::try_update_processors) continues
     /// with the other sources and processors.
     fn start(
@@ -103,7 +103,7 @@ pub trait ProfileHardware {
     /// Stops a source on an active processor on which the source was started.
     ///
     /// # Errors
-    /// The source may still be running. The error tells the reason. This crate does not try the stop again.
+    /// The source may still be running. The error says why. This crate does not try the stop again.
     fn stop(
         &mut self,
         processor: ProcessorNumber,

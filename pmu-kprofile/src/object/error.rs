@@ -29,7 +29,7 @@ pub enum CreateError {
     RangeWraps,
     /// The hardware does not support the source.
     UnsupportedSource(KProfileSource),
-    /// The requested source is `ProfileMaximum`. This number tells how many sources Windows has, and does not stand for
+    /// The requested source is `ProfileMaximum`. This number says how many sources Windows has, and does not stand for
     /// a source.
     NotASource,
     /// The affinity is empty, or contains an inactive processor. `NtCreateProfileEx` also refuses a `GROUP_AFFINITY`

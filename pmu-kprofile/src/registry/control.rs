@@ -137,10 +137,10 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         }
     }
 
-    /// Stops a profile, and returns a token that tells when no processor reads the object any more.
+    /// Stops a profile, and returns a token that says when no processor reads the object any more.
     ///
     /// The call removes the object from the list of started objects. If no other object uses the source on a processor,
-    /// the call stops the source there. The token tells when the grace period is over: every interrupt dispatch that
+    /// the call stops the source there. The token says when the grace period is over: every interrupt dispatch that
     /// began before the removal has then ended. Dropping the token does not put the object back on the list. The object
     /// cannot be started again before the grace period is over.
     ///
@@ -294,7 +294,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 }
 
-/// Token that tells when no processor reads a stopped object any more. See [`Profiles::try_stop`].
+/// Token that says when no processor reads a stopped object any more. See [`Profiles::try_stop`].
 ///
 /// Dropping the token does not start the object again.
 #[derive(Debug)]
@@ -432,7 +432,7 @@ pub enum ProfileError {
     ProcessorBeyondLists(ProcessorNumber),
     /// Starting or stopping a source failed on a processor.
     ///
-    /// If starting an object fails, the start is undone. If undoing the start also fails, this error tells where the
+    /// If starting an object fails, the start is undone. If undoing the start also fails, this error says where the
     /// undoing failed. If a stop or an update of processors fails, the call continues with the other sources and
     /// processors, and returns the first failure.
     #[error("processor {processor}: {error}")]

@@ -52,7 +52,7 @@ pub struct ArchitecturalBranches {
     pub kind_filter: bool,
     /// The guest can record a call stack (EBX bit 2).
     pub call_stack: bool,
-    /// A record tells whether the branch was mispredicted (ECX bit 0).
+    /// A record says whether the branch was mispredicted (ECX bit 0).
     pub mispredictions: bool,
     /// A record tells the number of cycles since the previous record (ECX bit 1).
     pub cycles: bool,

@@ -64,7 +64,7 @@ impl VirtualIbs {
         self.pending
     }
 
-    /// Sets whether the interrupt of a sample is pending. No register tells whether the interrupt is pending. So an
+    /// Sets whether the interrupt of a sample is pending. No register says whether the interrupt is pending. So an
     /// embedder that saves the registers one by one must also save [`interrupt_pending`](Self::interrupt_pending).
     pub fn set_interrupt_pending(&mut self, pending: bool) {
         self.pending = pending;

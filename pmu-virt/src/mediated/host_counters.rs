@@ -110,6 +110,12 @@ const PERF_METRICS: u64 = 1 << 15;
 /// host.put(loaded, 0, guest, msr).unwrap();
 /// # }
 /// ```
+///
+/// # Limitations
+/// - A guest on real counters has no branch records, no precise records, no top-down metrics and no counter reload:
+///   none of these is switched.
+/// - After a `put` that could not exclude a second overflow, an NMI of another source is taken for an interrupt of that
+///   guest.
 #[derive(Clone, Debug)]
 pub struct HostCounters {
     configuration: Configuration,

@@ -120,7 +120,7 @@ deviations! {
     /// the buffer, or between two records.
     ScribbledIndex
     /// If several counters overflow together, the processor writes only one record. In formats 1 and 2, the record does
-    /// not tell which of the counters overflowed.
+    /// not say which of the counters overflowed.
     CollidedRecords
 }
 

@@ -155,7 +155,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         Ok(())
     }
 
-    /// Returns the running counters with their events. Each item tells whether the embedder can feed the event.
+    /// Returns the running counters with their events. Each item says whether the embedder can feed the event.
     ///
     /// ```
     /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};

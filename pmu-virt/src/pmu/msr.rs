@@ -91,7 +91,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///   describes a different PMU.
     ///
     /// Save each [register](crate::Configuration::registers) with [`is_state`](crate::RegisterInfo::is_state) set.
-    /// Restore the registers in the same order. No register tells whether an interrupt is pending. So also save the
+    /// Restore the registers in the same order. No register says whether an interrupt is pending. So also save the
     /// result of [`pmi_pending`](Self::pmi_pending), and restore it by [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```

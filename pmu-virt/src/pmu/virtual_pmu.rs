@@ -146,7 +146,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         self.model.pmi_pending
     }
 
-    /// Sets whether an overflow's interrupt is pending. No register tells whether an interrupt is pending. So an
+    /// Sets whether an overflow's interrupt is pending. No register says whether an interrupt is pending. So an
     /// embedder that [restores registers one by one](Self::host_write) must also save the result of
     /// [`pmi_pending`](Self::pmi_pending).
     pub fn set_pmi_pending(&mut self, pending: bool) {

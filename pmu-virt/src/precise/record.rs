@@ -57,7 +57,7 @@ impl VirtualPrecise {
     }
 
     /// Writes a single record for all `counters` that have a [due](Self::due) record. A real processor can write such a
-    /// record if several counters overflow at the same time. In formats 1 and 2, the record does not tell which
+    /// record if several counters overflow at the same time. In formats 1 and 2, the record does not say which
     /// counters overflowed.
     pub fn record_collided<P: EventPolicy>(
         &mut self,

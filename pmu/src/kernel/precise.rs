@@ -136,7 +136,7 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
-    /// Returns the description of a processor's precise records, and their memory. The memory tells how many records
+    /// Returns the description of a processor's precise records, and their memory. The memory says how many records
     /// were [dropped](PreciseMemory::dropped), and has the [threshold](PreciseMemory::set_threshold) at which the
     /// processor interrupts.
     ///

@@ -18,7 +18,7 @@ use crate::watchdog::Watchdog;
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
-    /// profiles on that processor. `this_processor` tells which counters that processor has: on x86,
+    /// profiles on that processor. `this_processor` says which counters that processor has: on x86,
     /// the [`Snapshot`](pmu_core::Snapshot) of its CPUID. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
@@ -96,7 +96,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that goes down.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed. The processor is still up, and
     ///   the kernel may call this again.
     /// - [`Profile`](PmuError::Profile): the processor is down, but the lists of started profiles were not updated.
@@ -143,10 +143,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that is about to be suspended.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended): the processor
-    ///   is not up, its session is in use, or the processor is already suspended.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session), [`Suspended`](PmuError::Suspended).
     /// - [`Interface`](PmuError::Interface): accesses to a counter's register failed, and the processor is not
     ///   suspended. If a counter's register caused the error, the source or event on this counter no longer runs.
+    ///
+    /// # Limitations
+    /// A kernel that does not call this before a suspend loses counts: an event then lacks what its counter counted
+    /// since the counter's last interrupt.
     pub fn processor_suspended(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),
@@ -181,12 +184,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that resumed.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Interface`](PmuError::Interface), [`Profile`](PmuError::Profile), [`Counters`](PmuError::Counters): accesses
     ///   to a counter's register failed, so some profiles or events, or the watchdog, do not run on the processor. A
     ///   second call of this function starts the profiles and the watchdog. The kernel itself must restart each of its
     ///   events with an [`event_status`](pmu_core::CounterSession::event_status) of
     ///   [`Error`](pmu_core::EventStatus::Error).
+    ///
+    /// # Limitations
+    /// If a register fails in the resume, a second call starts profiles and the watchdog again, but not the kernel's
+    /// own events.
     pub fn processor_resumed(&'static self) -> Result<CounterSet, PmuError> {
         let (this, resumed, watched) = K::pinned(|| {
             let index = K::this_processor();
@@ -307,6 +314,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   answer no longer runs. The kernel calls [`processor_resumed`](Self::processor_resumed), which starts profiles
     ///   and the watchdog again, and starts its own events whose
     ///   [`event_status`](pmu_core::CounterSession::event_status) is an error.
+    ///
+    /// # Limitations
+    /// If a register fails at the end, a call of [`processor_resumed`](Self::processor_resumed) starts profiles and the
+    /// watchdog again. The kernel starts its own events again.
     pub fn lend(
         &'static self,
         sampled: impl FnMut(PmuSample<'_, K>),
@@ -360,7 +371,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor to watch.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
     ///   event.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
@@ -394,7 +405,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task, on the processor that is watched.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): accesses to the register of the watchdog counter failed. The processor is no
     ///   longer watched.
     pub fn unwatch(&'static self) -> Result<(), PmuError> {

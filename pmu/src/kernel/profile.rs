@@ -243,7 +243,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Task.
     ///
     /// # Errors
-    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session): the processor is not up, or its session is in use.
+    /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Events`](PmuError::Events): the events cannot be counted together on this processor, or an access to a
     ///   counter's register failed. After this error, none of the events is counted any longer. If `work` was run, the
     ///   counts are lost.

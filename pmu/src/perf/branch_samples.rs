@@ -38,7 +38,7 @@ impl BranchSamples {
     pub const USER: u64 = 1 << 0;
     /// `PERF_SAMPLE_BRANCH_KERNEL`: branches to the kernel.
     pub const KERNEL: u64 = 1 << 1;
-    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, a branch record does not tell whether a branch leads
+    /// `PERF_SAMPLE_BRANCH_HV`: branches to a hypervisor. On x86, a branch record does not say whether a branch leads
     /// to a hypervisor.
     pub const HV: u64 = 1 << 2;
     /// `PERF_SAMPLE_BRANCH_ANY`: branches of every type.

@@ -436,7 +436,7 @@ impl AttrFlags {
     pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
     /// `mmap2`: records of mappings have the identity of the mapped file.
     pub const MMAP2: Self = Self(1 << 23);
-    /// `comm_exec`: records of threads' names tell whether an exec changed the name.
+    /// `comm_exec`: records of threads' names say whether an exec changed the name.
     pub const COMM_EXEC: Self = Self(1 << 24);
     /// `use_clockid`: the clock [`clockid`](crate::perf::PerfEventAttr::clockid) provides the times in records.
     pub const USE_CLOCKID: Self = Self(1 << 25);

@@ -111,6 +111,13 @@ impl<'a> PerfEvent<'a> {
     /// - [`Modifier`](PerfError::Modifier): a modifier is unknown or repeated, or no modifier follows the colon.
     /// - [`Needs`](PerfError::Needs): the text asks for a facility in addition to a counter.
     /// - [`Bits`](PerfError::Bits): the raw configuration has bits that belong to no term.
+    ///
+    /// # Limitations
+    /// An event that needs more than a counter is an error that names the [`Facility`](crate::perf::Facility): retire
+    /// latencies (`:R`), processor traces, software events, trace points, units outside the cores. Terms of records
+    /// (`call-graph=`, `max-stack=`) and groups in braces are unknown. Cache events of memory nodes are not counted,
+    /// nor are those for which a processor's list has no event. The kernel itself removes the PMU type that perf puts
+    /// into the upper half of a generic event's `config`.
     pub fn parse(
         text: &'a str,
         mut names: impl FnMut(&str) -> Option<(u64, u64)>,

@@ -1,5 +1,5 @@
-//! The README's kernel. Each part between two `// step` lines stands in the README as it is here; the test `documents`
-//! compares them, and counts their lines for the README's table.
+//! The README's kernel. Each part between two anchors is in the README and in the guide as it is here; the test
+//! `documents` compares the README's, and counts their lines.
 #![no_std]
 #![allow(missing_docs, dead_code, reason = "the README explains it")]
 
@@ -8,9 +8,8 @@ mod kernel;
 
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
-// step 1: The kernel's duties
+// ANCHOR: step-1, The kernel's duties
 use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
-
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -39,10 +38,10 @@ unsafe impl Kernel for Bare {
         wrmsr(0x830, (processor as u64) << 32 | 0xF0); // the vector of `call_interrupt`
     }
 }
-// step 2: A count
+// ANCHOR_END: step-1
+// ANCHOR: step-2, A count
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
-
 static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 
 fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
@@ -52,11 +51,11 @@ fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
     println!("{} instructions in {} cycles", instructions.value, cycles.value);
     Ok(())
 }
-// step 3: A profile
+// ANCHOR_END: step-2
+// ANCHOR: step-3, A profile
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use pmu::{BranchFilter, Claim, PlainFrame, Precision};
-
 static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
@@ -89,9 +88,9 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     }
     Ok(())
 }
-// step 4: Events of threads
+// ANCHOR_END: step-3
+// ANCHOR: step-4, Events of threads
 use pmu::ThreadEvent;
-
 const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
 
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
@@ -109,4 +108,4 @@ fn instructions_so_far(this_thread: &[ThreadEvent; 4]) -> Result<u64, PmuError> 
 fn switch(from: &mut [ThreadEvent; 4], to: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     PMU.switch(from, to, |_sample| ())
 }
-// end of the steps
+// ANCHOR_END: step-4

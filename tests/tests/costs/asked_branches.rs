@@ -1,5 +1,5 @@
 //! Costs of branches that events ask for, in register accesses beyond those of the same events without branches: exact,
-//! and equal to the table in docs/costs.md.
+//! and equal to the table in tests/data/accesses.md.
 
 use core::cell::Cell;
 
@@ -117,7 +117,7 @@ fn the_rows_of_branches_that_events_ask_for_are_what_is_measured() {
     }
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -1,5 +1,5 @@
 //! Costs of Zen 3's branch sampling in register accesses, beyond those of the same event without branches: exact, and
-//! equal to the table in docs/costs.md.
+//! equal to the table in tests/data/accesses.md.
 
 use super::branches::{Cost, text};
 use pmu_core::branches::{BranchMemory, BranchSlot, Branches};
@@ -88,7 +88,7 @@ fn the_row_of_branch_sampling_is_what_is_measured() {
     ];
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -1,4 +1,4 @@
-//! Costs of branch records in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of branch records in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use core::cell::Cell;
 use pmu_core::branch_recording::{BranchArea, BranchRecorder, SaveBranches, XsaveFault};
@@ -154,7 +154,7 @@ fn with_xsaves() -> Cost {
     [after.reads - before.reads, after.writes - before.writes]
 }
 
-/// The rows of branch records in docs/costs.md, and the most that each may cost.
+/// The rows of branch records in tests/data/accesses.md, and the most that each may cost.
 #[test]
 fn the_rows_of_branch_records_are_what_is_measured() {
     let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 4, 3));
@@ -185,7 +185,7 @@ fn the_rows_of_branch_records_are_what_is_measured() {
     lines.push(format!("one XSAVES, one XRSTORS and {}", text(with_xsaves())));
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

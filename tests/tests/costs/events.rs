@@ -81,7 +81,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     Costs { open, start, overflow, read, stop: take(), out, back }
 }
 
-/// The first column is that of a source, in `sources.rs` and docs/costs.md.
+/// The first column is that of a source, in `sources.rs` and tests/data/accesses.md.
 #[test]
 fn a_total_costs_one_rdpmc_an_overflow() {
     for (version, freezing, [r, w]) in [
@@ -129,7 +129,7 @@ fn a_total_costs_one_rdpmc_an_overflow() {
     }
 }
 
-/// The rows of events in docs/costs.md, on Intel's version 2.
+/// The rows of events in tests/data/accesses.md, on Intel's version 2.
 #[test]
 fn the_readmes_rows_of_events_are_what_is_measured() {
     let text = |cost: Cost| {
@@ -151,8 +151,8 @@ fn the_readmes_rows_of_events_are_what_is_measured() {
             let row = format!("| {place}: {name} | {} |", columns.join(" | "));
             println!("{row}");
             assert!(
-                include_str!("../../../docs/costs.md").contains(&row),
-                "docs/costs.md lacks: {row}"
+                include_str!("../../data/accesses.md").contains(&row),
+                "tests/data/accesses.md lacks: {row}"
             );
         }
     }

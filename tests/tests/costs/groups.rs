@@ -1,4 +1,4 @@
-//! Costs of groups in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of groups in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterSession, CounterSet, Event, EventCount, OpenedEvents, service};
@@ -17,7 +17,7 @@ pub(crate) fn take(extra: &WithExtra<'_, '_>, platform: &FakePlatform) -> String
     if parts.is_empty() { "–".into() } else { parts.join(" ") }
 }
 
-/// Asserts that docs/costs.md has the row of each kind of PMU.
+/// Asserts that tests/data/accesses.md has the row of each kind of PMU.
 pub(crate) fn assert_rows(row: impl Fn(Configuration, bool) -> String) {
     let intel = |version| Configuration::Intel(IntelConfiguration::new(version, 8, 0));
     let amd = Configuration::Amd;
@@ -29,11 +29,11 @@ pub(crate) fn assert_rows(row: impl Fn(Configuration, bool) -> String) {
         ("AMD, PerfMonV2", amd(AmdConfiguration::perf_mon_v2(6)), false),
     ] {
         let row = format!("| {name} {}", row(configuration, freezing));
-        if !include_str!("../../../docs/costs.md").contains(&row) {
+        if !include_str!("../../data/accesses.md").contains(&row) {
             missing.push(row);
         }
     }
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{}", missing.join("\n"));
 }
 
 /// A group of four on general counters, the first of which interrupts: interrupt, switch out and in, start, stop, read;

@@ -1,4 +1,4 @@
-//! Costs of instruction-based sampling in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of instruction-based sampling in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::registers::MAX_COUNTERS;
@@ -88,7 +88,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     [[beside[0] - own[0], beside[1] - own[1]], full, few, start, stop]
 }
 
-/// The rows of instruction-based sampling in docs/costs.md, and the most that a sample may cost.
+/// The rows of instruction-based sampling in tests/data/accesses.md, and the most that a sample may cost.
 #[test]
 fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
     use IbsKind::{Fetch, Op};
@@ -110,7 +110,7 @@ fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
     }
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -1,4 +1,4 @@
-//! Costs of a perf subsystem's operations in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of a perf subsystem in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::lending::guest_control;
 use pmu_core::reading::{remote_count, sample_read};

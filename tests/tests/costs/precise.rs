@@ -1,4 +1,4 @@
-//! Costs of Intel's precise records in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of Intel's precise records in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
@@ -131,7 +131,7 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     [one, many, another, start, report, switch, window, stop]
 }
 
-/// The rows of precise records in docs/costs.md, and the most that an interrupt may cost.
+/// The rows of precise records in tests/data/accesses.md, and the most that an interrupt may cost.
 #[test]
 fn the_rows_of_precise_records_are_what_is_measured() {
     let store = PreciseConfiguration::debug_store;
@@ -153,7 +153,7 @@ fn the_rows_of_precise_records_are_what_is_measured() {
     }
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -1,4 +1,4 @@
-//! Costs of counter reload in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of counter reload in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
@@ -101,5 +101,8 @@ fn the_row_of_counter_reload_is_what_is_measured() {
     let more =
         |operation: usize| [0, 1, 2].map(|kind| with[operation][kind] - without[operation][kind]);
     let line = format!("| reload | {} |", [0, 1, 2, 3, 4].map(more).map(text).join(" | "));
-    assert!(include_str!("../../../docs/costs.md").contains(&line), "docs/costs.md lacks:\n{line}");
+    assert!(
+        include_str!("../../data/accesses.md").contains(&line),
+        "tests/data/accesses.md lacks:\n{line}"
+    );
 }

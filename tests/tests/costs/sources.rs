@@ -1,4 +1,4 @@
-//! Costs of the driver's operations in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of the driver's operations in register accesses: exact, and equal to the table in tests/data/accesses.md.
 //!
 //! R, W and P are RDMSR, WRMSR and RDPMC; A is an unmask of the LVT entry, counted at the
 //! platform.
@@ -195,10 +195,10 @@ fn operations_cost_what_the_table_says() {
     }
 }
 
-/// The rows of docs/costs.md agree with the measurement, for N = 4.
+/// The rows of tests/data/accesses.md agree with the measurement, for N = 4.
 #[test]
 fn the_table_of_costs_is_what_is_measured() {
-    let table = include_str!("../../../docs/costs.md");
+    let table = include_str!("../../data/accesses.md");
     let rows = [
         ("Intel, version 2 on", measure(intel(2, false), 4)),
         ("Intel, version 4 on, freezing", measure(intel(4, true), 4)),
@@ -210,7 +210,7 @@ fn the_table_of_costs_is_what_is_measured() {
     for (name, (pmi, switch, start, window)) in rows {
         let row = format!("| {name} | {pmi} | {switch} | {start} | {window} |");
         println!("{row}");
-        assert!(table.contains(&row), "docs/costs.md lacks: {row}");
+        assert!(table.contains(&row), "tests/data/accesses.md lacks: {row}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Costs of top-down counts in register accesses: exact, and equal to the table in docs/costs.md.
+//! Costs of top-down counts in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::facility::DivisionMemory;
 use pmu_core::reading::sample_read;
@@ -112,7 +112,7 @@ fn the_rows_of_top_down_counts_are_what_is_measured() {
     }
     let missing: Vec<_> = lines
         .iter()
-        .filter(|line| !include_str!("../../../docs/costs.md").contains(*line))
+        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
         .collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -6,10 +6,16 @@ use std::path::Path;
 const README: &str = include_str!("../../../README.md");
 const CI: &str = include_str!("../../../.ci/run");
 
-/// The commands of the README's first block, without their comments.
-fn first_block() -> Vec<&'static str> {
-    let block = README.split("```").nth(1).unwrap().strip_prefix("sh\n").unwrap();
+const GUIDE: &str = include_str!("../../../docs/kernel.md");
+
+/// The commands of a document's first block, without their comments.
+fn first_block_of(document: &'static str) -> Vec<&'static str> {
+    let block = document.split("```").nth(1).unwrap().strip_prefix("sh\n").unwrap();
     block.lines().map(|line| line.split("  #").next().unwrap().trim()).collect()
+}
+
+fn first_block() -> Vec<&'static str> {
+    first_block_of(README)
 }
 
 fn place(commands: &[&str], word: &str) -> usize {
@@ -37,17 +43,22 @@ fn the_checks_run_the_readmes_test_command_by_its_very_line() {
 
 #[test]
 fn what_a_command_needs_first_stands_before_it() {
-    let commands = first_block();
-    let target = place(&commands, "rustup target add");
-    for word in ["run.sh qemu", "run.sh monitor", "--target x86_64-unknown-none"] {
-        assert!(place(&commands, word) > target, "{word}");
+    for (document, words) in [
+        (README, &["run.sh qemu", "run.sh monitor"][..]),
+        (GUIDE, &["--target x86_64-unknown-none"]),
+    ] {
+        let commands = first_block_of(document);
+        let target = place(&commands, "rustup target add");
+        for word in words {
+            assert!(place(&commands, word) > target, "{word}");
+        }
     }
 }
 
 /// Tests are built without optimization, and alone are.
 #[test]
 fn commands_share_one_profile_and_none_builds_the_workspace_again() {
-    let documents = [README, include_str!("../../../examples/README.md")];
+    let documents = [README, GUIDE, include_str!("../../../examples/README.md")];
     for line in documents.iter().flat_map(|document| document.lines()) {
         let line = line.trim_start_matches("$ ");
         if line.starts_with("cargo run") || line.starts_with("cargo build") {
@@ -69,7 +80,9 @@ fn each_test_that_a_document_or_a_check_names_is_there() {
     let mut named = 0;
     let folders = fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
     let files = folders.map(|path| if path.is_dir() { path.join("README.md") } else { path });
-    for file in files.chain([root.join(".ci/run")]) {
+    let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|of| of == "md"));
+    for file in files.chain(pages).chain([root.join(".ci/run")]) {
         let Ok(text) = fs::read_to_string(&file) else { continue };
         let paths = text.split('`').filter(|word| word.starts_with("tests/"));
         for path in paths.filter(|path| !path.contains([' ', '*', '\n'])) {

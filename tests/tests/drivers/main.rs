@@ -2,4 +2,5 @@
 
 mod configurations;
 mod faults;
+mod guide;
 mod support;

@@ -7,6 +7,7 @@ mod events;
 mod failing;
 mod glue;
 mod glue_hermit;
+mod guide;
 mod handler;
 mod operations;
 mod precise;

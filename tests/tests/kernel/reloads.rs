@@ -89,14 +89,14 @@ fn machine(reloads: bool) -> &'static Pmu<Reloading, 1> {
     pmu
 }
 
-/// Samples of 5,000 misses within 100,000 branches.
+// ANCHOR: group
+/// Samples of 5,000 mispredicted branches within 100,000 branches. The branches, at place 1 of the group, reload both.
 fn group() -> [Event; 2] {
-    let of = |kind: usize| Event::raw(EventSelect::from_bits(KINDS[kind].into()));
-    [
-        of(0).every(5_000).reloaded_by(0b10).tagged(1),
-        of(1).every(100_000).reloaded_by(0b10).tagged(2),
-    ]
+    let misses = Event::raw(EventSelect::from_bits(0xC5)).every(5_000).reloaded_by(0b10);
+    let branches = Event::raw(EventSelect::from_bits(0xC4)).every(100_000).reloaded_by(0b10);
+    [misses.tagged(1), branches.tagged(2)] // to be opened by `PMU.start_group`
 }
+// ANCHOR_END: group
 
 fn samples() -> usize {
     SAMPLES.with_borrow(|samples| {

@@ -523,7 +523,7 @@ fn a_count_with_an_interrupt_before_each_access_counts_every_slot() {
     }
 }
 
-/// Numbers of RDMSRs, WRMSRs and RDPMCs of a function's count are those of the table in docs/costs.md.
+/// Numbers of RDMSRs, WRMSRs and RDPMCs of a function's count are those of the table in tests/data/accesses.md.
 #[test]
 fn the_rows_of_a_functions_slots_are_what_is_measured() {
     let mut lines = vec![];
@@ -546,7 +546,7 @@ fn the_rows_of_a_functions_slots_are_what_is_measured() {
         lines.push(format!("| {name} | {first} | {further} |"));
         machine.down();
     }
-    let costs = include_str!("../../../docs/costs.md");
+    let costs = include_str!("../../data/accesses.md");
     let missing: Vec<_> = lines.iter().filter(|line| !costs.contains(*line)).collect();
-    assert!(missing.is_empty(), "docs/costs.md lacks:\n{missing:#?}");
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
 }

@@ -15,11 +15,7 @@ const WAYS: [Way; 2] = [
         folder: "pmu-core/src/counters/interrupt",
         steps: 6,
     },
-    Way {
-        introduced_by: "Below that, in the order in which a reader meets them",
-        folder: "pmu-kprofile/src",
-        steps: 8,
-    },
+    Way { introduced_by: "Below that, in reading order", folder: "pmu-kprofile/src", steps: 8 },
 ];
 
 /// Returns the items of the numbered list after the words.

@@ -44,7 +44,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if S::Facility::OFFERS { event.as_asked() } else { event }
     }
 
-    /// Returns what the facilities make of an event on this processor. `is_beside` tells whether another event is
+    /// Returns what the facilities make of an event on this processor. `is_beside` says whether another event is
     /// counted beside it.
     #[inline(never)]
     pub(crate) fn resolve(

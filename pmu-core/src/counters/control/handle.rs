@@ -267,6 +267,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///     (!missing.is_empty()).then_some(missing)
     /// }
     /// ```
+    ///
+    /// # Limitations
+    /// After a suspend, the result does not name the counters that did not respond when the session took them.
     pub fn counters(&self) -> SessionCounters {
         let (usable, candidates) = (self.own(), self.candidates());
         SessionCounters {

@@ -68,6 +68,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
     /// masked. If the interrupt belongs to another owner of counters, that owner must unmask the entry.
+    ///
+    /// # Limitations
+    /// Auto counter reload and architectural PEBS that a predecessor left enabled (version 6) stay enabled: the kernel
+    /// calls `pmu_intel::clear_stale` first. A status bit that belongs to no counter is left to its owner;
+    /// [`acknowledge_others`](Self::acknowledge_others) clears bits that have none.
     pub fn take(
         source: S,
         processor: &CounterUnit,
@@ -247,6 +252,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and no counter was added.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed, and no counter
     ///   was added. The session's events may no longer run.
+    ///
+    /// # Limitations
+    /// Zhaoxin's ZX-C takes an acknowledgement only while the global control enables a counter. While the counters are
+    /// saved, this call acknowledges without enabling one.
     pub fn take_more(
         &mut self,
         processor: &CounterUnit,

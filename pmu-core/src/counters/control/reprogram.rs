@@ -53,6 +53,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   programmed, or its [extra register](crate::Event::with_extra) cannot be written, neither the event nor its
     ///   group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
+    ///
+    /// # Limitations
+    /// Zhaoxin's ZX-C takes an acknowledgement only while the global control enables a counter. For leftover overflows,
+    /// this call acknowledges without enabling one.
     pub fn reprogram(
         &mut self,
         overflowed: impl FnMut(Sample<'_, S::Facility>),

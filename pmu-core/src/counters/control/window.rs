@@ -113,6 +113,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///   before.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the call could not be undone.
     ///   Nothing is lent, and some events no longer run.
+    ///
+    /// # Limitations
+    /// - A window lends counters alone. Extra registers of events and PEBS are no part of it, so a guest has neither.
+    ///   It suspends the facilities of the session's event source, with the records of a `BranchRecorder`; a recorder
+    ///   whose memory no session's source has goes on recording.
+    /// - A lend that cannot clear a recorder's branch records fails, and loses these records. If the recording cannot
+    ///   go on either, samples have no branches until it is restarted, or the next window ends. A window's end that
+    ///   fails leaves the freeze bit set if the register of this bit fails, too.
     pub fn lend(
         &mut self,
         now: u64,

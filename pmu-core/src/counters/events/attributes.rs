@@ -40,6 +40,16 @@ impl Event {
     /// let branches = branches.precise(Precision::ZeroSkidRequested).recording(SampleParts::REGISTERS);
     /// assert_eq!(branches.precision(), Some(Precision::ZeroSkidRequested));
     /// ```
+    ///
+    /// # Limitations
+    /// - Occurrences between an overflow and its record are in no count. Precise events are subject to the table's
+    ///   shortest period.
+    /// - A session that loses sight of records, because their registers failed more than 32 times since the last
+    ///   interrupt, drops those that wait, and counts one loss.
+    /// - Of several records that wait, those behind the one after which a handler called `stop_reporting` are reported
+    ///   if the event leaves its counter first.
+    /// - If a start cannot write `IA32_PEBS_ENABLE` or the index, the precise events that ran are stopped, too.
+    /// - A session's shut-down drops records that wait: call `report_samples` before.
     #[must_use]
     pub const fn precise(mut self, precision: Precision) -> Self {
         self.precise = self.precise.with_precision(precision);
@@ -133,6 +143,11 @@ impl Event {
     /// let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
     /// assert_eq!(misses.branches(), Some(BranchFilter::USER));
     /// ```
+    ///
+    /// # Limitations
+    /// An overflow that `switch_out` itself reports has no branches, nor has a record behind which another one was
+    /// written before the interrupt. While a `BranchRecorder` has the memory, samples have its branches if its filter
+    /// is theirs, and none otherwise.
     pub const fn with_branches(mut self, filter: BranchFilter) -> Self {
         self.branches = PackedFilter::new(filter);
         self

@@ -23,6 +23,15 @@ use crate::precise::request::PackedPrecise;
 /// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
 /// # let _ = (instructions, misses);
 /// ```
+///
+/// # Limitations
+/// - The total of an event that is only counted lacks what happens while its counter stands still. Intel's counters
+///   stand still while an interrupt is serviced. Without an overflow status (AMD before PerfMonV2, Intel's version 1),
+///   a counter that wrapped stands still while it is set back, for one RDPMC and one write: once in 2^47 events, or
+///   once in 2^31 if writes take 32 bits. Its value alone does not distinguish an interrupt that comes one whole range
+///   later from one of another source.
+/// - Counters are not merged. An event of which more than 15 can happen per cycle is refused: see
+///   [`at_most_15_per_cycle`](Self::at_most_15_per_cycle).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Event {
@@ -134,6 +143,10 @@ impl Event {
     /// assert!(event.counts_user() && !event.counts_kernel());
     /// assert_eq!(event.select(), Some(EventSelect::from_bits(0xC5)));
     /// ```
+    ///
+    /// # Limitations
+    /// The event may get any counter, also one that cannot count it, unless the kernel names the right ones, for
+    /// instance by `CoreType::constraints` of `pmu-events`.
     pub const fn raw(select: EventSelect) -> Self {
         let modes = select.select_bits() & EventSelect::MODES;
         let modes = if modes == 0 { EventSelect::MODES } else { modes };
@@ -206,6 +219,12 @@ impl Event {
     /// let (host, guests) = (cycles.outside_guests(), cycles.in_guests());
     /// assert!(!host.counts_in_guests() && !guests.counts_outside_guests());
     /// ```
+    ///
+    /// # Limitations
+    /// The event opens only if the processor can distinguish guests from their host: on AMD with SVM, and on Intel from
+    /// version 2 on. On AMD without SVM, where no guest runs, this has no effect. On Intel, the hypervisor loads the
+    /// values of [`guest_control`](crate::lending::guest_control); without them, events of the host count in guests,
+    /// too.
     pub const fn outside_guests(mut self) -> Self {
         self.guest = GuestMode::HostOnly;
         self
@@ -246,6 +265,11 @@ impl Event {
     /// const CYCLES: Event = Event::generic(GenericEvent::Cycles).at_frequency(4_000);
     /// assert_eq!((CYCLES.frequency(), CYCLES.period()), (Some(4_000), Some(4_096)));
     /// ```
+    ///
+    /// # Limitations
+    /// The frequency is kept, and samples are limited, from the kernel's first tick on. Samples that a task reports
+    /// (`switch`, `lend`, `report_samples`) count for neither. If many records wait for one interrupt, the period
+    /// follows the tick alone.
     pub const fn at_frequency(mut self, hertz: u32) -> Self {
         let period = if hertz == 0 { 0 } else { Period::DEFAULT_MIN };
         self.reporting = Reporting { period, hertz, total: true };
@@ -439,6 +463,10 @@ impl Event {
     ///     .or_with_extra(0x01BB, second);
     /// # let _ = event;
     /// ```
+    ///
+    /// # Limitations
+    /// On Nehalem and Westmere, the two threads of a core share the extra registers. The kernel must not let the second
+    /// thread use them.
     pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
         self.extra = Extra::new(register, value);
         self.flags |= Membership::EXTRA;

@@ -76,7 +76,7 @@ pub unsafe trait EventSource {
     /// Returns the event select of the row at this index of the source's table, or `None` if the table has no such row.
     fn row_select(&self, row: usize) -> Option<EventSelect>;
 
-    /// Returns the number of a bit in EBX of CPUID leaf 0x0A. The bit tells whether a processor has the event of the
+    /// Returns the number of a bit in EBX of CPUID leaf 0x0A. The bit says whether a processor has the event of the
     /// row at the given index. Returns `None` if every processor can count the row's event. The session uses the bit on
     /// a hybrid machine, where one type of core may lack an event that another type has.
     fn row_event_bit(&self, _: usize) -> Option<u8> {

@@ -311,9 +311,7 @@ where
 /// operation on this event, the data may be wrong. The interrupted handler or task then calls `user_view` again.
 ///
 /// # Errors
-/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
-///   [total](crate::Event::with_total).
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoTotal`](CounterError::NoTotal).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted or is [lent](crate::CounterSession::lend),
 ///   or a task was removing the event from its counter.
 /// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.

@@ -202,12 +202,11 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// previous operation.
 ///
 /// # Errors
-/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+/// - [`NoSuchEvent`](CounterError::NoSuchEvent).
 /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
 ///
 /// In place of its count, an event may have one of these errors:
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
-///   [total](crate::Event::with_total).
+/// - [`NoTotal`](CounterError::NoTotal).
 /// - [`CounterLost`](CounterError::CounterLost): the event's counter faulted, or a task was removing the event from its
 ///   counter.
 /// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.

@@ -175,7 +175,7 @@ impl EventTable {
     /// interrupt: records that waited in memory count as one. `now` returns the time by the clock of
     /// [`CounterSession::tick`](crate::CounterSession::tick), and is called for an event with a frequency only.
     ///
-    /// Returns whether the event is throttled: it has had its last sample before the next tick. It goes on counting.
+    /// Returns whether the event is throttled: it has had its last sample before the next tick. It continues to count.
     /// Before the first tick, nothing is adapted or throttled.
     ///
     /// ```

@@ -9,7 +9,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::{CounterMemory, SlotState};
 use crate::counters::shared::table::EventTable;
 
-/// Count of an event on another processor. The variants tell how recent the count is.
+/// Count of an event on another processor. The variants say how recent the count is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum RemoteCount {
@@ -71,9 +71,7 @@ pub enum RemoteCount {
 /// Any context, on any processor. The call is wait-free.
 ///
 /// # Errors
-/// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-/// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
-///   [total](crate::Event::with_total).
+/// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoTotal`](CounterError::NoTotal).
 pub fn remote_count(
     table: &EventTable,
     memory: &CounterMemory,

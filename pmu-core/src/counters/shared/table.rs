@@ -150,8 +150,7 @@ impl EventTable {
     /// Any context, including the event's own interrupt.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod).
     /// - [`Period`](CounterError::Period): the period is below the [minimum](Self::set_min_period), or does not fit in
     ///   63 bits.
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
@@ -197,8 +196,7 @@ impl EventTable {
     /// no register.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod).
     pub fn stop_reporting(&self, event: EventId) -> Result<(), CounterError> {
         let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {

@@ -153,6 +153,7 @@ impl Perf {
         self.cpus.iter().position(runs)
     }
 
+    // ANCHOR: switch
     /// Switches a processor to another task, or to none.
     pub(crate) fn switch(&mut self, cpu: usize, next: Option<usize>) {
         let now = self.now();
@@ -172,12 +173,14 @@ impl Perf {
         }
         self.to_user_mode(cpu);
     }
+    // ANCHOR_END: switch
 
     fn to_user_mode(&self, cpu: usize) {
         let cpu = self.cpus[cpu].as_ref().unwrap();
         cpu.to_user_mode(cpu.task.into_iter().flat_map(|task| self.tasks[task].opened()));
     }
 
+    // ANCHOR: fork
     /// Creates a task with children of another task's events that are inherited.
     pub(crate) fn fork(&mut self, parent: usize) -> usize {
         let child = self.spawn();
@@ -219,6 +222,7 @@ impl Perf {
             }
         }
     }
+    // ANCHOR_END: fork
 
     /// Adds a child's count to an event's, wherever that is.
     fn add_count(&mut self, number: usize, child: EventCount) {
@@ -279,12 +283,14 @@ impl Perf {
         })
     }
 
+    // ANCHOR: remote
     /// Reads an event of a processor from another one, without asking the processor.
     pub(crate) fn read_remotely(&self, number: usize) -> Option<RemoteCount> {
         let (cpu, id) = self.place(number)?;
         let per = self.cpus[cpu].as_ref().unwrap().per;
         Some(remote_count(&per.table, &per.memory, id, self.now()).unwrap())
     }
+    // ANCHOR_END: remote
 
     pub(crate) fn status(&self, number: usize) -> Option<EventStatus> {
         let (cpu, id) = self.place(number)?;

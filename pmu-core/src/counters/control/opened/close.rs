@@ -31,7 +31,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.ungrouped(event)?;
@@ -103,7 +103,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
     /// - The errors of [`stop_event`](Self::stop_event). An event of a group is closed nevertheless, and its last count
     ///   is lost; an event in no group stays open.

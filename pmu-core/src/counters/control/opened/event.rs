@@ -58,8 +58,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`SoftwareUnsupported`](CounterError::SoftwareUnsupported): the session counts no
     ///   [software events](Event::software).
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): no counter of this session can count the event.
-    /// - [`Period`](CounterError::Period): the period is below the event table's
-    ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// - [`Period`](CounterError::Period).
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the session's table of opened events is full.
     #[inline(never)]
     pub fn open_event(
@@ -172,15 +171,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`InGroup`](CounterError::InGroup): the event starts only with its group.
-    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): the event is already started.
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted).
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
     ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the event finds no counter or extra register, or
     ///   branches are recorded by another filter, and the event does not rotate.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the start was undone.
+    /// - [`Unchanged`](CounterError::Unchanged).
     /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and the start could not be undone,
     ///   because a counter could not be stopped.
+    ///
+    /// # Limitations
+    /// A counter whose control register answers but whose value register faults is not marked as faulted. It is planned
+    /// again at each start and rotation, which fails each time.
     pub fn start_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         self.begin_time(event, now)?;
         self.give_counters(event, now).map_err(|unplaced| unplaced.reason)
@@ -225,6 +228,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
     ///   error is also returned while another event that counts only in guests runs. `start_event` does not fail for
     ///   this reason.
+    ///
+    /// # Limitations
+    /// Groups, and events with an extra register, are refused.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
@@ -340,9 +346,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
-    /// - [`NotStarted`](CounterError::NotStarted): the event is not started.
+    /// - [`NotStarted`](CounterError::NotStarted).
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
     ///   count since the last read of this counter is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
@@ -374,7 +380,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
     /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of the event's counter failed.
     /// - [`RegistersLost`](CounterError::RegistersLost): the registers of the event's counter lost their contents.
@@ -433,10 +439,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`NoPeriod`](CounterError::NoPeriod): the event does not interrupt.
-    /// - [`Period`](CounterError::Period): the period is below the event table's
-    ///   [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod),
+    ///   [`Period`](CounterError::Period).
     /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event and its group run on as before, or
     ///   are stopped, and no part of the event's count is lost.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed. The event and its group are
@@ -531,7 +535,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
     pub fn child_event(&self, event: EventId, tag: u64) -> Result<SavedEvent, CounterError> {
         Ok(self.extract(self.entry(event)?).child(tag))
     }
@@ -543,9 +547,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// For an event that is on no processor, use [`SavedEvent::add_count`].
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
-    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
-    ///   [total](crate::Event::with_total).
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoTotal`](CounterError::NoTotal).
     pub fn add_count(&mut self, event: EventId, child: EventCount) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         if !entry.wants_total() {

@@ -51,6 +51,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoEvents`](CounterError::NoEvents): `events` is empty.
     ///
     /// After an error, none of the events is open.
+    ///
+    /// # Limitations
+    /// The events start and stop by one write if the processor has a global control register. Without one (AMD before
+    /// PerfMonV2, Intel's version 1), they start and stop one after the other.
     pub fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -228,13 +232,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
-    ///   processor.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup).
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse): the
     ///   group finds too few counters or extra registers, and does not rotate. The error names the first event of the
     ///   group that finds no counter or extra register.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the start was undone.
+    /// - [`Unchanged`](CounterError::Unchanged).
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the start could not be
     ///   undone. None of the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
@@ -266,8 +269,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
-    ///   processor.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup).
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
     /// - The errors of [`stop_event`](Self::stop_event), for the first event that could not be stopped. All events
     ///   whose registers can be accessed were stopped.
@@ -317,8 +319,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): the group is not open, or some of its events are not on this
-    ///   processor.
+    /// - [`NoSuchGroup`](CounterError::NoSuchGroup).
     /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of one of the group's counters
     ///   failed.
     /// - The errors of [`read_event`](Self::read_event), for the first event that cannot be read.
@@ -375,7 +376,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
     ///   count since the last read of this counter is lost. The event is disabled.
@@ -418,7 +419,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// group's first event comes last.
     ///
     /// # Errors
-    /// - [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - The errors of [`start_event`](Self::start_event) and [`start_group`](Self::start_group). The event stays
     ///   disabled.
     pub fn enable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {

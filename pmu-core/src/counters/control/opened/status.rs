@@ -53,7 +53,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the [tag](crate::Event::tagged) of an opened event.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
     pub fn event_tag(&self, event: EventId) -> Result<u64, CounterError> {
         self.entry(event).map(EventEntry::tag)
     }
@@ -79,7 +79,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
     pub fn event_group(&self, event: EventId) -> Result<Option<GroupId>, CounterError> {
         self.entry(event).map(EventEntry::group)
     }
@@ -87,7 +87,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the state of an opened event.
     ///
     /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent): the event is not open.
+    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
     pub fn event_status(&self, event: EventId) -> Result<EventStatus, CounterError> {
         let mut entry = self.entry(event)?;
         let mut event = event;

@@ -102,6 +102,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
     ///   lost their contents. The counter's count is lost. When [`restore`](Self::restore) starts this counter, a new
     ///   period begins.
+    ///
+    /// # Limitations
+    /// On a processor without an overflow status (AMD before PerfMonV2, Intel's version 1) that lost its registers,
+    /// each counter looks as if it had overflowed: this call reports such overflows. So does an interrupt that comes
+    /// before `reprogram`.
     pub fn save(
         &mut self,
         area: &mut SavedCounters,

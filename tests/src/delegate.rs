@@ -1,0 +1,28 @@
+//! Registers of a test's kernel.
+
+/// Implements `MsrBackend` for a type without fields, by the mock that the function returns. A kernel's backend is
+/// `Sync`, and a reference to a mock is not.
+#[macro_export]
+macro_rules! delegate_registers {
+    ($registers:ty, $mock:path) => {
+        impl ::pmu_core::msr::MsrBackend for $registers {
+            type Error = ::pmu_core::msr::MsrErrorKind;
+            fn read(&self, address: ::pmu_core::msr::MsrAddress) -> Result<u64, Self::Error> {
+                $mock().read(address)
+            }
+            fn write(
+                &self,
+                address: ::pmu_core::msr::MsrAddress,
+                value: u64,
+            ) -> Result<(), Self::Error> {
+                $mock().write(address, value)
+            }
+            fn read_pmc(&self, index: ::pmu_core::msr::PmcIndex) -> Result<u64, Self::Error> {
+                $mock().read_pmc(index)
+            }
+            fn update(&self, update: ::pmu_core::msr::MsrUpdate) -> Result<u64, Self::Error> {
+                $mock().update(update)
+            }
+        }
+    };
+}

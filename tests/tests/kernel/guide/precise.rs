@@ -1,0 +1,59 @@
+//! Precise samples, by an event of the kernel's and by a text of perf.
+
+use core::error::Error;
+
+use pmu::core::frame::PlainFrame;
+use pmu::perf::PerfEvent;
+use pmu::{Event, GenericEvent, Interrupted, PmuError, PmuEvent, Precision};
+use pmu_events::CoreType;
+use pmu_virt::ibs::FedOp;
+use pmu_virt::{AmdConfiguration, Configuration};
+
+use super::{PMU, log_in_nmi, printed, up};
+
+// ANCHOR: event
+/// Samples this processor every 400,000 cycles.
+fn start() -> Result<PmuEvent, PmuError> {
+    let cycles = Event::generic(GenericEvent::Cycles).every(400_000);
+    PMU.start(&cycles.precise(Precision::ZeroSkidRequested))
+}
+
+fn interrupt(frame: &PlainFrame) -> Interrupted {
+    PMU.interrupt_with(frame, |sample| {
+        let Some(instruction) = sample.instruction() else { return };
+        log_in_nmi!("{:x?} accesses {:x?}", instruction.address, instruction.access);
+    })
+}
+// ANCHOR_END: event
+
+// ANCHOR: text
+/// Opens, for instance, `cycles/period=400000/pp`.
+fn open(text: &str, core_type: &CoreType) -> Result<PmuEvent, Box<dyn Error>> {
+    let named = |name: &str| Some(core_type.event(name).ok()?.perf_config());
+    let mut attr = PerfEvent::parse(text, named)?.attr;
+    attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
+    let event = PMU.perf_event(&attr, |select| core_type.constraints(select))?;
+    Ok(PMU.open(&event)?)
+}
+// ANCHOR_END: text
+
+#[test]
+fn each_sample_has_the_address_of_its_instruction() {
+    let zen_4 = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+    let machine = up(zen_4, interrupt);
+    machine.pc[0].set(0x50_0000); // behind every op
+    let sample = |event: PmuEvent| {
+        let ops = (0..500_000).map(|op| 0x40_0000 + 4 * op);
+        let sampled = ops.filter(|address| machine.mocks[0].execute(&FedOp::new(*address)));
+        let expected: Vec<_> =
+            sampled.map(|address| format!("Some({address:x}) accesses None")).collect();
+        assert_eq!(expected.len(), 1);
+        assert_eq!(printed(), expected);
+        PMU.close(event).unwrap();
+    };
+    sample(start().unwrap());
+    let by_text = open("cycles/period=400000/pp", &pmu_events::ZEN4).unwrap();
+    PMU.enable(by_text).unwrap();
+    sample(by_text);
+    machine.down();
+}
