@@ -126,8 +126,8 @@ pub trait InterruptFrame {
     /// Returns RFLAGS of the interrupted code. Bit 17, VM, is set in virtual-8086 mode.
     fn flags(&self) -> u64;
 
-    /// Returns whether the interrupted code is user mode's. The default implementation is x86's: a privilege level above 0, or
-    /// virtual-8086 mode.
+    /// Returns whether the interrupted code is user mode's. The default implementation is x86's: a privilege level
+    /// above 0, or virtual-8086 mode.
     fn in_user(&self) -> bool {
         self.cs() & 0b11 != 0 || self.flags() & VIRTUAL_8086 != 0
     }

@@ -23,8 +23,8 @@ use crate::user::{UserClock, UserPage};
 ///   `user_clock` are called in task, interrupt and NMI context. These functions take no lock that the interrupted code
 ///   may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
-/// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are also called in the
-///   handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
+/// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are
+///   also called in the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
 ///   [`switch`](crate::Pmu::switch).
 ///
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:

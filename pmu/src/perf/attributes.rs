@@ -198,8 +198,8 @@ impl PerfAttributes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved) converts some events of other
-    /// types into raw events.
+    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved)
+    /// converts some events of other types into raw events.
     pub type_: u32,
     /// `config`: the event, in the encoding that `type` selects.
     pub config: u64,

@@ -213,7 +213,7 @@ fn a_group_of_both_kinds_counts_and_waits_as_one() {
     });
 }
 
-/// What a perf subsystem writes for a group with `PERF_SAMPLE_READ`.
+/// As a perf subsystem writes a group with `PERF_SAMPLE_READ`.
 #[test]
 fn a_sample_reads_its_group() {
     on_each(|machine, pmu| {

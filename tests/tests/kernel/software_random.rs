@@ -26,7 +26,7 @@ struct Member {
     value: u64,
     /// The times for which it was started, and counted.
     times: (u64, u64),
-    /// What is left of its period of this length.
+    /// The rest of its period, and the period.
     period: Option<(u64, u64)>,
 }
 
@@ -49,7 +49,7 @@ impl Group {
     }
 }
 
-/// What happens to the software events that count.
+/// Counts in the model, and returns the samples that are due.
 fn account(
     pmu: &'static TestPmu,
     groups: &mut [Group],

@@ -101,8 +101,8 @@ impl Event {
     /// - The period of a clock is in nanoseconds, at least
     ///   [`MIN_CLOCK_PERIOD`](SoftwareEvent::MIN_CLOCK_PERIOD). A [frequency](Self::at_frequency) gives it a fixed
     ///   period. A timer of the kernel reports the samples.
-    /// - [`user_only`](Self::user_only) and [`kernel_only`](Self::kernel_only) count what happened in code of that mode.
-    ///   A clock counts in both modes, and is sampled in one.
+    /// - [`user_only`](Self::user_only) and [`kernel_only`](Self::kernel_only) count what happened in code of that
+    ///   mode. A clock counts in both modes, and is sampled in one.
     ///
     /// ```
     /// use pmu_core::{Event, SoftwareEvent};

@@ -98,8 +98,8 @@ pub struct EventEntry {
     pub(crate) period: SharedPeriod,
     pub(crate) rate: SharedRate,
     pub(crate) total: AtomicU64,
-    /// The counter's value up to which the total counts. Of a [software event](crate::SoftwareEvent), the total at which
-    /// the period ends.
+    /// The counter's value up to which the total counts. Of a [software event](crate::SoftwareEvent), the total at
+    /// which the period ends.
     pub(crate) counted_to: AtomicU64,
     enabled: AtomicU64,
     running: AtomicU64,

@@ -20,7 +20,8 @@ pub enum EventStatus {
     /// - The event waits until [`rotate`](crate::CounterSession::rotate) puts it on a counter.
     /// - This processor cannot count the event, or cannot count another event of the event's group.
     Inactive,
-    /// The event is started, and runs on this counter: [`SOFTWARE`](CounterId::SOFTWARE) if the kernel's calls count it.
+    /// The event is started, and runs on this counter: [`SOFTWARE`](CounterId::SOFTWARE) if the kernel's calls count
+    /// it.
     Active(CounterId),
     /// The event was started, but is no longer counted, for one of these reasons:
     /// - The event's counter faulted.
