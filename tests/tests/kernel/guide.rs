@@ -4,6 +4,7 @@ mod branches;
 mod guests;
 mod precise;
 mod profiles;
+mod software;
 mod suspend;
 mod threads;
 mod top_down;
