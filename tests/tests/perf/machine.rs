@@ -9,7 +9,7 @@ use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
-use pmu::{Interrupted, Kernel, PmuEvent, X86};
+use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86};
 use pmu_tests::StateRegisters;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -33,6 +33,8 @@ type Mock = MockMsr<'static, 64>;
 thread_local! {
     static MOCK: Cell<Option<&'static Mock>> = const { Cell::new(None) };
     static NOW: Cell<u64> = const { Cell::new(1) };
+    /// The time for which the timer of the clocks is set.
+    static TIMER: Cell<Option<u64>> = const { Cell::new(None) };
     static PAGES: RefCell<BTreeMap<u64, &'static UserPage>> = RefCell::default();
 }
 
@@ -80,6 +82,10 @@ unsafe impl Kernel for World {
         NOW.get()
     }
     fn interrupt(_: usize) {}
+    const CLOCK_TIMER: bool = true;
+    fn set_clock_timer(at: Option<u64>) {
+        TIMER.set(at);
+    }
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         PAGES.with_borrow(|pages| pages.get(&tag).copied())
     }
@@ -317,6 +323,21 @@ impl Machine {
     /// Another owner's interrupt comes.
     pub(crate) fn foreign_interrupt(&self) -> Interrupted {
         self.perf.interrupt(&PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() })
+    }
+
+    /// The kernel counts something itself, in user mode.
+    pub(crate) fn happen_in_software(&self, what: SoftwareEvent) {
+        self.perf.happened(what, &PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
+    }
+
+    /// Time passes, in which the timer of the clocks interrupts at the times for which it is set.
+    pub(crate) fn pass_with_clocks(&self, nanoseconds: u64) {
+        let end = NOW.get() + nanoseconds;
+        while let Some(at) = TIMER.get().filter(|at| *at < end) {
+            NOW.set(NOW.get().max(at));
+            self.perf.clock_interrupt(&PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
+        }
+        NOW.set(end);
     }
 
     pub(crate) fn suspend(&self) {

@@ -14,7 +14,7 @@ use pmu::core::precise::NotPrecise;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::precise::PreciseThreshold;
 use pmu::kprofile::ProfileError;
-use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision};
+use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, SoftwareEvent};
 
 use machine::{EINVAL, INTERRUPTED, MOST, Machine, bytes, models, part};
 use subsystem::{EOPNOTSUPP, Record};
@@ -328,6 +328,48 @@ fn where_the_slots_go_is_counted_beside_or_refused() {
         machine.end(name);
     }
     assert_eq!(divided, 3, "versions 5 and 6");
+}
+
+/// The events of `perf stat`, and what `perf record` samples where there are no counters.
+#[test]
+fn software_events_are_counted_and_sampled_beside_all_others() {
+    const FAULTS: u64 = 4;
+    const CLOCK: u64 = 5;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let plain = |text| perf.open(&bytes(text, false), 0).map_err(|errno| (name, text, errno));
+        let texts = ["task-clock", "context-switches", "cpu-migrations", "faults", "instructions"];
+        let counted = texts.map(|text| plain(text).unwrap());
+        let sampled = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES)];
+        sampled.iter().for_each(|(bytes, tag)| drop(perf.open(bytes, *tag).unwrap()));
+        perf.open(&bytes("major-faults/period=2/pppu", false), FAULTS).unwrap();
+        perf.open(&bytes("cpu-clock/period=1000000/P", false), CLOCK).unwrap();
+        assert_eq!(perf.open(&bytes("cpu-clock", true), 0), Err(EOPNOTSUPP), "{name}: branches");
+        machine.work(2 * PERIOD, 0x9000);
+        for what in [SoftwareEvent::MinorFaults, SoftwareEvent::MajorFaults].repeat(3) {
+            machine.happen_in_software(what);
+        }
+        machine.happen_in_software(SoftwareEvent::ContextSwitches);
+        let before = perf.read(counted[0]).unwrap();
+        machine.pass_with_clocks(5_500_000);
+        perf.run_guest(|| machine.work(3 * PERIOD, 0xA000)).unwrap();
+        let after = perf.read(counted[0]).unwrap();
+        assert_eq!(after.value - before.value, after.running - before.running, "{name}");
+        assert!(after.value.abs_diff(5_500_000) < 100_000, "{name}: {}", after.value);
+        let counts = counted.map(|event| perf.read(event).unwrap().value);
+        assert_eq!(counts[1..], [1, 0, 6, 2 * PERIOD], "{name}");
+        let records = perf.drain();
+        let faults = of(&records, FAULTS);
+        let expected =
+            Record { tag: FAULTS, period: 2, address: INTERRUPTED, data: None, branches: vec![] };
+        assert_eq!(faults, [expected], "{name}");
+        assert_eq!(of(&records, CLOCK).len(), 5, "{name}");
+        assert_cycles(&machine, &records, 2, name);
+        assert_eq!(of(&records, BRANCHES).len(), 2, "{name}");
+        machine.end(name);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use pmu::core::{Event, EventCount};
 use pmu::perf::PerfEventAttr;
 use pmu::{
     BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuEvent, PmuSample, PreciseRecords,
-    TopDownParts,
+    SoftwareEvent, SoftwareEvents, TopDownParts,
 };
 
 /// Linux' error numbers.
@@ -17,7 +17,7 @@ pub(crate) const EOPNOTSUPP: i32 = 95;
 
 /// The hardware beside the counters of one processor, of any vendor.
 pub(crate) type Everything =
-    ((PreciseRecords<2048>, BranchRecords), (CounterReloads, TopDownParts));
+    ((PreciseRecords<2048>, BranchRecords), ((CounterReloads, TopDownParts), SoftwareEvents));
 
 /// A record of the ring that user mode reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,6 +132,16 @@ impl<K: Kernel> Perf<K> {
     /// Handles the performance interrupt, also that of a profile.
     pub(crate) fn interrupt(&'static self, frame: &impl InterruptFrame) -> Interrupted {
         self.pmu.interrupt_reporting(frame, |_, sample| self.push(&sample, frame.pc()))
+    }
+
+    /// The kernel counts something itself.
+    pub(crate) fn happened(&'static self, what: SoftwareEvent, frame: &impl InterruptFrame) {
+        self.pmu.happened(what, frame, |sample| self.push(&sample, frame.pc()));
+    }
+
+    /// Handles the interrupt of the clocks' timer.
+    pub(crate) fn clock_interrupt(&'static self, frame: &impl InterruptFrame) {
+        self.pmu.clock_interrupt(frame, |sample| self.push(&sample, frame.pc()));
     }
 
     fn push(&self, sample: &PmuSample<'_, K>, interrupted: u64) {
