@@ -17,3 +17,4 @@ pub(crate) mod pass;
 pub(crate) mod reload;
 pub(crate) mod sample;
 pub(crate) mod service;
+pub(crate) mod software;

@@ -343,7 +343,7 @@ fn software_events_are_counted_and_sampled_beside_all_others() {
         let texts = ["task-clock", "context-switches", "cpu-migrations", "faults", "instructions"];
         let counted = texts.map(|text| plain(text).unwrap());
         let sampled = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES)];
-        sampled.iter().for_each(|(bytes, tag)| drop(perf.open(bytes, *tag).unwrap()));
+        let _ = sampled.map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
         perf.open(&bytes("major-faults/period=2/pppu", false), FAULTS).unwrap();
         perf.open(&bytes("cpu-clock/period=1000000/P", false), CLOCK).unwrap();
         assert_eq!(perf.open(&bytes("cpu-clock", true), 0), Err(EOPNOTSUPP), "{name}: branches");

@@ -46,8 +46,57 @@ where
                 self.report(EventOverflow { event, period, counter, tag: 0 });
             }
             None if !opens_events(self.source) => {}
-            None => self.reload_opened(counter, slot, running, value),
+            None => self.reload_sampled(counter, slot, running, value),
         }
+    }
+
+    /// Serves the overflow of an opened event on a general counter that takes the whole period: reports the overflow,
+    /// and loads the period once more. Any other event takes the longer way.
+    #[inline(never)] // Inlined, it would be there with a status and without.
+    fn reload_sampled(
+        &mut self,
+        counter: CounterId,
+        slot: &CounterSlot,
+        running: Running,
+        value: Option<u64>,
+    ) {
+        let Running { event, period } = running;
+        let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return };
+        if !entry.period.is_whole(period) || B::RECORDS && entry.is_precise() {
+            return self.reload_opened(counter, slot, running, value);
+        }
+        // Before the counter is loaded, so that a period that the handler sets is the next one.
+        self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+        if entry.period.every() != period {
+            return self.load_next(counter, slot, running, entry, value);
+        }
+        let registers = self.unit().general(counter);
+        let preload = registers.preload(period);
+        if entry.wants_total() && !self.add_to_total(event, &registers, entry, value) {
+            return;
+        }
+        entry.loaded(preload);
+        if !self.wrmsr(registers.register_for(preload), preload) {
+            self.mark_faulted(Some(event));
+        }
+    }
+
+    /// Adds to an event's total what its counter has counted up to now. Returns `false` if the counter faulted.
+    #[inline(always)]
+    fn add_to_total(
+        &mut self,
+        event: EventId,
+        registers: &Counter,
+        entry: &EventEntry,
+        value: Option<u64>,
+    ) -> bool {
+        let read = value.map_or_else(|| registers.read(self.msr), Ok);
+        let Some(read) = self.note(read) else {
+            self.mark_faulted(Some(event));
+            return false;
+        };
+        entry.accumulate(read, registers.mask());
+        true
     }
 
     #[inline]
@@ -96,10 +145,22 @@ where
             // Before the counter is loaded, so that a period that the handler sets is the next one.
             self.report(EventOverflow { event, period, counter, tag });
         }
-        if entry.wants_total() {
-            let read = value.map_or_else(|| registers.read(self.msr), Ok);
-            let Some(read) = self.note(read) else { return self.mark_faulted(Some(running.event)) };
-            entry.accumulate(read, registers.mask());
+        self.load_next(counter, slot, running, entry, value);
+    }
+
+    /// Adds to an event's total, and loads the next chunk of its period.
+    #[inline(never)]
+    fn load_next(
+        &mut self,
+        counter: CounterId,
+        slot: &CounterSlot,
+        running: Running,
+        entry: &EventEntry,
+        value: Option<u64>,
+    ) {
+        let registers = self.unit().registers(counter);
+        if entry.wants_total() && !self.add_to_total(running.event, &registers, entry, value) {
+            return;
         }
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
         let chunk = entry.period.next_chunk(registers.max_load(full_width));

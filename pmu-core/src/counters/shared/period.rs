@@ -102,6 +102,14 @@ impl SharedPeriod {
         (self.left.load(Relaxed) == 0 && over != 0).then_some(over)
     }
 
+    /// Returns whether a counter was loaded for the whole period under way, and the next one is of the same length.
+    #[inline]
+    pub(crate) fn is_whole(&self, loaded: u64) -> bool {
+        let [every, current, left] =
+            [&self.every, &self.current, &self.left].map(|part| part.load(Relaxed));
+        every == loaded && current == loaded && left == 0
+    }
+
     /// Returns the number of events with which a counter is loaded when a period begins.
     pub(crate) fn chunk(&self, max_load: u64) -> u64 {
         Self::chunk_of(self.every.load(Relaxed), max_load)

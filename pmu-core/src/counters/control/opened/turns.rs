@@ -159,14 +159,15 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome: &mut Result<(), EventsError>,
     ) {
         // The other logical processor's counters are claimed for one event after the other.
-        let together = self.source.core_thread().is_none();
-        if !together || self.serve_together(thread, outcome).is_err() {
-            // One by one, so that a fault is of the event whose registers fail.
-            let mut line = Serving::new(self.table().next_turn());
-            while let Some(next) = self.next_to_place(thread, &mut line) {
-                let placed = self.assign(next.event, next.takes);
-                self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
-            }
+        if self.source.core_thread().is_none() {
+            let Err(fault) = self.serve_together(thread, outcome) else { return };
+            EventsError::add(outcome, 0, Err(fault));
+        }
+        // One by one, so that an event is refused only if its own registers fail.
+        let mut line = Serving::new(self.table().next_turn());
+        while let Some(next) = self.next_to_place(thread, &mut line) {
+            let placed = self.assign(next.event, next.takes);
+            self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
         }
     }
 
