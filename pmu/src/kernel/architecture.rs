@@ -3,6 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use pmu_arm::{Identification, Pmuv3};
 use pmu_core::profile::SourceInterface;
 use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
 
@@ -10,8 +11,8 @@ use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`], or
-/// a type of another vendor's crate.
+/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`],
+/// [`Arm`], or a type of another vendor's crate.
 ///
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
@@ -122,6 +123,22 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
     fn perf_counters(machine: &Machine, select: EventSelect) -> Option<CounterSet> {
         let is_part = || Event::raw(select).on(CounterSet::NONE).is_part();
         (matches!(machine, Machine::Intel(_)) && is_part()).then_some(CounterSet::NONE)
+    }
+}
+
+/// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
+///
+/// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr): see [`pmu_arm`].
+#[derive(Debug)]
+pub enum Arm {}
+
+impl Architecture for Arm {
+    type Processor = Identification;
+    type Machine = Pmuv3;
+    type Facilities = ();
+
+    fn detect(first: &Identification) -> Pmuv3 {
+        Pmuv3::detect(first)
     }
 }
 
