@@ -140,7 +140,7 @@ struct CycleControl {
     __: u64,
 }
 
-/// What a counter counts, in the words of either side.
+/// The privileges at which a counter counts.
 #[derive(Clone, Copy)]
 struct Modes {
     user: bool,
@@ -189,7 +189,7 @@ fn to_processor(word: u64) -> u64 {
     word & EVENTS | if word & FIXED_0 != 0 { CYCLE } else { 0 }
 }
 
-/// What an address stands for.
+/// The meaning of an address.
 enum Meaning {
     Select(Counter),
     CycleControl(Counter),

@@ -1,4 +1,4 @@
-//! What a processor's registers declare of its counters.
+//! Identification registers, and the counters that they declare.
 
 use crate::registers::{DebugFeatures, EVENT_COUNTERS, Mdcr, Pmcr, Pmmir};
 

@@ -1,4 +1,4 @@
-//! What identification registers declare: counters, events and sources.
+//! Counters, events and sources of processors, by their identification registers.
 
 use pmu_arm::{Identification, Pmuv3, SOURCES, counters};
 use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
