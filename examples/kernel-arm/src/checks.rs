@@ -8,6 +8,7 @@ use pmu::core::profile::KProfileSource;
 use pmu::{Event, GenericEvent, PmuError, Profiled};
 
 use crate::embedding::{INTERRUPTS, PMU, UNHANDLED, identify, left, processor_up};
+use crate::samples::{IN_LOOP, SAMPLES, TAG};
 use crate::{line, machine, spare, workload};
 
 /// The reason why a check failed.
@@ -37,20 +38,6 @@ impl From<PmuError> for Failure {
 fn check(what: &'static str, found: u64, expected: u64) -> Result<(), Failure> {
     line!("{what} {found}");
     if found == expected { Ok(()) } else { Err(Failure::Number(what, found)) }
-}
-
-const TAG: u64 = 7;
-
-/// Samples of the event with [`TAG`], and those of them in the loop.
-static SAMPLES: AtomicU64 = AtomicU64::new(0);
-static IN_LOOP: AtomicU64 = AtomicU64::new(0);
-
-/// Called for each sample.
-pub fn sampled(tag: u64, pc: u64) {
-    if tag == TAG {
-        SAMPLES.fetch_add(1, Relaxed);
-        IN_LOOP.fetch_add(workload::text_at_el0().contains(&pc).into(), Relaxed);
-    }
 }
 
 /// All checks, on processor 0.

@@ -9,7 +9,7 @@ use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::CounterId;
 use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
 
-use crate::{checks, gic, machine, spare};
+use crate::{gic, machine, samples, spare};
 
 /// The counters of both processors, and all that runs on them.
 pub static PMU: Pmu<Arm64, 2> = Pmu::new();
@@ -99,7 +99,7 @@ extern "C" fn interrupted(elr: u64, spsr: u64) {
             let processor = machine::processor();
             INTERRUPTS[processor].fetch_add(1, Relaxed);
             let frame = frame(elr, spsr, processor);
-            let handled = PMU.interrupt_with(&frame, |sample| checks::sampled(sample.tag, elr));
+            let handled = PMU.interrupt_with(&frame, |sample| samples::count(sample.tag, elr));
             spare::follow();
             if handled.overflows == 0 || handled.error.is_some() {
                 UNHANDLED.fetch_add(1, Relaxed);

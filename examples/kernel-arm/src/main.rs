@@ -7,6 +7,7 @@ mod checks;
 mod embedding;
 mod gic;
 mod machine;
+mod samples;
 mod spare;
 mod workload;
 
