@@ -77,10 +77,14 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// fails, as if the register did not exist. A failed access may have made a part of its changes, as the driver expects:
 /// a counter that cannot be programmed is not used.
 ///
-/// The first enabling of a counter also sets E and LC of `PMCR_EL0`, and LP if the event counters have 64 bits, and
-/// clears FZO. `PMSELR_EL0` is not used. The registers that are written are `PMCR_EL0`, `PMCNTENSET_EL0`,
-/// `PMCNTENCLR_EL0`, `PMOVSCLR_EL0`, `PMINTENSET_EL1`, `PMINTENCLR_EL1`, `PMCCFILTR_EL0`, `PMCCNTR_EL0`, and type and
-/// value of the event counters. Bits of the event counters from 16 on are never changed.
+/// The write that enables counters also sets E and LC of `PMCR_EL0`, and LP if the event counters have 64 bits, and
+/// clears FZO. While E is clear, as after a reset, no counter counts, and what the other registers hold is unknown. So no
+/// counter is reported as enabled then; and as E is set, all counters that are not enabled by this write are disabled,
+/// and no longer interrupt, also those from number 16 on. Afterwards only the driver's own bits are changed.
+///
+/// `PMSELR_EL0` is not used. The registers that are written are `PMCR_EL0`, `PMCNTENSET_EL0`, `PMCNTENCLR_EL0`,
+/// `PMOVSCLR_EL0`, `PMINTENSET_EL1`, `PMINTENCLR_EL1`, `PMCCFILTR_EL0`, `PMCCNTR_EL0`, and type and value of the event
+/// counters.
 ///
 /// ```
 /// use pmu_arm::{ArmMsr, SystemRegisters};
@@ -177,6 +181,9 @@ struct Counter {
 const CYCLE: u64 = 1 << CYCLE_COUNTER;
 const EVENTS: u64 = (1 << EVENT_COUNTERS) - 1;
 
+/// The bits of all counters of a processor.
+const ALL: u64 = (1 << 32) - 1;
+
 /// The cycle counter's bit in the driver's words: that of fixed counter 0.
 const FIXED_0: u64 = 1 << 32;
 
@@ -258,15 +265,17 @@ impl<R: SystemRegisters> ArmMsr<R> {
         let filter = modes.filter(counter.at_el2).into_bits() | counted.into_bits();
         // The value that was loaded takes effect before the counter may count.
         self.registers.synchronize();
-        // A counter that is stopped must not interrupt any more, also not by an overflow before.
-        if !interrupts {
-            self.set(Register::Pmintenclr, counter.bit)?;
-        }
-        self.set(counter.register, filter)?;
+        // The interrupt is enabled before the counter counts, and until it has stopped: so no overflow is missed.
         if interrupts {
             self.set(Register::Pmintenset, counter.bit)?;
+            self.registers.synchronize();
         }
+        self.set(counter.register, filter)?;
         self.registers.synchronize();
+        if !interrupts {
+            self.set(Register::Pmintenclr, counter.bit)?;
+            self.registers.synchronize();
+        }
         Ok(())
     }
 
@@ -278,6 +287,12 @@ impl<R: SystemRegisters> ArmMsr<R> {
         let wanted = wanted.with_freeze_on_overflow(false);
         // Bit 7 is reserved where event counters have 32 bits.
         let wanted = if long { wanted.with_long_event_counters(true) } else { wanted };
+        if !found.enable() {
+            // Nobody has counters: a reset, or a suspend, left what is in these registers.
+            for register in [Register::Pmcntenclr, Register::Pmintenclr, Register::Pmovsclr] {
+                self.set(register, !bits & ALL)?;
+            }
+        }
         if wanted != found {
             self.set(Register::Pmcr, wanted.into_bits())?;
         }
@@ -308,6 +323,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 self.registers.synchronize();
                 self.get(register)
             }
+            Meaning::Enabled { .. } if !Pmcr::from_bits(self.get(Register::Pmcr)?).enable() => Ok(0),
             Meaning::Enabled { .. } => Ok(to_driver(self.get(Register::Pmcntenset)?)),
             Meaning::Overflowed => Ok(to_driver(self.get(Register::Pmovsclr)?)),
         }

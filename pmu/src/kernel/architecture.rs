@@ -128,7 +128,68 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 
 /// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
 ///
-/// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr): see [`pmu_arm`].
+/// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr) of the registers' accesses, such as
+/// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt: bit 16 of
+/// [`write_performance_entry`](Kernel::write_performance_entry)'s argument masks it, and the other bits are x86's.
+///
+/// ```
+/// use pmu::arm::registers::Register;
+/// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
+/// use pmu::core::msr::MsrErrorKind;
+/// use pmu::{Arm, Interrupted, Kernel, Pmu, PmuError};
+/// # #[derive(Clone, Copy)]
+/// # struct Registers; // stands for `NativeRegisters`
+/// # impl SystemRegisters for Registers {
+/// #     type Error = MsrErrorKind;
+/// #     fn read(&self, _: Register) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// #     fn write(&self, _: Register, _: u64) -> Result<(), MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// #     fn synchronize(&self) {}
+/// # }
+/// # impl Registers { fn identify(&self) -> Identification { Identification::NONE } }
+/// # mod gic {
+/// #     pub fn set_enabled(_: u32, _: bool) {}
+/// #     pub fn send_software_interrupt(_: usize) {}
+/// # }
+/// # fn processor_number() -> usize { 0 }
+///
+/// const REGISTERS: Registers = Registers; // or `unsafe { NativeRegisters::new() }`
+/// const COUNTERS_INTERRUPT: u32 = 23; // PPI 7, on most boards
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+/// struct MyKernel;
+///
+/// // SAFETY: (1) each processor keeps its number; (2) this kernel is cooperative, and no handler switches tasks.
+/// unsafe impl Kernel for MyKernel {
+///     type Msr = ArmMsr<Registers>;
+///     type Architecture = Arm;
+///     fn msr() -> Self::Msr {
+///         ArmMsr::new(REGISTERS)
+///     }
+///     fn this_processor() -> usize {
+///         processor_number()
+///     }
+///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
+///         act()
+///     }
+///     fn write_performance_entry(entry: u32) {
+///         gic::set_enabled(COUNTERS_INTERRUPT, entry & 1 << 16 == 0);
+///     }
+///     fn end_of_interrupt() {} // the entry of all interrupts does that
+///     fn interrupt(processor: usize) {
+///         gic::send_software_interrupt(processor); // its handler calls `PMU.serve_call()`
+///     }
+/// }
+///
+/// fn processor_up() -> Result<(), PmuError> {
+///     PMU.processor_up(&REGISTERS.identify()).map(drop)
+/// }
+///
+/// fn counters_interrupt(elr: u64, spsr: u64) -> Interrupted {
+///     PMU.interrupt(&frame(elr, spsr, processor_number()))
+/// }
+/// # assert!(processor_up().is_err()); // no PMUv3
+/// # let _ = counters_interrupt;
+/// ```
 #[derive(Debug)]
 pub enum Arm {}
 
