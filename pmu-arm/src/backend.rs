@@ -78,9 +78,9 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// a counter that cannot be programmed is not used.
 ///
 /// The write that enables counters also sets E and LC of `PMCR_EL0`, and LP if the event counters have 64 bits, and
-/// clears FZO. While E is clear, as after a reset, no counter counts, and what the other registers hold is unknown. So no
-/// counter is reported as enabled then; and as E is set, all counters that are not enabled by this write are disabled,
-/// and no longer interrupt, also those from number 16 on. Afterwards only the driver's own bits are changed.
+/// clears FZO. While E is clear, as after a reset, no counter counts, and the contents of the other registers are
+/// unknown. So no counter is reported as enabled then, and the write that sets E disables all other counters, also from
+/// number 16 on, and their interrupts. Afterwards only the driver's own bits are changed.
 ///
 /// `PMSELR_EL0` is not used. The registers that are written are `PMCR_EL0`, `PMCNTENSET_EL0`, `PMCNTENCLR_EL0`,
 /// `PMOVSCLR_EL0`, `PMINTENSET_EL1`, `PMINTENCLR_EL1`, `PMCCFILTR_EL0`, `PMCCNTR_EL0`, and type and value of the event
@@ -288,7 +288,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
         // Bit 7 is reserved where event counters have 32 bits.
         let wanted = if long { wanted.with_long_event_counters(true) } else { wanted };
         if !found.enable() {
-            // Nobody has counters: a reset, or a suspend, left what is in these registers.
+            // The counters have no owner: these registers hold what a reset or a suspend left in them.
             for register in [Register::Pmcntenclr, Register::Pmintenclr, Register::Pmovsclr] {
                 self.set(register, !bits & ALL)?;
             }
@@ -301,6 +301,12 @@ impl<R: SystemRegisters> ArmMsr<R> {
         self.set(Register::Pmcntenset, bits)?;
         self.registers.synchronize();
         Ok(())
+    }
+
+    /// Returns the bits of the counters that are enabled.
+    fn enabled(&self) -> Result<u64, MsrErrorKind> {
+        let is_any = Pmcr::from_bits(self.get(Register::Pmcr)?).enable();
+        if is_any { self.get(Register::Pmcntenset) } else { Ok(0) }
     }
 
     fn read_register(&self, address: u32) -> Result<u64, MsrErrorKind> {
@@ -323,8 +329,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 self.registers.synchronize();
                 self.get(register)
             }
-            Meaning::Enabled { .. } if !Pmcr::from_bits(self.get(Register::Pmcr)?).enable() => Ok(0),
-            Meaning::Enabled { .. } => Ok(to_driver(self.get(Register::Pmcntenset)?)),
+            Meaning::Enabled { .. } => Ok(to_driver(self.enabled()?)),
             Meaning::Overflowed => Ok(to_driver(self.get(Register::Pmovsclr)?)),
         }
     }

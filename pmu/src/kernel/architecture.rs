@@ -187,8 +187,9 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 /// fn counters_interrupt(elr: u64, spsr: u64) -> Interrupted {
 ///     PMU.interrupt(&frame(elr, spsr, processor_number()))
 /// }
-/// # assert!(processor_up().is_err()); // no PMUv3
+/// # processor_up()?; // no PMUv3: no counters
 /// # let _ = counters_interrupt;
+/// # Ok::<(), PmuError>(())
 /// ```
 #[derive(Debug)]
 pub enum Arm {}

@@ -10,7 +10,7 @@ use pmu_arm::registers::Register;
 
 pub(crate) const EVENT_COUNTERS: usize = 6;
 pub(crate) const CYCLE: u64 = 1 << 31;
-const IMPLEMENTED: u64 = CYCLE | (1 << EVENT_COUNTERS) - 1;
+const IMPLEMENTED: u64 = CYCLE | ((1 << EVENT_COUNTERS) - 1);
 
 // Of PMCR_EL0.
 const ENABLE: u64 = 1 << 0;

@@ -1,13 +1,13 @@
 //! The translation of registers, access by access.
 
-use std::cell::RefCell;
+use core::cell::RefCell;
 
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, Identification, SystemRegisters, counters};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{CounterId, CounterUnit};
 
-/// What was done.
+/// One step of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Read(Register),
@@ -60,7 +60,7 @@ fn value(unit: &CounterUnit, counter: Option<CounterId>) -> MsrAddress {
     unit.counter(counter.unwrap()).unwrap().value_register()
 }
 
-/// What writing a counter's control does.
+/// Returns the steps of writing a counter's control.
 fn written(address: MsrAddress, bits: u64) -> Vec<Access> {
     let (result, accesses) = noted(0, |msr| msr.write(address, bits));
     assert_eq!(result, Ok(()));

@@ -16,7 +16,7 @@ pub(crate) const PLACE: u64 = 0x4008_1000;
 
 pub(crate) type World = Pmu<ArmKernel, PROCESSORS>;
 
-/// What an access meets.
+/// Event before, or instead of, an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Met {
     /// A fault, in this access and in as many after it.
