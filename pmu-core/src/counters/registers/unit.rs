@@ -37,8 +37,8 @@ pub struct CounterUnit {
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
-    /// Event numbers have 16 bits: none of them is a fixed counter's alone.
-    wide_event_numbers: bool,
+    /// Not 0: event numbers have 16 bits, and none of them is a fixed counter's alone.
+    wide_event_numbers: u8,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
     /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
@@ -70,7 +70,7 @@ impl CounterUnit {
             user_rdpmc_control: false,
             masked_on_delivery: false,
             runs_no_guests: false,
-            wide_event_numbers: false,
+            wide_event_numbers: 0,
             core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
@@ -239,7 +239,7 @@ impl CounterUnit {
     /// Declares that event numbers have 16 bits, in place of event number and unit mask: general counters then count
     /// every number, also those whose bits 7:0 are 0.
     pub const fn set_wide_event_numbers(&mut self) {
-        self.wide_event_numbers = true;
+        self.wide_event_numbers = 1;
     }
 
     /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
@@ -351,7 +351,7 @@ impl CounterUnit {
             let own = self.fixed.events.get(usize::from(counter.number()));
             plain && event != 0 && own == Some(&event)
         });
-        let fixed_only = !fixed.is_empty() && event & 0xFF == 0 && !self.wide_event_numbers;
+        let fixed_only = !fixed.is_empty() && event as u8 | self.wide_event_numbers == 0;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
     }
