@@ -263,8 +263,6 @@ impl<R: SystemRegisters> ArmMsr<R> {
     ) -> Result<(), MsrErrorKind> {
         let interrupts = interrupt && !modes.is_none();
         let filter = modes.filter(counter.at_el2).into_bits() | counted.into_bits();
-        // The value that was loaded takes effect before the counter may count.
-        self.registers.synchronize();
         // The interrupt is enabled before the counter counts, and until it has stopped: so no overflow is missed.
         if interrupts {
             self.set(Register::Pmintenset, counter.bit)?;
@@ -347,7 +345,12 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 let modes = Modes { user: control.user(), kernel: control.kernel() };
                 self.program(&counter, EventType::new(), modes, control.interrupt())
             }
-            Meaning::Value(register) => self.set(register, value),
+            Meaning::Value(register) => {
+                self.set(register, value)?;
+                // Otherwise, what a running counter counts from here on may be overwritten.
+                self.registers.synchronize();
+                Ok(())
+            }
             Meaning::Enabled { long } => self.enable(to_processor(value), long),
             Meaning::Overflowed => {
                 self.set(Register::Pmovsclr, to_processor(value))?;

@@ -55,7 +55,8 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
         unit
     };
     unit.set_global(if is_long { &GLOBAL_LONG } else { &GLOBAL });
-    unit.set_wide_event_numbers();
+    // A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
+    unit.set_masked_on_delivery(true);
     let (named, available) = generic(processor);
     unit.set_generic(named, available);
     if processor.mdcr_el2.is_none() {

@@ -70,19 +70,6 @@ fn counts_are_exact_across_wraps_and_by_privilege() {
     });
 }
 
-/// SW_INCR has the number 0, and numbers from 0x4000 on may end with a byte of 0.
-#[test]
-fn events_whose_numbers_end_with_a_byte_of_0_are_counted() {
-    let pmu = running(true, 1);
-    let counted = pmu.count(&[of(0), of(0x8100), of(0x4000)], || {
-        for (event, times) in [(0, 5), (0x8100, 7), (0x4000, 11)] {
-            assert_eq!(model().happen(event, 0, times), times);
-        }
-    });
-    assert_eq!(counted.unwrap().map(|count| count.value), [5, 7, 11]);
-    shut_down(pmu);
-}
-
 #[test]
 fn each_period_has_a_sample_and_a_suspend_loses_none() {
     on_each(|is_long, level| {

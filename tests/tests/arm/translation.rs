@@ -68,13 +68,11 @@ fn written(address: MsrAddress, bits: u64) -> Vec<Access> {
 }
 
 fn started(of: Register, filter: u64, bit: u64) -> Vec<Access> {
-    let enabled = [Synchronize, Write(Register::Pmintenset, bit), Synchronize];
-    [&enabled[..], &[Write(of, filter), Synchronize]].concat()
+    vec![Write(Register::Pmintenset, bit), Synchronize, Write(of, filter), Synchronize]
 }
 
 fn stopped(of: Register, filter: u64, bit: u64) -> Vec<Access> {
-    let type_first = [Synchronize, Write(of, filter), Synchronize];
-    [&type_first[..], &[Write(Register::Pmintenclr, bit), Synchronize]].concat()
+    vec![Write(of, filter), Synchronize, Write(Register::Pmintenclr, bit), Synchronize]
 }
 
 // Of PMEVTYPER<n>_EL0 and PMCCFILTR_EL0.
@@ -148,7 +146,7 @@ fn what_is_read_back_is_what_was_written() {
 }
 
 #[test]
-fn a_value_is_read_after_a_synchronization() {
+fn a_value_is_read_after_and_written_before_a_synchronization() {
     let unit = unit(8, None);
     let (counter, cycles) = (CounterId::general(15), CounterId::fixed(0));
     let value_of = |counter| value(&unit, counter);
@@ -157,7 +155,7 @@ fn a_value_is_read_after_a_synchronization() {
     assert_eq!(noted(7, |msr| msr.read(value_of(cycles))), (Ok(7), read(Register::Pmccntr)));
     let index = PmcIndex::new(1 << 30);
     assert_eq!(noted(7, |msr| msr.read_pmc(index)), (Ok(7), read(Register::Pmccntr)));
-    assert_eq!(written(value_of(counter), 9), [Write(Register::Pmevcntr15, 9)]);
+    assert_eq!(written(value_of(counter), 9), [Write(Register::Pmevcntr15, 9), Synchronize]);
     for index in [0, 1, 1 << 30 | 1] {
         let (result, accesses) = noted(7, |msr| msr.read_pmc(PmcIndex::new(index)));
         assert_eq!((result, accesses), (Err(MsrErrorKind::GeneralProtection), vec![]));
@@ -214,7 +212,7 @@ fn a_change_reads_and_writes_only_what_differs() {
     let updated = |change| noted(0b1100, |msr| msr.update(change));
     assert_eq!(
         updated(change(0b100, 0b1000)).1,
-        [&read[..], &[Write(Register::Pmevcntr2, 0b1000)]].concat()
+        [&read[..], &[Write(Register::Pmevcntr2, 0b1000), Synchronize]].concat()
     );
     assert_eq!(updated(change(0b11, 0b100)), (Ok(0b1100), read.to_vec()));
     assert_eq!(updated(MsrUpdate::read(address.get())), (Ok(0b1100), read.to_vec()));

@@ -60,6 +60,11 @@ pub(crate) fn samples() -> u64 {
     SAMPLES.replace(0)
 }
 
+/// Counts a sample.
+pub(crate) fn count_sample() {
+    SAMPLES.set(SAMPLES.get() + 1);
+}
+
 pub(crate) struct Registers;
 
 impl Registers {
@@ -180,11 +185,9 @@ fn interrupts(level: u8) {
         IN_HANDLER.set(true);
         let mode = [0x0, 0x5, 0x9][usize::from(level)];
         let frame = frame(PLACE, mode, HERE.get());
-        let count = |_| SAMPLES.set(SAMPLES.get() + 1);
-        let handled: Interrupted =
-            PMU.get().unwrap().interrupt_with(&frame, |sample| count(sample.tag));
+        let handled: Interrupted = PMU.get().unwrap().interrupt_with(&frame, |_| count_sample());
         // A kernel ends the interrupt here, and a line that is still active would interrupt again.
-        assert!(!(model().is_unmasked.get() && model().is_active()), "{:x?}", model());
+        assert!(!(model().is_unmasked.get() && model().is_active()), "{handled:?} {:x?}", model());
         model().synchronize(); // the return
         IN_HANDLER.set(false);
         interrupts += 1;

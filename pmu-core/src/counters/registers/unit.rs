@@ -37,8 +37,6 @@ pub struct CounterUnit {
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
-    /// Not 0: event numbers have 16 bits, and none of them is a fixed counter's alone.
-    wide_event_numbers: u8,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
     /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
@@ -70,7 +68,6 @@ impl CounterUnit {
             user_rdpmc_control: false,
             masked_on_delivery: false,
             runs_no_guests: false,
-            wide_event_numbers: 0,
             core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
@@ -236,12 +233,6 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
-    /// Declares that event numbers have 16 bits, in place of event number and unit mask: general counters then count
-    /// every number, also those whose bits 7:0 are 0.
-    pub const fn set_wide_event_numbers(&mut self) {
-        self.wide_event_numbers = 1;
-    }
-
     /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
     /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
     /// the same events.
@@ -326,8 +317,7 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0, unless [numbers have 16 bits](Self::set_wide_event_numbers). On Intel, only counter 2 counts a
-    ///   select with bit 33 (IN_TXCP).
+    ///   number 0. On Intel, only counter 2 counts a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
@@ -351,7 +341,7 @@ impl CounterUnit {
             let own = self.fixed.events.get(usize::from(counter.number()));
             plain && event != 0 && own == Some(&event)
         });
-        let fixed_only = !fixed.is_empty() && event as u8 | self.wide_event_numbers == 0;
+        let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
     }
