@@ -8,7 +8,8 @@ use pmu_arm::frame;
 
 use crate::model::{BR_RETIRED, INST_RETIRED};
 use crate::world::{
-    PLACE, PROCESSORS, execute, execute_masked, machine, model, on, running, samples, shut_down,
+    PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model, on, running, samples,
+    shut_down,
 };
 
 /// Counters of 32 and of 64 bits, with the kernel at EL1 and at EL2.
@@ -90,6 +91,28 @@ fn each_period_has_a_sample_and_a_suspend_loses_none() {
             pmu.disable(event).unwrap();
             execute(0, 1_000_000);
             assert_eq!(samples(), if event == cycles { 0 } else { 33 });
+            pmu.close(event).unwrap();
+        }
+        shut_down(pmu);
+    });
+}
+
+/// The status is read and cleared, and each counter that overflowed is loaded. With a total, it is read before.
+#[test]
+fn an_interrupt_takes_few_accesses() {
+    on_each(|is_long, level| {
+        let pmu = running(is_long, level);
+        let accesses = || {
+            let before = accesses();
+            execute(0, 10_000);
+            (accesses() - before, samples())
+        };
+        let event = Event::generic(GenericEvent::Branches).every(10_000);
+        let first = pmu.start(&event).unwrap();
+        assert_eq!(accesses(), (3, 1));
+        let second = pmu.start(&event.with_total()).unwrap();
+        assert_eq!(accesses(), (3 + 2, 2));
+        for event in [first, second] {
             pmu.close(event).unwrap();
         }
         shut_down(pmu);
