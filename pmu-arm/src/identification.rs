@@ -67,6 +67,13 @@ impl Identification {
 
     /// Returns the number of event counters that the kernel can use, of the [first 16](EVENT_COUNTERS). On a kernel at
     /// EL2, these are the counters below `MDCR_EL2.HPMN`: `PMCR_EL0.E` does not enable the others.
+    ///
+    /// ```
+    /// # use pmu_arm::Identification;
+    /// let guest = Identification { id_aa64dfr0_el1: 0x100, pmcr_el0: 6 << 11, ..Identification::NONE };
+    /// let host = Identification { mdcr_el2: Some(4), ..guest }; // two counters are enabled by MDCR_EL2.HPME
+    /// assert_eq!([guest.event_counters(), host.event_counters()], [6, 4]);
+    /// ```
     pub const fn event_counters(&self) -> usize {
         let declared = Pmcr::from_bits(self.pmcr_el0).event_counters();
         let usable = match self.mdcr_el2 {
@@ -99,6 +106,15 @@ impl Identification {
 
     /// Returns whether `PMCEID0_EL0` and `PMCEID1_EL0` declare a common event. They have bits for the numbers 0 to 0x3F
     /// and 0x4000 to 0x403F. For any other number, the result is `false`.
+    ///
+    /// ```
+    /// # use pmu_arm::Identification;
+    /// /// Returns the best event of cache misses that a processor declares: LL_CACHE_MISS_RD, or L2D_CACHE_REFILL.
+    /// fn misses(processor: &Identification) -> Option<u16> {
+    ///     [0x37, 0x17].into_iter().find(|number| processor.has_event(*number))
+    /// }
+    /// # assert_eq!(misses(&Identification::NONE), None);
+    /// ```
     pub const fn has_event(&self, number: u16) -> bool {
         let word = if number & 0x20 == 0 { self.pmceid0_el0 } else { self.pmceid1_el0 };
         let half = match number {

@@ -112,6 +112,12 @@ impl Register {
     }
 
     /// Returns the value register of an event counter.
+    ///
+    /// ```
+    /// use pmu_arm::registers::Register;
+    /// assert_eq!(Register::event_counter(9).map(Register::name), Some("PMEVCNTR9_EL0"));
+    /// assert_eq!(Register::event_counter(16), None);
+    /// ```
     #[inline]
     pub const fn event_counter(number: usize) -> Option<Self> {
         in_row(Self::Pmevcntr0, number)
@@ -238,6 +244,17 @@ impl EventType {
 
 /// `PMUSERENR_EL0`, the Performance Monitors User Enable Register. A kernel whose threads read counters writes it. The
 /// bits open the counters of all events, also those of other threads: a kernel that sets one publishes them.
+///
+/// ```
+/// use pmu_arm::SystemRegisters;
+/// use pmu_arm::registers::{Register, UserEnable};
+/// /// Lets EL0 read the cycle counter, and nothing else.
+/// fn open_cycles<R: SystemRegisters>(registers: &R) -> Result<(), R::Error> {
+///     let open = UserEnable::new().with_cycle_counter(true);
+///     registers.write(Register::Pmuserenr, open.into_bits())
+/// }
+/// # let _ = open_cycles::<&'static dyn SystemRegisters<Error = core::convert::Infallible>>;
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct UserEnable {
@@ -254,6 +271,11 @@ pub struct UserEnable {
 }
 
 /// `ID_AA64DFR0_EL1`, AArch64 Debug Feature Register 0: the field of this extension.
+///
+/// ```
+/// use pmu_arm::registers::DebugFeatures;
+/// assert_eq!(DebugFeatures::from_bits(0x1_1030_5408).pmu_version(), 4); // Neoverse N1: FEAT_PMUv3p1
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct DebugFeatures {
@@ -266,6 +288,11 @@ pub struct DebugFeatures {
 }
 
 /// `PMMIR_EL1`, the Performance Monitors Machine Identification Register (FEAT_PMUv3p4): the field of thresholds.
+///
+/// ```
+/// use pmu_arm::registers::Pmmir;
+/// assert_eq!(Pmmir::from_bits(0x0040_0008).threshold_width(), 4);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct Pmmir {
@@ -279,6 +306,13 @@ pub struct Pmmir {
 }
 
 /// `MDCR_EL2`, the Monitor Debug Configuration Register: the field that divides the event counters.
+///
+/// ```
+/// use pmu_arm::registers::Mdcr;
+/// // A hypervisor keeps two of six event counters from its guests.
+/// let mdcr = Mdcr::from_bits(0x6).with_guest_counters(4);
+/// assert_eq!(mdcr.into_bits(), 0x4);
+/// ```
 #[bitfield(u64, defmt = cfg(feature = "defmt"))]
 #[derive(PartialEq, Eq)]
 pub struct Mdcr {

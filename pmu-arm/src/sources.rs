@@ -39,6 +39,12 @@ macro_rules! sources {
         /// which there is a common event. A processor has the sources whose events it declares.
         ///
         /// The source `ProfileTime` runs on a timer, not on a counter.
+        ///
+        /// ```
+        /// for source in &pmu_arm::SOURCES {
+        ///     println!("{} counts event {:#x}", source.name(), source.select().select_bits() as u16);
+        /// }
+        /// ```
         pub static SOURCES: [ProfileSource; [$($value),*].len()] =
             [$(ProfileSource::new($value, $name, event($event))),*];
     };

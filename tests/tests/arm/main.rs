@@ -2,6 +2,7 @@
 
 mod counting;
 mod detection;
+mod events;
 mod faults;
 mod model;
 mod registers;
