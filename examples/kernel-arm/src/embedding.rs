@@ -87,6 +87,9 @@ pub fn left() -> u64 {
 /// Interrupts of the counters on each processor.
 pub static INTERRUPTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
+/// Those in which the watchdog found the processor stuck.
+pub static STUCK: AtomicUsize = AtomicUsize::new(0);
+
 /// Those in which no counter of the driver's had overflowed.
 pub static UNHANDLED: AtomicUsize = AtomicUsize::new(0);
 
@@ -101,6 +104,7 @@ extern "C" fn interrupted(elr: u64, spsr: u64) {
             let frame = frame(elr, spsr, processor);
             let handled = PMU.interrupt_with(&frame, |sample| samples::count(sample.tag, elr));
             spare::follow();
+            STUCK.fetch_add(handled.is_stuck.into(), Relaxed);
             if handled.overflows == 0 || handled.error.is_some() {
                 UNHANDLED.fetch_add(1, Relaxed);
             }
