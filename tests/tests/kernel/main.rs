@@ -13,6 +13,7 @@ mod precise;
 mod random;
 mod reloads;
 mod sampled;
+mod sketch_sbi;
 mod suspend;
 mod threads;
 mod top_down;
