@@ -80,7 +80,8 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// The write that enables counters also sets E and LC of `PMCR_EL0`, and LP if the event counters have 64 bits, and
 /// clears FZO. While E is clear, as after a reset, no counter counts, and the contents of the other registers are
 /// unknown. So no counter is reported as enabled then, and the write that sets E disables all other counters, also from
-/// number 16 on, and their interrupts. Afterwards only the driver's own bits are changed.
+/// number 16 on, and their interrupts. Afterwards only the driver's own bits are changed. A hypervisor enables event
+/// counters of its own, those from `MDCR_EL2.HPMN` on, after that.
 ///
 /// `PMSELR_EL0` is not used. The registers that are written are `PMCR_EL0`, `PMCNTENSET_EL0`, `PMCNTENCLR_EL0`,
 /// `PMOVSCLR_EL0`, `PMINTENSET_EL1`, `PMINTENCLR_EL1`, `PMCCFILTR_EL0`, `PMCCNTR_EL0`, and type and value of the event
