@@ -1,7 +1,7 @@
 //! The counters, as the identification registers declare them.
 
 use pmu_core::msr::MsrAddress;
-use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters};
+use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters, MAX_FIXED};
 use pmu_core::{CounterUnit, GenericEvent, NoInterface};
 
 use crate::backend::{AT_EL2, LONG, Select};
@@ -127,7 +127,7 @@ static BANK: CounterBank = bank(0);
 static BANK_AT_EL2: CounterBank = bank(AT_EL2);
 
 const fn fixed(level: u32) -> FixedCounters {
-    let mut events = [0; _];
+    let mut events = [0; MAX_FIXED];
     events[0] = CPU_CYCLES;
     FixedCounters {
         control: Register::Pmccfiltr as u32 | level,
