@@ -5,7 +5,9 @@
 #   run.sh qemu OPTIONS…      in QEMU without KVM: there is no PMU, so by time alone; the options are
 #                             QEMU's: -smp 2, -append quick, -M microvm
 #   run.sh pvh OPTIONS…       the same, entered by PVH
-#   run.sh defmt OPTIONS…     the same, with defmt frames on the serial line, decoded
+#   run.sh qemu-arm OPTIONS…  the kernel for Arm (../kernel-arm) in QEMU, which has counters there; the options are QEMU's:
+#                             -smp 2, -cpu max, -machine gic-version=2, -machine virtualization=on
+#   run.sh defmt OPTIONS…     the same as qemu, with defmt frames on the serial line, decoded
 #   run.sh image              builds the image of a stick, for BIOS and UEFI, and prints its path
 #   run.sh boot               boots the image in QEMU by BIOS and by UEFI (or the one named), and compares the screen's
 #                             codes with the serial line's report
@@ -15,7 +17,8 @@
 #                             monitor's: --cpus 2, --count step --append exact, --append check
 #
 # The image needs Debian's grub-pc-bin, grub-efi-amd64-bin, xorriso and mtools; uefi needs ovmf.
-# Needs Rust by rustup with the target x86_64-unknown-none, or Debian's rustc-web and rust-web-src.
+# Needs Rust by rustup with the target x86_64-unknown-none (aarch64-unknown-none-softfloat for Arm), or Debian's rustc-web
+# and rust-web-src.
 set -euo pipefail
 target_dir="$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "$0")/target}")"
 [ -z "${CARGO_TARGET_DIR:-}" ] || export CARGO_TARGET_DIR="$target_dir"
@@ -35,6 +38,7 @@ build() {
         linker="$(rustc --print sysroot)/lib/rustlib/x86_64-unknown-linux-gnu/bin/rust-lld"
         [ -x "$linker" ] || linker=ld.lld
         RUSTC=/usr/bin/rustc RUSTC_BOOTSTRAP=1 CARGO_TARGET_X86_64_UNKNOWN_NONE_LINKER="$linker" \
+            CARGO_TARGET_AARCH64_UNKNOWN_NONE_SOFTFLOAT_LINKER="$linker" \
             cargo build -Zbuild-std=core -Zbuild-std-features=compiler-builtins-mem "$@"
     else
         echo "run.sh: neither the target $target (rustup target add $target)" \
@@ -47,6 +51,12 @@ build() {
 qemu() {
     timeout "${TIMEOUT:-120}" qemu-system-x86_64 -accel tcg -display none -serial stdio -no-reboot \
         -device isa-debug-exit,iobase=0xf4,iosize=4 -kernel "$image" "$@" </dev/null
+}
+
+# qemu_arm [QEMU's options…]: processors count their instructions with -icount alone. The status is the kernel's.
+qemu_arm() {
+    timeout "${TIMEOUT:-60}" qemu-system-aarch64 -machine virt,gic-version=3 -cpu cortex-a72 -icount shift=0 \
+        -display none -serial stdio -semihosting-config enable=on,target=native -kernel "$image" "$@" </dev/null
 }
 
 # make_image: the stick's image, for BIOS and UEFI.
@@ -130,6 +140,12 @@ case "$command" in
         qemu "$@" && status=0 || status=$?
         good $status
         ;;
+    qemu-arm)
+        target=aarch64-unknown-none-softfloat
+        image="$target_dir/$target/release/pmu-kernel-arm"
+        build --manifest-path ../kernel-arm/Cargo.toml
+        qemu_arm "$@"
+        ;;
     pvh)
         build
         # Without the multiboot header's magic number, loaders take the other door.
@@ -174,7 +190,7 @@ case "$command" in
         done
         ;;
     *)
-        sed -n '2,19s/^# \{0,1\}//p' run.sh >&2
+        sed -n '2,21s/^# \{0,1\}//p' run.sh >&2
         exit 2
         ;;
 esac

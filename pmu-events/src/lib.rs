@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod arm;
 mod core_type;
 mod event;
 mod format;

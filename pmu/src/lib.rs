@@ -17,7 +17,7 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
-pub use kernel::architecture::{Architecture, X86};
+pub use kernel::architecture::{Architecture, Arm, X86};
 pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
@@ -33,11 +33,12 @@ pub use machine::Machine;
 pub use native_apic::{NativeApic, NoApic};
 pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 pub use pmu_amd as amd;
+pub use pmu_arm as arm;
 pub use pmu_core as core;
 pub use pmu_core::branches::BranchFilter;
 pub use pmu_core::facility::SoftwareEvents;
 pub use pmu_core::frame::{InterruptFrame, PlainFrame};
-#[cfg(feature = "native")]
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
 pub use pmu_core::msr::NativeMsr;
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use pmu_arm::{Identification, Pmuv3};
 use pmu_core::profile::SourceInterface;
 use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
 
@@ -10,8 +11,8 @@ use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
 use crate::machine::Machine;
 
-/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`], or
-/// a type of another vendor's crate.
+/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`],
+/// [`Arm`], or a type of another vendor's crate.
 ///
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
@@ -77,6 +78,13 @@ pub trait Architecture: 'static {
     /// The hardware beside the counters.
     type Facilities: Facilities<Self::Processor>;
 
+    /// Set if the counters' interrupt is a level, active until the overflow is acknowledged. [`Pmu`](crate::Pmu) then
+    /// masks an interrupt that it cannot serve at the moment: one that comes while its counters are lent, or a task
+    /// programs or serves them. Otherwise, the interrupt would come again at once, and the task would never go on. A
+    /// unit with [`set_masked_on_delivery`](pmu_core::CounterUnit::set_masked_on_delivery) makes each service unmask it
+    /// again. On x86, the interrupt is an edge.
+    const LEVEL_INTERRUPT: bool = false;
+
     /// Detects the machine from the first processor that comes up. If several processors come up at the same time, each
     /// of them may call this, and one result stays.
     ///
@@ -122,6 +130,86 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
     fn perf_counters(machine: &Machine, select: EventSelect) -> Option<CounterSet> {
         let is_part = || Event::raw(select).on(CounterSet::NONE).is_part();
         (matches!(machine, Machine::Intel(_)) && is_part()).then_some(CounterSet::NONE)
+    }
+}
+
+/// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
+///
+/// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr) of the registers' accesses, such as
+/// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt: bit 16 of
+/// [`write_performance_entry`](Kernel::write_performance_entry)'s argument masks it, and the other bits are x86's.
+///
+/// ```
+/// use pmu::arm::registers::Register;
+/// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
+/// use pmu::core::msr::MsrErrorKind;
+/// use pmu::{Arm, Interrupted, Kernel, Pmu, PmuError};
+/// # #[derive(Clone, Copy)]
+/// # struct Registers; // stands for `NativeRegisters`
+/// # impl SystemRegisters for Registers {
+/// #     type Error = MsrErrorKind;
+/// #     fn read(&self, _: Register) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// #     fn write(&self, _: Register, _: u64) -> Result<(), MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// #     fn synchronize(&self) {}
+/// # }
+/// # impl Registers { fn identify(&self) -> Identification { Identification::NONE } }
+/// # mod gic {
+/// #     pub fn set_enabled(_: u32, _: bool) {}
+/// #     pub fn send_software_interrupt(_: usize) {}
+/// # }
+/// # fn processor_number() -> usize { 0 }
+///
+/// const REGISTERS: Registers = Registers; // or `unsafe { NativeRegisters::new() }`
+/// const COUNTERS_INTERRUPT: u32 = 23; // PPI 7, on most boards
+///
+/// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+/// struct MyKernel;
+///
+/// // SAFETY: (1) each processor keeps its number; (2) this kernel is cooperative, and no handler switches tasks.
+/// unsafe impl Kernel for MyKernel {
+///     type Msr = ArmMsr<Registers>;
+///     type Architecture = Arm;
+///     fn msr() -> Self::Msr {
+///         ArmMsr::new(REGISTERS)
+///     }
+///     fn this_processor() -> usize {
+///         processor_number()
+///     }
+///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
+///         act()
+///     }
+///     fn write_performance_entry(entry: u32) {
+///         gic::set_enabled(COUNTERS_INTERRUPT, entry & 1 << 16 == 0);
+///     }
+///     fn end_of_interrupt() {} // the entry of all interrupts does that
+///     fn interrupt(processor: usize) {
+///         gic::send_software_interrupt(processor); // its handler calls `PMU.serve_call()`
+///     }
+/// }
+///
+/// fn processor_up() -> Result<(), PmuError> {
+///     PMU.processor_up(&REGISTERS.identify()).map(drop)
+/// }
+///
+/// fn counters_interrupt(elr: u64, spsr: u64) -> Interrupted {
+///     PMU.interrupt(&frame(elr, spsr, processor_number()))
+/// }
+/// # processor_up()?; // no PMUv3: no counters
+/// # let _ = counters_interrupt;
+/// # Ok::<(), PmuError>(())
+/// ```
+#[derive(Debug)]
+pub enum Arm {}
+
+impl Architecture for Arm {
+    type Processor = Identification;
+    type Machine = Pmuv3;
+    type Facilities = ();
+
+    const LEVEL_INTERRUPT: bool = true;
+
+    fn detect(first: &Identification) -> Pmuv3 {
+        Pmuv3::detect(first)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::Report;
-use pmu_core::{Claim, CounterMemory, Sample, ServiceError};
+use pmu_core::{Claim, CounterMemory, Platform, Sample, ServiceError};
 
-use crate::kernel::architecture::FacilityOf;
+use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuSource};
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::local_apic::Delivery;
@@ -171,6 +171,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
             };
             let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
+            if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
+                apic.mask_performance_interrupt();
+            }
             match events.service_samples(&msr, &apic, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;

@@ -14,6 +14,7 @@ mod precise;
 mod random;
 mod reloads;
 mod sampled;
+mod sketch_sbi;
 mod software;
 mod software_random;
 mod suspend;

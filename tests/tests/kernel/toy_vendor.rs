@@ -76,6 +76,7 @@ fn unit(processor: &Identification) -> CounterUnit {
         let mut unit = CounterUnit::new((1 << processor.0) - 1, &BANK, 32, 0xFF | USER | KERNEL);
         unit.set_fixed(1, &FIXED, 64);
         unit.set_global(&GLOBAL);
+        unit.set_masked_on_delivery(true);
         unit.set_generic(&NAMED, u8::MAX);
         unit
     }
@@ -132,6 +133,7 @@ impl Architecture for Toys {
     type Processor = Identification;
     type Machine = Board;
     type Facilities = ();
+    const LEVEL_INTERRUPT: bool = true;
     fn detect(first: &Identification) -> Board {
         Board { unit: unit(first), intervals: [10_000, 0x1_0000].map(AtomicU32::new) }
     }

@@ -1,4 +1,4 @@
-//! What the kernel's calls count, and the samples of it: by the call that ends a period, and by a timer of the clocks.
+//! Software events: counted by the calls of the kernel, and sampled by the call that ends a period, or by a timer of clocks.
 
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -117,6 +117,13 @@ impl CounterMemory {
         self.slots.len()
     }
 
+    /// Returns whether [`service`](crate::service()) would serve an interrupt now: a session has counters, which are
+    /// neither lent nor just being programmed, and no service is under way.
+    #[inline]
+    pub fn is_served(&self) -> bool {
+        !self.verified(CounterSet::ALL).is_empty() && self.is_idle()
+    }
+
     /// Returns those of `counters` that the session has verified, if a session has the memory.
     #[inline]
     pub(crate) fn verified(&self, counters: CounterSet) -> CounterSet {

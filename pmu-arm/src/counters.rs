@@ -1,0 +1,160 @@
+//! The counters, as the identification registers declare them.
+
+use pmu_core::msr::MsrAddress;
+use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters, MAX_FIXED};
+use pmu_core::{CounterUnit, GenericEvent, NoInterface};
+
+use crate::backend::{AT_EL2, LONG, Select};
+use crate::identification::Identification;
+use crate::registers::Register;
+use crate::sources::{
+    BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CNT_CYCLES, CPU_CYCLES, INST_RETIRED,
+    LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
+};
+
+/// Detects the counters of a processor with PMUv3: event counters, and the cycle counter as fixed counter 0.
+///
+/// An event's number is in bits 15:0 of its select. If the processor has FEAT_PMUv3_TH, bits 31:24 are a threshold: the
+/// event counts the cycles in which it happens at least as often, or less often if bit 23 is set. `processor` also says
+/// at which exception level the kernel runs. On a kernel at EL2, events at kernel privilege are those at EL2 and EL1.
+///
+/// ```
+/// use pmu_arm::Identification;
+/// use pmu_core::{CounterId, GenericEvent};
+/// # let processor = Identification {
+/// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x0002_0101, ..Identification::NONE
+/// # };
+/// let unit = pmu_arm::counters(&processor)?; // Neoverse N1
+/// assert_eq!(unit.counters().len(), 6 + 1);
+/// let width = |counter: Option<CounterId>| unit.counter(counter?).map(|counter| counter.width());
+/// assert_eq!(width(CounterId::general(0)), Some(32));
+/// assert_eq!(width(CounterId::fixed(0)), Some(64)); // the cycle counter
+/// assert_eq!(unit.generic(GenericEvent::Instructions).unwrap().event_number(), 0x08);
+/// # Ok::<(), pmu_core::NoInterface>(())
+/// ```
+///
+/// # Errors
+/// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring): the processor has no PMUv3, or has counters that
+/// the architecture does not define.
+pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> {
+    if !processor.has_counters() {
+        return Err(NoInterface::NoPerformanceMonitoring);
+    }
+    let is_long = processor.has_long_counters();
+    let width = if is_long { 64 } else { 32 };
+    let (bank, fixed) = match processor.mdcr_el2 {
+        None => (&BANK, &FIXED),
+        Some(_) => (&BANK_AT_EL2, &FIXED_AT_EL2),
+    };
+    let counters = (1 << processor.event_counters()) - 1;
+    // SAFETY: the backend makes event types and filters of the selects and of the control, and no value of any register
+    // of the counters makes the processor access memory.
+    let mut unit = unsafe {
+        let mut unit = CounterUnit::new(counters, bank, width, event_bits(processor));
+        unit.set_fixed(1, fixed, 64);
+        unit
+    };
+    unit.set_global(if is_long { &GLOBAL_LONG } else { &GLOBAL });
+    // A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
+    unit.set_masked_on_delivery(true);
+    let (named, available) = generic(processor);
+    unit.set_generic(named, available);
+    if processor.mdcr_el2.is_none() {
+        unit.set_runs_no_guests();
+    }
+    Ok(unit)
+}
+
+/// Returns the bits that an event may have in a select.
+const fn event_bits(processor: &Identification) -> u64 {
+    let numbers = if processor.has_long_numbers() { 0xFFFF } else { 0x3FF };
+    // The select has eight bits for the threshold.
+    let threshold = match processor.threshold_width() {
+        0 => Select::new(),
+        width @ 1..8 => Select::new().with_threshold((1 << width) - 1).with_below(true),
+        _ => Select::new().with_threshold(0xFF).with_below(true),
+    };
+    numbers | threshold.with_user(true).with_kernel(true).into_bits()
+}
+
+/// Returns the generic events' numbers, and the events that the processor declares.
+///
+/// Branches and mispredictions are either both those of retired instructions, or both speculative; and cache references
+/// and misses either both reads, or both reads and writes: so a ratio of the two means something.
+fn generic(processor: &Identification) -> (&'static [u64; GenericEvent::COUNT], u8) {
+    let has_both = |[one, other]: [u16; 2]| processor.has_event(one) && processor.has_event(other);
+    let reads = has_both([LL_CACHE_RD, LL_CACHE_MISS_RD]);
+    let retired = has_both([BR_RETIRED, BR_MIS_PRED_RETIRED]);
+    let named = &NAMED[usize::from(reads)][usize::from(retired)];
+    let bit =
+        |(event, number): (usize, &u64)| u8::from(processor.has_event(*number as u16)) << event;
+    (named, named.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit))
+}
+
+/// The generic events in the order of `GenericEvent`, by whether caches' events are of reads alone, and whether
+/// branches' events are of retired instructions.
+static NAMED: [[[u64; GenericEvent::COUNT]; 2]; 2] = {
+    const fn named(caches: [u16; 2], branches: [u16; 2]) -> [u64; GenericEvent::COUNT] {
+        let [[reference, miss], [branch, mispredicted]] = [caches, branches];
+        [
+            CPU_CYCLES as u64,
+            INST_RETIRED as u64,
+            CNT_CYCLES as u64,
+            reference as u64,
+            miss as u64,
+            branch as u64,
+            mispredicted as u64,
+        ]
+    }
+    let (all, reads) = ([LL_CACHE, LL_CACHE_MISS], [LL_CACHE_RD, LL_CACHE_MISS_RD]);
+    let (predicted, retired) = ([BR_PRED, BR_MIS_PRED], [BR_RETIRED, BR_MIS_PRED_RETIRED]);
+    [[named(all, predicted), named(all, retired)], [named(reads, predicted), named(reads, retired)]]
+};
+
+const fn bank(level: u32) -> CounterBank {
+    CounterBank {
+        select: Register::Pmevtyper0 as u32 | level,
+        value: Register::Pmevcntr0 as u32,
+        // Op2 and the lowest bits of CRm are the counter's number.
+        step: 1,
+        // MRS reads them.
+        rdpmc: 0,
+        sign_extended: false,
+    }
+}
+
+static BANK: CounterBank = bank(0);
+static BANK_AT_EL2: CounterBank = bank(AT_EL2);
+
+const fn fixed(level: u32) -> FixedCounters {
+    let mut events = [0; MAX_FIXED];
+    events[0] = CPU_CYCLES;
+    FixedCounters {
+        control: Register::Pmccfiltr as u32 | level,
+        value: Register::Pmccntr as u32,
+        step: 1,
+        events,
+    }
+}
+
+static FIXED: FixedCounters = fixed(0);
+static FIXED_AT_EL2: FixedCounters = fixed(AT_EL2);
+
+const fn global(width: u32) -> GlobalRegisters {
+    // SAFETY: these say which counters count and which have overflowed; none holds an address.
+    unsafe {
+        GlobalRegisters {
+            control: MsrAddress::new(Register::Pmcntenset as u32 | width),
+            // Its value is the status, and a write of 1 clears a bit.
+            status: MsrAddress::new(Register::Pmovsclr as u32),
+            acknowledge: MsrAddress::new(Register::Pmovsclr as u32),
+            stop_while_serviced: false,
+            loaded_for_guests: false,
+            frozen: 0,
+            freeze: None,
+        }
+    }
+}
+
+static GLOBAL: GlobalRegisters = global(0);
+static GLOBAL_LONG: GlobalRegisters = global(LONG);

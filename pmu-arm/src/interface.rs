@@ -1,0 +1,94 @@
+//! The profile interface.
+
+use core::sync::atomic::AtomicU32;
+
+use pmu_core::CounterUnit;
+use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+
+use crate::counters::counters;
+use crate::identification::Identification;
+use crate::sources::{SOURCES, TABLE, defaults};
+
+/// Profile interface of a machine with PMUv3: its counters, and the [sources](crate::SOURCES) whose events the boot
+/// processor declares.
+///
+/// A kernel with `pmu::Pmu` names `pmu::Arm` as its architecture, which detects this interface.
+///
+/// ```
+/// use pmu_arm::{Identification, Pmuv3};
+/// use pmu_core::profile::{KProfileSource, ProfileInterface};
+/// # let boot_processor = Identification {
+/// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x0002_0101, ..Identification::NONE
+/// # };
+/// let pmuv3 = Pmuv3::detect(&boot_processor);
+/// assert!(pmuv3.query(KProfileSource::TOTAL_CYCLES).is_supported());
+/// // An event that this processor does not declare.
+/// assert!(!pmuv3.query(KProfileSource::BRANCH_MISPREDICTIONS).is_supported());
+/// ```
+#[derive(Debug)]
+pub struct Pmuv3 {
+    unit: CounterUnit,
+    /// One bit per row of the table.
+    declared: u32,
+    intervals: [AtomicU32; SOURCES.len()],
+    answer: CounterAnswer,
+}
+
+impl Pmuv3 {
+    /// Detects the interface of a machine from its boot processor. If that processor has no PMUv3, `ProfileTime` is the
+    /// only source, and a session's `take` fails with the reason that [`counters`](crate::counters) returns.
+    ///
+    /// # Context
+    /// Task, once.
+    pub fn detect(boot_processor: &Identification) -> Self {
+        let unit = counters(boot_processor).unwrap_or_else(CounterUnit::absent);
+        let declared = SOURCES.iter().enumerate().fold(1, |rows, (row, source)| {
+            let number = source.select().select_bits() as u16;
+            rows | u32::from(boot_processor.has_event(number)) << row
+        });
+        Self { unit, declared, intervals: defaults(), answer: CounterAnswer::new() }
+    }
+}
+
+// SAFETY: the unit is a field that nothing changes; that of another processor is what its registers declare; there are
+// no opened events.
+unsafe impl SourceInterface for Pmuv3 {
+    type Processor = Identification;
+    type Facility = ();
+
+    fn facility(&self) {}
+
+    fn name(&self) -> &'static str {
+        "PMUv3"
+    }
+
+    fn requires_memory(&self) -> bool {
+        false
+    }
+
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+
+    fn unit_of(&self, processor: &Identification) -> CounterUnit {
+        counters(processor).unwrap_or_else(CounterUnit::absent)
+    }
+
+    fn is_declared(&self, row: usize) -> bool {
+        row < SOURCES.len() && self.declared >> row & 1 != 0
+    }
+
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.intervals
+    }
+
+    fn answer(&self) -> Option<&CounterAnswer> {
+        Some(&self.answer)
+    }
+}

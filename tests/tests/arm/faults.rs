@@ -1,0 +1,171 @@
+//! A fault, or an interrupt, at each access of a whole life of the counters.
+
+use pmu::{Event, GenericEvent, PmuError};
+
+use crate::world::{
+    Met, World, accesses, count_sample, execute, is_met, machine, meet, model, on, running,
+    samples, shut_down,
+};
+
+const PERIOD: u64 = 5_000;
+
+/// A life of the counters: they are taken, used and given back. Returns the branches at EL0 that a sampling event
+/// counted.
+type Life = fn(&'static World) -> Result<u64, PmuError>;
+
+const LIVES: [(&str, Life, u64); 3] =
+    [("opened", opened, 53_750), ("thread", of_a_thread, 33_250), ("lent", lent, 41_000)];
+
+fn sampling() -> Event {
+    Event::generic(GenericEvent::Branches).user_only().every(PERIOD).with_total()
+}
+
+/// One event samples, and another one counts for a while.
+fn opened(pmu: &'static World) -> Result<u64, PmuError> {
+    pmu.processor_up(&model().identification())?;
+    let sampling = pmu.start(&sampling())?;
+    execute(0, 27_500);
+    let counting = pmu.start(&Event::generic(GenericEvent::Instructions))?;
+    execute(0, 25_000);
+    pmu.read(sampling)?;
+    pmu.disable(counting)?;
+    pmu.close(counting)?;
+    execute(0, 1_250);
+    pmu.disable(sampling)?;
+    let total = pmu.read(sampling)?.value;
+    pmu.close(sampling)?;
+    pmu.processor_down()?;
+    Ok(total)
+}
+
+/// A thread's events are switched out, and in again.
+fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
+    pmu.processor_up(&model().identification())?;
+    let cycles = Event::generic(GenericEvent::Cycles);
+    let mut events = [pmu.thread_event(&sampling())?, pmu.thread_event(&cycles)?];
+    for branches in [12_000, 250, 21_000] {
+        pmu.switch(&mut [], &mut events, |_| count_sample())?;
+        execute(0, branches);
+        pmu.switch(&mut events, &mut [], |_| count_sample())?;
+    }
+    let total = pmu.read_thread(&events[0])?.value;
+    pmu.processor_down()?;
+    Ok(total)
+}
+
+/// The counters are lent, and lost in a suspend.
+fn lent(pmu: &'static World) -> Result<u64, PmuError> {
+    pmu.processor_up(&model().identification())?;
+    let sampling = pmu.start(&sampling())?;
+    execute(0, 7_000);
+    pmu.lend(|_| count_sample(), |_| ())?;
+    execute(0, 8_000);
+    pmu.processor_suspended(|_| count_sample())?;
+    model().reset();
+    pmu.processor_resumed()?;
+    execute(0, 26_000);
+    pmu.disable(sampling)?;
+    let total = pmu.read(sampling)?.value;
+    pmu.close(sampling)?;
+    pmu.processor_down()?;
+    Ok(total)
+}
+
+/// Number of accesses of a life.
+fn length(life: Life, branches: u64) -> u32 {
+    let before = accesses();
+    let pmu = machine(false, 1);
+    assert_eq!(life(pmu).unwrap(), branches);
+    assert_eq!((samples(), model().left()), (branches / PERIOD, 0));
+    accesses() - before
+}
+
+/// Interrupts come before any access, with branches that fill more than two periods. None is lost, and none counts
+/// twice.
+#[test]
+fn an_interrupt_at_each_access_changes_no_count() {
+    for (name, life, executed) in LIVES {
+        for after in 0..length(life, executed) {
+            for branches in [1, 4_999, 11_725] {
+                let pmu = machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+                meet(after, Met::Branches(branches));
+                let total = life(pmu);
+                let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
+                let case = format!("{name}, access {after}: {total} with {branches}");
+                assert!(is_met(), "{case}");
+                // An interrupt among them synchronizes, which may start or stop the counter in their midst.
+                assert!((executed..=executed + branches).contains(&total), "{case}");
+                // While a session programs all its counters, it serves no interrupt: of several periods, one is seen.
+                let unseen = if name == "lent" { branches / PERIOD } else { 0 };
+                let sampled = total / PERIOD - unseen..=total / PERIOD;
+                assert!(sampled.contains(&samples()), "{case}");
+                assert_eq!(model().left(), 0, "{case}");
+            }
+        }
+    }
+}
+
+/// A fault that happens once is overcome.
+#[test]
+fn a_fault_at_each_access_is_tried_again() {
+    for (name, life, executed) in LIVES {
+        for after in 0..length(life, executed) {
+            let pmu = machine(false, 1);
+            meet(after, Met::Fault { more: 0 });
+            let total = life(pmu);
+            let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
+            assert!(is_met(), "{name}, access {after}");
+            let expected = (executed, executed / PERIOD, 0);
+            assert_eq!((total, samples(), model().left()), expected, "{name}, access {after}");
+        }
+    }
+}
+
+/// A register that stays faulty for some accesses makes an operation fail. Once the register works again, the counters
+/// can be given back, or taken again; nothing goes on counting.
+#[test]
+fn after_faults_in_a_row_the_counters_can_be_taken_down() {
+    let mut failed = 0;
+    for (name, life, executed) in LIVES {
+        for after in 0..length(life, executed) {
+            let pmu = machine(false, 1);
+            meet(after, Met::Fault { more: 1 });
+            let lived = life(pmu);
+            assert!(is_met(), "{name}, access {after}");
+            failed += u32::from(lived.is_err());
+            if lived.is_err() {
+                match pmu.processor_down() {
+                    Ok(()) => {}
+                    Err(PmuError::NotUp) => {
+                        pmu.processor_up(&model().identification()).unwrap();
+                        pmu.processor_down().unwrap();
+                    }
+                    Err(error) => panic!("{name}, access {after}: {error}"),
+                }
+            }
+            let before = samples();
+            execute(0, 1 << 33);
+            assert_eq!(samples(), 0, "{name}, access {after}, {before} before");
+            assert_eq!(model().left(), 0, "{name}, access {after}: {lived:?}");
+        }
+    }
+    assert!(failed > 10, "{failed}");
+}
+
+/// Both processors at once, in turns.
+#[test]
+fn processors_do_not_share_registers() {
+    let pmu = running(false, 1);
+    let event = Event::generic(GenericEvent::Branches).every(PERIOD).with_total();
+    let events = [0, 1].map(|processor| on(processor, || pmu.start(&event).unwrap()));
+    for turn in 1..10 {
+        on(turn % 2, || execute(0, 5_000 * turn as u64));
+    }
+    let totals =
+        [0, 1].map(|processor| on(processor, || pmu.read(events[processor]).unwrap().value));
+    assert_eq!((totals, samples()), ([100_000, 125_000], 45));
+    for processor in [0, 1] {
+        on(processor, || pmu.close(events[processor]).unwrap());
+    }
+    shut_down(pmu);
+}

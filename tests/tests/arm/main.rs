@@ -1,0 +1,10 @@
+//! Arm's PMUv3: its registers against data files, its detection, and `Pmu` on a model of it.
+
+mod counting;
+mod detection;
+mod events;
+mod faults;
+mod model;
+mod registers;
+mod translation;
+mod world;

@@ -1,0 +1,206 @@
+//! A kernel of two processors on the model, whose every access can fail or be interrupted.
+
+use core::cell::Cell;
+
+use pmu::core::msr::MsrErrorKind;
+use pmu::{Arm, Interrupted, Kernel, Pmu};
+use pmu_arm::registers::Register;
+use pmu_arm::{ArmMsr, SystemRegisters, frame};
+
+use crate::model::{BR_RETIRED, CPU_CYCLES, INST_RETIRED, Processor};
+
+pub(crate) const PROCESSORS: usize = 2;
+
+/// The instruction that is executed all the time.
+pub(crate) const PLACE: u64 = 0x4008_1000;
+
+pub(crate) type World = Pmu<ArmKernel, PROCESSORS>;
+
+/// Event before, or instead of, an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// A fault, in this access and in as many after it.
+    Fault { more: u32 },
+    /// So many branches at EL0 before it, and their interrupts.
+    Branches(u64),
+}
+
+thread_local! {
+    static MODELS: Cell<Option<&'static [Processor; PROCESSORS]>> = const { Cell::new(None) };
+    static PMU: Cell<Option<&'static World>> = const { Cell::new(None) };
+    static HERE: Cell<usize> = const { Cell::new(0) };
+    static NOW: Cell<u64> = const { Cell::new(0) };
+    static ACCESSES: Cell<u32> = const { Cell::new(0) };
+    static NEXT: Cell<Option<(u32, Met)>> = const { Cell::new(None) };
+    static SAMPLES: Cell<u64> = const { Cell::new(0) };
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+pub(crate) fn model() -> &'static Processor {
+    &MODELS.get().unwrap()[HERE.get()]
+}
+
+/// Lets the access after so many others meet something.
+pub(crate) fn meet(after: u32, met: Met) {
+    NEXT.set(Some((ACCESSES.get() + after, met)));
+}
+
+/// Returns whether it was met.
+pub(crate) fn is_met() -> bool {
+    NEXT.replace(None).is_none()
+}
+
+/// Number of accesses so far.
+pub(crate) fn accesses() -> u32 {
+    ACCESSES.get()
+}
+
+/// Returns the number of samples of opened events since the last call.
+pub(crate) fn samples() -> u64 {
+    SAMPLES.replace(0)
+}
+
+/// Counts a sample.
+pub(crate) fn count_sample() {
+    SAMPLES.set(SAMPLES.get() + 1);
+}
+
+pub(crate) struct Registers;
+
+impl Registers {
+    fn access(&self) -> Result<(), MsrErrorKind> {
+        let this = ACCESSES.replace(ACCESSES.get() + 1);
+        match NEXT.get() {
+            Some((at, Met::Fault { more })) if at <= this => {
+                NEXT.set((more > 0).then(|| (at, Met::Fault { more: more - 1 })));
+                Err(MsrErrorKind::GeneralProtection)
+            }
+            Some((at, Met::Branches(branches))) if at <= this && !IN_HANDLER.get() => {
+                NEXT.set(None);
+                execute(0, branches);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl SystemRegisters for Registers {
+    type Error = MsrErrorKind;
+
+    fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
+        self.access()?;
+        Ok(model().read(register))
+    }
+
+    fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
+        self.access()?;
+        model().write(register, value);
+        Ok(())
+    }
+
+    fn synchronize(&self) {
+        model().synchronize();
+    }
+}
+
+pub(crate) struct ArmKernel;
+
+// SAFETY: each test has one thread, and a `Pmu` of its own; processors take turns.
+unsafe impl Kernel for ArmKernel {
+    type Msr = ArmMsr<Registers>;
+    type Architecture = Arm;
+    fn msr() -> Self::Msr {
+        ArmMsr::new(Registers)
+    }
+    fn this_processor() -> usize {
+        HERE.get()
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    fn write_performance_entry(entry: u32) {
+        model().is_unmasked.set(entry & 1 << 16 == 0);
+    }
+    fn end_of_interrupt() {}
+    fn interrupt(processor: usize) {
+        on(processor, || PMU.get().unwrap().serve_call());
+    }
+    fn now() -> u64 {
+        NOW.get()
+    }
+}
+
+pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
+    let before = HERE.replace(processor);
+    let result = act();
+    HERE.set(before);
+    result
+}
+
+/// Returns a machine with counters of 64 or of 32 bits, at EL1 or EL2. No processor is up.
+pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
+    let pmu = Box::leak(Box::new(Pmu::new()));
+    let models = [(); PROCESSORS].map(|()| Processor::new(is_long, level));
+    MODELS.set(Some(Box::leak(Box::new(models))));
+    PMU.set(Some(pmu));
+    NEXT.set(None);
+    SAMPLES.set(0);
+    pmu
+}
+
+/// Returns the same with all processors up.
+pub(crate) fn running(is_long: bool, level: u8) -> &'static World {
+    let pmu = machine(is_long, level);
+    for processor in 0..PROCESSORS {
+        on(processor, || pmu.processor_up(&model().identification()).unwrap());
+    }
+    pmu
+}
+
+/// Executes so many branches at an exception level, each of four instructions and ten cycles. Each overflow interrupts
+/// at once.
+pub(crate) fn execute(level: u8, branches: u64) {
+    NOW.set(NOW.get() + 10 * branches);
+    interrupts(level); // those that were pending
+    for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (CPU_CYCLES, 10)] {
+        let mut left = each * branches;
+        while left != 0 {
+            left -= model().happen(event, level, left);
+            interrupts(level);
+        }
+    }
+}
+
+/// Executes with interrupts off.
+pub(crate) fn execute_masked(level: u8, branches: u64) {
+    let before = IN_HANDLER.replace(true);
+    execute(level, branches);
+    IN_HANDLER.set(before);
+}
+
+fn interrupts(level: u8) {
+    let mut interrupts = 0;
+    while !IN_HANDLER.get() && model().is_interrupted() {
+        IN_HANDLER.set(true);
+        let mode = [0x0, 0x5, 0x9][usize::from(level)];
+        let frame = frame(PLACE, mode, HERE.get());
+        let handled: Interrupted = PMU.get().unwrap().interrupt_with(&frame, |_| count_sample());
+        // A kernel ends the interrupt here, and a line that is still active would interrupt again.
+        assert!(!(model().is_unmasked.get() && model().is_active()), "{handled:?} {:x?}", model());
+        model().synchronize(); // the return
+        IN_HANDLER.set(false);
+        interrupts += 1;
+        assert!(interrupts < 4, "the line stays active: {handled:?} {:x?}", model());
+    }
+}
+
+/// Takes all processors down, which leaves nothing.
+pub(crate) fn shut_down(pmu: &'static World) {
+    for processor in 0..PROCESSORS {
+        on(processor, || {
+            pmu.processor_down().unwrap();
+            assert_eq!(model().left(), 0, "processor {processor}: {:x?}", model());
+        });
+    }
+}
