@@ -1,4 +1,5 @@
-//! Software events: counted by the calls of the kernel, and sampled by the call that ends a period, or by a timer of clocks.
+//! Software events: counted by the calls of the kernel, and sampled by the call that ends a period, or by a timer of
+//! clocks.
 
 use core::sync::atomic::Ordering::Relaxed;
 
