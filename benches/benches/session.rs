@@ -111,17 +111,17 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(5_200))]
-#[bench::four(args = (group(4, false)), config = at_most(11_200))]
-#[bench::eight(args = (group(8, false)), config = at_most(20_100))]
+#[bench::one(args = (group(1, false)), config = at_most(4_970))]
+#[bench::four(args = (group(4, false)), config = at_most(10_600))]
+#[bench::eight(args = (group(8, false)), config = at_most(18_900))]
 fn start(bench: Bench<GroupId>) -> Result<(), EventsError> {
     black_box(bench.session).start_group(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(805))]
-#[bench::four(args = (group(4, true)), config = at_most(1_985))]
-#[bench::eight(args = (group(8, true)), config = at_most(3_920))]
+#[bench::one(args = (group(1, true)), config = at_most(785))]
+#[bench::four(args = (group(4, true)), config = at_most(1_830))]
+#[bench::eight(args = (group(8, true)), config = at_most(3_430))]
 fn read(bench: Bench<GroupId>) -> Result<usize, EventsError> {
     let mut counts = [EventCount::default(); COUNTERS];
     let read = black_box(bench.session).read_group(bench.of, 2, &mut counts);
@@ -130,39 +130,39 @@ fn read(bench: Bench<GroupId>) -> Result<usize, EventsError> {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(1_480))]
-#[bench::four(args = (group(4, true)), config = at_most(3_640))]
-#[bench::eight(args = (group(8, true)), config = at_most(7_500))]
+#[bench::one(args = (group(1, true)), config = at_most(1_420))]
+#[bench::four(args = (group(4, true)), config = at_most(3_310))]
+#[bench::eight(args = (group(8, true)), config = at_most(6_510))]
 fn stop(bench: Bench<GroupId>) -> Result<(), EventsError> {
     black_box(bench.session).stop_group(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (turns(1)), config = at_most(6_130))]
-#[bench::four(args = (turns(4)), config = at_most(51_300))]
-#[bench::eight(args = (turns(8)), config = at_most(200_500))]
+#[bench::one(args = (turns(1)), config = at_most(5_740))]
+#[bench::four(args = (turns(4)), config = at_most(31_400))]
+#[bench::eight(args = (turns(8)), config = at_most(92_300))]
 fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
     black_box(bench.session).rotate(2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, true)), config = at_most(875))]
-#[bench::four(args = (thread(4, true)), config = at_most(3_650))]
-#[bench::eight(args = (thread(8, true)), config = at_most(8_800))]
+#[bench::one(args = (thread(1, true)), config = at_most(810))]
+#[bench::four(args = (thread(4, true)), config = at_most(3_180))]
+#[bench::eight(args = (thread(8, true)), config = at_most(7_320))]
 fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_out(bench.of, 2, |_| ())
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, false)), config = at_most(4_820))]
-#[bench::four(args = (thread(4, false)), config = at_most(24_500))]
-#[bench::eight(args = (thread(8, false)), config = at_most(71_000))]
+#[bench::one(args = (thread(1, false)), config = at_most(4_830))]
+#[bench::four(args = (thread(4, false)), config = at_most(15_800))]
+#[bench::eight(args = (thread(8, false)), config = at_most(36_100))]
 fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_in(bench.unit, bench.of, 3)
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(40_000))]
+#[bench::moves_seven(args = (chain()), config = at_most(29_100))]
 fn worst(bench: Bench<EventId>) -> Result<(), CounterError> {
     black_box(bench.session).start_event(bench.of, 2)
 }

@@ -322,6 +322,39 @@ fn a_clock_of_one_mode_is_sampled_there_and_counts_everywhere() {
     });
 }
 
+/// As the events of counters do.
+#[test]
+fn a_guest_and_a_suspend_are_not_counted() {
+    on_each(|machine, pmu| {
+        let clock = Event::software(SoftwareEvent::CpuClock).every(MILLISECOND).with_total();
+        let alone = pmu.start(&FAULTS).unwrap();
+        let [clock, faults, instructions] =
+            pmu.start_group(&[clock, FAULTS, INSTRUCTIONS]).unwrap();
+        let values = || [alone, faults, clock, instructions].map(|event| value(pmu, event));
+        let step = || {
+            happen(pmu, SoftwareEvent::MinorFaults, true);
+            machine.happen(0, Happens::Instructions, 10);
+            pass(pmu, MILLISECOND / 2, false)
+        };
+        assert_eq!(step(), []);
+        pmu.lend(|_| (), |_| assert_eq!(step(), [])).unwrap();
+        assert_eq!(values(), [1, 1, MILLISECOND / 2, 10]);
+        let before = machine.now.get();
+        assert_eq!(step(), [(before + MILLISECOND / 2, MILLISECOND)], "the rest of the period");
+        pmu.processor_suspended(|_| ()).unwrap();
+        happen(pmu, SoftwareEvent::MinorFaults, true);
+        assert_eq!(pass(pmu, 5 * MILLISECOND, false), []);
+        pmu.processor_resumed().unwrap();
+        assert_eq!(step(), []);
+        assert_eq!(values(), [3, 3, 3 * MILLISECOND / 2, 30]);
+        assert_eq!(step().len(), 1);
+        let counts = [alone, faults, clock].map(|event| pmu.read(event).unwrap());
+        assert!(
+            counts.iter().all(|of| (of.enabled, of.running) == (2 * MILLISECOND, 2 * MILLISECOND))
+        );
+    });
+}
+
 #[test]
 fn the_state_of_an_event_without_a_counter_is_told() {
     on_each(|_, pmu| {

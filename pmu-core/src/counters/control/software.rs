@@ -64,6 +64,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
+    /// Lets software events stand still, as those of counters do, until they [follow](Self::settle_software) again.
+    #[inline(always)]
+    pub(crate) fn pause_software(&self) {
+        if S::Facility::SOFTWARE {
+            let counts =
+                |entry: &EventEntry| entry.is_software() && entry.state() == EventState::Counting;
+            for (_, entry) in self.table().opened().filter(|(_, entry)| counts(entry)) {
+                self.enter_state(entry, EventState::Waiting);
+            }
+        }
+    }
+
     /// Lets the software events that are started follow the events of their groups that take counters.
     #[inline(always)]
     pub(crate) fn settle_software(&self) {

@@ -149,6 +149,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             (gate, values)
         };
         self.add_times(now);
+        self.pause_software();
         self.memory.lend();
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         lent.set_programmed(was_lent);
@@ -366,6 +367,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
+        counters.settle_software();
         if let Err(CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)) =
             counters.unpause(CounterSet::from_bits(gate))
         {
