@@ -156,25 +156,25 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
     LibraryBenchmarkConfig::default().tool(callgrind).clone()
 }
 
-#[library_benchmark(config = at_most(228))]
+#[library_benchmark(config = at_most(243))]
 #[bench::version_4(intels_opened(4, true))]
 fn opened_freezing(processor: Opened) -> (u64, Claim) {
     interrupt_of_opened(black_box(&processor))
 }
 
-#[library_benchmark(config = at_most(238))]
+#[library_benchmark(config = at_most(253))]
 #[bench::version_2(intels_opened(2, false))]
 fn opened_stopping(processor: Opened) -> (u64, Claim) {
     interrupt_of_opened(black_box(&processor))
 }
 
-#[library_benchmark(config = at_most(220))]
+#[library_benchmark(config = at_most(235))]
 #[bench::perf_mon_v2(amds_opened(true))]
 fn opened_by_status(processor: Opened) -> (u64, Claim) {
     interrupt_of_opened(black_box(&processor))
 }
 
-#[library_benchmark(config = at_most(281))]
+#[library_benchmark(config = at_most(297))]
 #[bench::legacy(amds_opened(false))]
 fn opened_by_value(processor: Opened) -> (u64, Claim) {
     interrupt_of_opened(black_box(&processor))

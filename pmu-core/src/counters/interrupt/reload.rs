@@ -46,57 +46,8 @@ where
                 self.report(EventOverflow { event, period, counter, tag: 0 });
             }
             None if !opens_events(self.source) => {}
-            None => self.reload_sampled(counter, slot, running, value),
+            None => self.reload_opened(counter, slot, running, value),
         }
-    }
-
-    /// Serves the overflow of an opened event on a general counter that takes the whole period: reports the overflow,
-    /// and loads the period once more. Any other event takes the longer way.
-    #[inline(never)] // Inlined, it would be there with a status and without.
-    fn reload_sampled(
-        &mut self,
-        counter: CounterId,
-        slot: &CounterSlot,
-        running: Running,
-        value: Option<u64>,
-    ) {
-        let Running { event, period } = running;
-        let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return };
-        if !entry.period.is_whole(period) || B::RECORDS && entry.is_precise() {
-            return self.reload_opened(counter, slot, running, value);
-        }
-        // Before the counter is loaded, so that a period that the handler sets is the next one.
-        self.report(EventOverflow { event, period, counter, tag: entry.tag() });
-        if entry.period.every() != period {
-            return self.load_next(counter, slot, running, entry, value);
-        }
-        let registers = self.unit().general(counter);
-        let preload = registers.preload(period);
-        if entry.wants_total() && !self.add_to_total(event, &registers, entry, value) {
-            return;
-        }
-        entry.loaded(preload);
-        if !self.wrmsr(registers.register_for(preload), preload) {
-            self.mark_faulted(Some(event));
-        }
-    }
-
-    /// Adds to an event's total what its counter has counted up to now. Returns `false` if the counter faulted.
-    #[inline(always)]
-    fn add_to_total(
-        &mut self,
-        event: EventId,
-        registers: &Counter,
-        entry: &EventEntry,
-        value: Option<u64>,
-    ) -> bool {
-        let read = value.map_or_else(|| registers.read(self.msr), Ok);
-        let Some(read) = self.note(read) else {
-            self.mark_faulted(Some(event));
-            return false;
-        };
-        entry.accumulate(read, registers.mask());
-        true
     }
 
     #[inline]
@@ -116,7 +67,7 @@ where
         }
     }
 
-    /// Serves an opened event's overflow: adds to its total, and loads the next chunk of its period.
+    /// Serves an opened event's overflow: reports it, adds to the event's total, and loads the next chunk of its period.
     ///
     /// If the status reported the wrap of an event without a period, its counter is not loaded, and simply continues.
     #[inline(never)]
@@ -127,46 +78,53 @@ where
         running: Running,
         value: Option<u64>,
     ) {
-        let (source, registers) = (self.source, self.unit().registers(counter));
-        let Some(entry) = source.opened().entry_in_interrupt(running.event) else { return };
+        let Running { event, period } = running;
+        let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return };
         if B::RECORDS && entry.is_precise() {
             // Its records tell of its overflows, also while it leaves its counter.
             return;
         }
         if !entry.period.reports() {
-            return match value {
-                None if self.is_divided(running.event) => {}
-                None => entry.accumulate_wrap(registers.mask()),
-                Some(_) => self.rearm_free_running(running.event, &registers, entry),
-            };
+            return self.continue_free_running(counter, event, entry, value);
         }
-        let (event, tag) = (running.event, entry.tag());
         if let Some(period) = entry.period.over() {
             // Before the counter is loaded, so that a period that the handler sets is the next one.
-            self.report(EventOverflow { event, period, counter, tag });
+            self.report(EventOverflow { event, period, counter, tag: entry.tag() });
         }
-        self.load_next(counter, slot, running, entry, value);
+        let registers = self.unit().registers(counter);
+        if entry.wants_total() {
+            let read = value.map_or_else(|| registers.read(self.msr), Ok);
+            let Some(read) = self.note(read) else { return self.mark_faulted(Some(event)) };
+            entry.accumulate(read, registers.mask());
+        }
+        // The common case needs no arithmetic: the counter takes the whole period, and nothing has changed it.
+        let chunk = if entry.period.is_whole(period) {
+            period
+        } else {
+            let full_width = self.memory.full_width.load(Ordering::Relaxed);
+            entry.period.next_chunk(registers.max_load(full_width))
+        };
+        let preload = registers.preload(chunk);
+        entry.loaded(preload);
+        self.load(slot, registers.register_for(preload), preload, running, chunk);
     }
 
-    /// Adds to an event's total, and loads the next chunk of its period.
+    /// Lets the counter of an event without a period go on after its wrap.
+    #[cold]
     #[inline(never)]
-    fn load_next(
+    fn continue_free_running(
         &mut self,
         counter: CounterId,
-        slot: &CounterSlot,
-        running: Running,
+        event: EventId,
         entry: &EventEntry,
         value: Option<u64>,
     ) {
         let registers = self.unit().registers(counter);
-        if entry.wants_total() && !self.add_to_total(running.event, &registers, entry, value) {
-            return;
+        match value {
+            None if self.is_divided(event) => {}
+            None => entry.accumulate_wrap(registers.mask()),
+            Some(_) => self.rearm_free_running(event, &registers, entry),
         }
-        let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let chunk = entry.period.next_chunk(registers.max_load(full_width));
-        let preload = registers.preload(chunk);
-        entry.loaded(preload);
-        self.load(slot, registers.register_for(preload), preload, running, chunk);
     }
 
     /// Re-arms the counter of an event without a period: as far before its next wrap as it can be loaded.
