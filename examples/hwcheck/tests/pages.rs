@@ -67,7 +67,12 @@ fn every_line_of_the_untried_names_what_would_settle_it_and_every_claim_is_in_on
             };
             assert!(command.contains(settles), "{id}: {command}");
         }
-        let others = ["--count perf", "profile -- --source", "examples/kernel/run.sh monitor"];
+        let others = [
+            "--count perf",
+            "profile -- --source",
+            "examples/kernel/run.sh monitor",
+            "examples/kernel-arm",
+        ];
         let is_command = others.iter().any(|other| command.contains(other));
         assert!(!ids.is_empty() || is_command, "nothing settles it: {command}");
         named.extend(ids);

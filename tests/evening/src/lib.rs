@@ -13,16 +13,16 @@ use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
-// (3) statics are mapped in each address space, and nothing else uses the registers of precise records.
+// (3) statics are mapped in each address space, and nothing else uses the registers of PEBS, BTS and IBS.
 unsafe impl Kernel for Bare {
     type Msr = NativeMsr;
-    type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // `()` links neither
+    type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // 8,192 bytes per processor; `()`: neither
     fn msr() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }
     }
     fn this_processor() -> usize {
-        processor_number()
+        processor_number() // here, also the x2APIC ID
     }
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         let _guard = PreemptionOff::new();
@@ -47,7 +47,7 @@ static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
     PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?; // on each processor, as it comes up
     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
-    let [instructions, cycles] = PMU.count(&events, workload)?; // a group: they can be compared
+    let [instructions, cycles] = PMU.count(&events, workload)?; // of one group: comparable
     println!("{} instructions in {} cycles", instructions.value, cycles.value);
     Ok(())
 }
@@ -81,7 +81,7 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
     let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);
     let precise = cycles.precise(Precision::ZeroSkidRequested).with_branches(BranchFilter::KERNEL);
     let profile = |event| PMU.profile(event, first.0.start..last.0.end, &BUCKETS, workload);
-    let profile = profile(precise).or_else(|_| profile(cycles))?; // a processor may have neither
+    let profile = profile(precise).or_else(|_| profile(cycles))?; // if it has no precise samples or branches
     for (addresses, name) in functions {
         let hits = profile.hits().filter(|(bucket, _)| addresses.contains(&bucket.start));
         println!("{:8} {name}", hits.map(|(_, count)| count).sum::<u32>());
@@ -91,7 +91,7 @@ fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuEr
 // ANCHOR_END: step-3
 // ANCHOR: step-4, Events of threads
 use pmu::ThreadEvent;
-const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // of a new thread
+const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // for new threads
 
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     let event = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;

@@ -67,7 +67,8 @@ where
         }
     }
 
-    /// Serves an opened event's overflow: reports it, adds to the event's total, and loads the next chunk of its period.
+    /// Serves an opened event's overflow: reports it, adds to the event's total, and loads the next chunk of its
+    /// period.
     ///
     /// If the status reported the wrap of an event without a period, its counter is not loaded, and simply continues.
     #[inline(never)]
