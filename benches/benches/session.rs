@@ -12,6 +12,7 @@ use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
     EventCount, EventEntry, EventId, EventSelect, EventTable, EventsError, GroupId, OpenedEvents,
+    SoftwareEvent,
 };
 
 type Session =
@@ -23,6 +24,7 @@ const COUNTERS: usize = 8;
 struct Bench<T> {
     session: &'static mut Session,
     unit: &'static CounterUnit,
+    table: &'static EventTable,
     of: T,
 }
 
@@ -42,7 +44,7 @@ fn session<T>(
     let taken = CounterSession::take(source, unit, only, registers, registers, memory).unwrap();
     let session: &'static mut Session = Box::leak(Box::new(taken));
     let of = of(session, unit);
-    Bench { session, unit, of }
+    Bench { session, unit, table, of }
 }
 
 fn event(number: usize) -> Event {
@@ -161,6 +163,15 @@ fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError
     black_box(bench.session).switch_in(bench.unit, bench.of, 3)
 }
 
+// The kernel tells of a page fault that no event counts, beside eight that other events count, of sixteen places.
+#[library_benchmark]
+#[bench::unasked(args = (group(8, true)), config = at_most(162))]
+fn happened(bench: Bench<GroupId>) {
+    black_box(bench.table).happened(SoftwareEvent::MinorFaults, 1, true, |overflow| {
+        black_box(overflow);
+    });
+}
+
 #[library_benchmark]
 #[bench::moves_seven(args = (chain()), config = at_most(29_100))]
 fn worst(bench: Bench<EventId>) -> Result<(), CounterError> {
@@ -169,7 +180,7 @@ fn worst(bench: Bench<EventId>) -> Result<(), CounterError> {
 
 library_benchmark_group!(
     name = operations,
-    benchmarks = [start, read, stop, rotate, switch_out, switch_in, worst]
+    benchmarks = [start, read, stop, rotate, switch_out, switch_in, happened, worst]
 );
 
 main!(library_benchmark_groups = operations);
