@@ -67,11 +67,13 @@ where
         }
         // Before the counter is loaded, so that a period that the handler sets is the next one.
         self.report(EventOverflow { event, period, counter, tag: entry.tag() });
+        // The handler has set another period, or has silenced the event.
         if entry.period.every() != period {
             return self.load_next(counter, slot, running, entry, value);
         }
         let registers = self.unit().general(counter);
         let preload = registers.preload(period);
+        // Read just before the load: what a running counter counts between the two is lost.
         if entry.wants_total() && !self.add_to_total(event, &registers, entry, value) {
             return;
         }
@@ -210,6 +212,7 @@ where
         if !division.divides(self.source.opened(), event) {
             return;
         }
+        // Noted before the registers are claimed: if a task has them, its harvest needs the wrap.
         if wrapped {
             division.memory.note_wrap();
         }
@@ -236,6 +239,7 @@ where
             division.harvest(self.msr, &registers, (self.source.opened(), event), value)
         });
         division.memory.note_use();
+        // Started again even if the harvest failed: the event still counts.
         let restarted = self.msr.update_retrying(control.set_to(found));
         if restarted.is_err() {
             self.mark_faulted(Some(event));
@@ -267,6 +271,7 @@ where
                 changed = changed | record.counter.only();
             }
         }
+        // After the last record, so that a counter with several records is loaded once.
         for counter in changed.iter() {
             self.load_recorded(counter);
         }

@@ -357,6 +357,8 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
     if S::Facility::RECORDS && entry.is_precise() {
         since = since_record(value, counted_to, registers.mask());
     }
+    // Since its last wrap the counter has counted from 0. A small value may also be that of the next wrap: the status
+    // tells.
     if entry.has_wrapped()
         && value < SERVED_WITHIN
         && let Some(global) = source.unit().global()

@@ -131,6 +131,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let (period, silent) = (before & !Period::SILENT, before & Period::SILENT);
                 let period = entry.rate.ticked(period, count.value, length);
                 let period = self.table().at_least_min_of(entry, period);
+                // An interrupt's handler may have set a period meanwhile: that one stays.
                 entry.period.exchange(before, period | silent);
                 // The present period may be far from its end.
                 is_far = silent == 0 && entry.period.ended() / 8 > period;
