@@ -48,6 +48,8 @@ impl Model {
     /// Creates the model after reset.
     pub(crate) fn new<P: EventPolicy>(layout: Layout, events: FedEvents, policy: &P) -> Self {
         let mut registers = RegisterFile::ZERO;
+        // SDM vol. 3A, processor states after power-up: the bits of the general counters are set, those of the fixed
+        // ones clear.
         *registers.of_mut(Family::GlobalControl) = layout.global() & to_global(0xFF);
         *registers.of_mut(Family::MiscEnable) = layout.misc_enable;
         *registers.of_mut(Family::Capabilities) = layout.capabilities;
@@ -234,6 +236,7 @@ impl Model {
                 continue;
             }
             let missing = room.saturating_add(1);
+            // Fractions are compared by cross-multiplication, which is exact.
             let sooner = first.is_none_or(|(part, whole, _)| {
                 u128::from(missing) * u128::from(whole) < u128::from(part) * u128::from(count)
             });
@@ -302,6 +305,8 @@ impl Model {
         }
         match self.layout.freeze {
             Freeze::Never => {}
+            // Legacy freezing (SDM vol. 3B, "Freezing LBR and Performance Counters on PMI"): software restores the
+            // register.
             Freeze::ClearsControl => *self.registers.of_mut(Family::GlobalControl) = 0,
             Freeze::SetsStatus => {
                 *self.registers.of_mut(Family::GlobalStatus) |= Layout::FROZEN;

@@ -272,6 +272,8 @@ impl Ibs<'_> {
     ) -> Result<bool, MsrFault> {
         let (place, state) = (kind as usize, memory.state());
         let control = unit.read_control(msr)?;
+        // The valid bit is the only status that a unit has: it is set with the sample, and no register says who
+        // interrupted.
         let is_valid = unit.is_valid(control);
         let read = |select| {
             let physical = IbsSampling::of_select(select).physical_addresses();
@@ -321,6 +323,7 @@ impl Ibs<'_> {
         if let Ok(record) = &record {
             memory.keep(record, control);
         }
+        // Before the unit goes on: the value that it is loaded with next starts from here.
         UnitCounter::new(unit, memory, msr, &registers(unit)).sampled();
         self.found[place] = Some(Found { event, is_read: record.is_ok() });
         if state & (RUNNING | STOPPING) != RUNNING {
@@ -379,6 +382,7 @@ impl EventFacility for Ibs<'_> {
         platform: &P,
     ) -> Result<CounterSet, MsrFault> {
         for (_, _, memory) in self.each() {
+            // Until the entry is unmasked, a sample would interrupt nothing, and the unit would stay stopped.
             memory.change(USABLE, 0);
         }
         // SAFETY: the register names an entry of the local vector table, and is only read.

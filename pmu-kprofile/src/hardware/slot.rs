@@ -179,6 +179,7 @@ impl Slot {
 
     /// Does the stops that were left. A stop that is not served stays.
     fn serve_stops(&self, processors: &impl RemoteProcessors) {
+        // Cleared before the places are read: a stop that is left meanwhile sets it again.
         if self.has_stops.swap(0, Ordering::AcqRel) == 0 {
             return;
         }
@@ -186,6 +187,7 @@ impl Slot {
             let stop = place.load(Ordering::Acquire);
             let source = stop.checked_sub(1).and_then(|value| KProfileSource::new(value as u32));
             let Some(source) = source else { continue };
+            // If the kernel's code unwinds, the stop stays for the next drain.
             let unserved = Unserved(self);
             let answer = processors.serve(SourceRequest::Stop(source));
             mem::forget(unserved);

@@ -166,6 +166,7 @@ pub(super) fn sweep<const N: usize>(
     };
     let mut begins = places.clone().filter_map(|place| Some((place, range(place)?)));
     let mut ends = ends.iter().filter_map(|place| {
+        // A range up to the end of the address space has no end to sweep.
         let end = range(*place)?.last.checked_add(1)?;
         Some((*place, end))
     });

@@ -119,6 +119,7 @@ impl<const N: usize> Open<'_, N> {
     /// Adds an interval, or corrects the one before if it begins at the same address.
     pub(super) fn push(&mut self, begin: u64, head: u32) {
         let previous = self.intervals.length.saturating_sub(1);
+        // A second change at one address replaces the head of the first: no interval is empty.
         let same = match begin.checked_sub(1) {
             None => true,
             Some(before) => {

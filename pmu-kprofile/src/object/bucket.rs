@@ -200,6 +200,7 @@ impl Basic<'_> {
         let counter = self.bucket.counter(pc.wrapping_sub(self.base));
         match self.buffer.get(counter as usize) {
             Some(counter) => {
+                // Atomic, because all processors share the buffer. Nothing is published by it, so relaxed is enough.
                 counter.fetch_add(1, Ordering::Relaxed);
                 Outcome::Acted
             }

@@ -453,6 +453,8 @@ impl Bits {
         let (illegal, stored) = match write {
             WriteAs::Stored => (value & !legal, value & legal),
             WriteAs::SignExtended => {
+                // SDM vol. 3B, "Full-Width Writes to Performance Counter Registers": a legacy write stores 32 bits,
+                // sign-extended.
                 let extended = value as u32 as i32 as i64 as u64;
                 let high = value >> 32;
                 let plausible =

@@ -165,12 +165,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 Report::Event(overflow) => {
                     let place = overflow.event.place().and_then(|place| accounted.get_mut(place));
+                    // One interrupt may report many records of an event. It counts once toward the limit per tick.
                     let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                     of.events.account_sample(overflow.event, is_first, K::now);
                     sampled(report, sample);
                 }
             };
             let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
+            // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 apic.mask_performance_interrupt();
             }
@@ -188,6 +190,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             }
         }
         self.publish_in_interrupt();
+        // An NMI sets no in-service bit in the local APIC, so it takes no end of interrupt.
         if K::delivery() != Delivery::NON_MASKABLE {
             K::end_of_interrupt();
         }

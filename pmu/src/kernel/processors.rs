@@ -81,6 +81,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Ok((number(index), counters))
             })?
         })?;
+        // Not pinned: this may wait for a task that is changing profiles.
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))?;
         Ok(counters)
     }

@@ -175,6 +175,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
         let claimed = self.claim(by.into())?;
         let source = claimed.source;
+        // The caller has the source from now on: it is not released.
         core::mem::forget(claimed);
         Ok(source)
     }
