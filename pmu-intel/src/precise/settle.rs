@@ -359,6 +359,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         state.set_enabled(state.enabled() | wanted.counters);
         self.write(IA32_PEBS_ENABLE, value)?;
         state.enable.store(value, Relaxed);
+        // After the write: from here on a stuck counter writes no record that could be taken for another event's.
         self.free_stuck();
         state.set_enabled(wanted.counters);
         state.set(KNOWN);

@@ -106,6 +106,7 @@ impl Bucket {
         if rules.version.checks_buffer_strictly() {
             self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES
         } else {
+            // Windows before 1703: the last counter may be beyond the buffer. Its hits count as outside.
             size >> self.shift() <= buffer_bytes as u64
         }
     }
