@@ -333,7 +333,8 @@ impl CounterUnit {
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
         if self.in_txcp(select) {
-            // IN_TXCP exists in the select of general counter 2 alone (SDM vol. 3B, "Performance Monitoring and Intel TSX").
+            // IN_TXCP exists in the select of general counter 2 alone (SDM vol. 3B, "Performance Monitoring and Intel
+            // TSX").
             return self.counters & CounterSet::from_bits(1 << 2);
         }
         let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
