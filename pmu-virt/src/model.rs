@@ -87,6 +87,7 @@ impl Model {
             }
             self.derive_general(policy, counter, self.registers.select(counter));
         }
+        // Kept as the difference, by which `derive_fixed` selects per counter without a branch.
         self.fixed_cells[1] ^= self.fixed_cells[0];
         self.derive_fixed();
     }
@@ -360,6 +361,7 @@ const fn bytes_of(nibbles: u32) -> ByteOfEach {
 /// bits meet.
 #[inline]
 const fn bits_of(bytes: ByteOfEach) -> u8 {
+    // One multiplication gathers the lowest bits of all bytes in the highest byte.
     ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 

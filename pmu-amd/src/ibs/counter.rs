@@ -46,6 +46,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
             match memory.state() & (RUNNING | HELD | TAKEN) {
                 RUNNING => {}
+                // A held sample is an overflow that is yet to be reported: the counter reads as if it had just wrapped.
                 HELD => return Ok(0),
                 _ => return Ok(memory.value.load(Relaxed)),
             }
@@ -140,6 +141,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let mut programmed = self.unit.programmed(remaining, memory.reload.load(Relaxed));
         memory.started.store(programmed.count, Relaxed);
         memory.target.store(programmed.target, Relaxed);
+        // The low bits are the processor's random number. A period that is too short for it begins without.
         if remaining >= SHORTEST_OP {
             programmed.count += random;
         }

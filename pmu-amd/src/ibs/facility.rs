@@ -220,6 +220,7 @@ impl Facility for Ibs<'_> {
     fn next_record(&mut self) -> Option<Recorded> {
         for (place, kind) in KINDS.into_iter().enumerate() {
             let memory = self.memory.of(kind);
+            // The sample of an event that has left is the older one.
             if core::mem::take(self.left.get_mut(place)?) {
                 if let Some((event, period)) = memory.left.event() {
                     let record = memory.left.record(kind);
@@ -331,6 +332,7 @@ impl Ibs<'_> {
             memory.change(HELD, if state & STOPPING != 0 { TOOK } else { 0 });
             unit.clear(msr, control)?;
         } else {
+            // The unit stays stopped until the sample is reported. Then the session lets it resume.
             memory.change(0, TAKEN);
         }
         record.map(|_| true)
@@ -346,6 +348,7 @@ impl Ibs<'_> {
         is_left: bool,
     ) -> bool {
         let latency = IbsSampling::of_select(select).latency();
+        // Most units sample at every privilege level, so samples of the other levels are dropped here.
         let is_wanted = self.units.get(kind).zip(record).is_some_and(|(unit, record)| {
             !record.is_void(unit)
                 && Levels::of(select).has(record.address(unit))
@@ -388,6 +391,7 @@ impl EventFacility for Ibs<'_> {
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
         let assigned = IbsCtl::from_bits(msr.rdmsr_retrying(register)?);
+        // Firmware assigns the entry of the local vector table. Without one, a sample would not interrupt.
         if !assigned.lvt_offset_valid()
             || platform.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
         {

@@ -141,6 +141,7 @@ impl Slot {
     /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](super::Mailbox::drain).
     #[inline(never)]
     pub(super) fn drain(&self, processors: &impl RemoteProcessors) {
+        // Mostly there is nothing to do: then no line that processors share is written.
         let has_stops = self.has_stops.load(Ordering::Acquire) != 0;
         if !has_stops && self.posted().is_none() || self.drain.swap(AGAIN, Ordering::AcqRel) != IDLE
         {
@@ -228,6 +229,7 @@ impl Slot {
             if is_started || is_unserved && matches!(request, SourceRequest::Stop(_)) {
                 self.leave(source);
             }
+            // The drain that is under way also takes the stop that was just left.
             if is_started {
                 self.drain.store(AGAIN, Ordering::Release);
             }

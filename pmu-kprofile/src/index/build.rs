@@ -34,6 +34,7 @@ impl<const N: usize> Index<N> {
                 let behind = kept.iter().position(|other| other.order() > entry.order());
                 let place = behind.unwrap_or(kept.len());
                 insert(&mut self.entries, kept, place, entry);
+                // `ends` is sorted: the new entry is merged into it.
                 let mut new = Some(place as u32);
                 for old in ends {
                     let other = from.entry(*old);

@@ -104,6 +104,7 @@ impl VirtualBranches {
             BranchConfiguration::Legacy { .. } => self.words[DEBUG] & 1 != 0,
             BranchConfiguration::Amd(_) => self.words[EXTENSION] != 0,
         };
+        // From version 4 on, a freeze leaves the enable bit set.
         enabled && self.words[STATUS] == 0
     }
 

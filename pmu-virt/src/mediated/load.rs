@@ -215,6 +215,7 @@ impl HostCounters {
         for counter in places(guest.model.layout.counters()) {
             let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
             *registers.counter_mut(counter) = value;
+            // A counter that is 0 needs no write to be cleared.
             dirty |= Counters::from(value != 0) << counter;
         }
         loaded.dirty = dirty;

@@ -305,6 +305,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
             let count = counters.read_event(event.event, K::now())?;
+            // The complement is added, so that the counter is not written and its period continues.
             let back = EventCount { value: count.value.wrapping_neg(), ..EventCount::default() };
             counters.add_count(event.event, back)
         })

@@ -183,12 +183,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     interrupted.overflows = serviced.overflows;
                 }
                 Err(error) => {
+                    // It is unknown whose interrupt this was. Unclaimed, it would be taken for failing hardware.
                     interrupted.claim = Claim::OursAndMore;
                     interrupted.error = Some(error);
                     interrupted.is_blind = of.watchdog.is_blind(&of.counters);
                 }
             }
         }
+        // After `service`, which may have loaded counters that threads read.
         self.publish_in_interrupt();
         // An NMI sets no in-service bit in the local APIC, so it takes no end of interrupt.
         if K::delivery() != Delivery::NON_MASKABLE {

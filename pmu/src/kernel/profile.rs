@@ -213,6 +213,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let started = Started { pmu: self, object };
         work();
         let stopped = started.stop();
+        // It is stopped: dropping the guard would stop it once more.
         core::mem::forget(started);
         stopped
     }
@@ -259,6 +260,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let group = self.with_local(|local| begin(local, events))??;
             let counted = Counted { pmu: self, group };
             work();
+            // From here on, `end` closes the group.
             core::mem::forget(counted);
             let mut counts = [EventCount::default(); C];
             // On a processor that `work` suspended, too.

@@ -226,6 +226,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
         });
         let this = RemoteProcessors::this_processor(self);
         served.unwrap_or_else(|error| match error {
+            // The task that has the session serves the request when it is done.
             PmuError::Session(Busy::InUse) | PmuError::Suspended => {
                 Err(InterfaceError::NoAnswer(this))
             }
