@@ -145,6 +145,7 @@ impl VirtualBranches {
     fn push(&mut self, record: Record) {
         let depth = usize::from(self.depth);
         if let BranchConfiguration::Legacy { .. } = self.configuration {
+            // The legacy stack is a ring: the index moves, and the records stay.
             self.words[TOP] = (self.words[TOP] + 1) % u64::from(self.depth);
             self.records[self.words[TOP] as usize % MAX_RECORDS] = record;
         } else if let Some(records) = self.records.get_mut(..depth) {

@@ -154,6 +154,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
         // After a window that did not end, the registers may still be programmed for its borrower.
         lent.set_programmed(was_lent);
+        // Counters that were added while the window is open are not its own.
         let declared = core::mem::replace(&mut self.declared, own);
         Ok(CounterWindow { counters: self, lent, declared, gate, values })
     }
@@ -183,6 +184,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<Values, CounterError> {
         let of_source = self.source.facility();
+        // A record may wait without any overflow in the status: below its buffer's threshold.
         let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Unchanged);
         let pending = match self.unit().global() {
             Some(global) => {

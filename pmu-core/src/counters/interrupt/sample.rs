@@ -227,6 +227,7 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
         None => of == event,
     };
     if let Some(id) = group {
+        // Some members may be switched out: the counts of the others would not be those of one moment.
         let members = table.opened().filter(|(of, entry)| its(*of, entry));
         let declared = table.entry(event).map_or(0, EventEntry::members);
         if members.count() != usize::from(declared) {

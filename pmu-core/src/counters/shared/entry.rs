@@ -204,6 +204,7 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
+        // An encoding is kept as the bits in which it differs from the first.
         let difference = self.extra.differences.load(Relaxed) >> (16 * (self.encoding() & 3));
         EventSelect::from_bits(self.members.select.load(Relaxed) ^ difference & 0xFFFF)
     }

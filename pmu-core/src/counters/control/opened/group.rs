@@ -249,6 +249,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 return Err(EventsError::of_member(member, CounterError::AlreadyStarted(event)));
             }
         }
+        // For all members before any of them starts, so that their times begin together.
         self.members(group).for_each(|(_, entry)| entry.begin_time(now));
         self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
