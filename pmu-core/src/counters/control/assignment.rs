@@ -297,7 +297,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let registers = self.registers(counter);
         let entry = self.table().entry(event);
         let (mut accumulated, mut waiting) = (None, Waiting::NONE);
-        // While the counter still counts, a facility can hold back its interrupt.
         self.before_stop(counter);
         let (period, value, again) =
             self.stop_and_read(slot, &registers, SlotState::Free, || {
