@@ -154,6 +154,7 @@ impl Snapshot {
         let extended = (signature >> 16 & 0xF) as u8;
         match signature >> 8 & 0xF {
             0xF => extended << 4 | base,
+            // The extended model of AMD's family 6 is reserved.
             6 | 7 if self.vendor() != *b"AuthenticAMD" => extended << 4 | base,
             _ => base,
         }

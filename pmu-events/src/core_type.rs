@@ -264,6 +264,7 @@ fn find(table: &Table, name: &Wanted<'_>) -> Option<PmuEvent> {
     // The offset in an empty slot is beyond the records.
     let (record, _) = Record::read(table.records.get(usize::from(place)..)?, table.shapes)?;
     let event = PmuEvent::new(record, table.dictionary);
+    // A perfect hash leads every text to some event: only the comparison tells whether it is this one.
     event.is_named(name).then_some(event)
 }
 

@@ -183,6 +183,7 @@ impl PmuEvent {
     /// `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
+        // Linux knows these two events of fixed counters by the encodings of general counters.
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
             (true, 0x0100) => qualifiers | 0x00C0,
             (true, 0x0200) => qualifiers | 0x003C,

@@ -197,6 +197,7 @@ impl Token {
         let mut at = 0;
         while at < bytes.len() {
             spelled[at] = bytes[at];
+            // In ASCII, bit 5 is the case of a letter.
             mask[at] = if bytes[at].is_ascii_alphabetic() { !0x20 } else { !0 };
             at += 1;
         }

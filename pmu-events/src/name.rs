@@ -77,6 +77,7 @@ impl defmt::Format for EventName {
 /// the product of both lengths.
 pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
+    // Only the last star is ever extended: an earlier one has matched as little as it can, so there is no recursion.
     let mut again: Option<(usize, usize)> = None;
     while t < text.len() {
         match pattern.get(p) {

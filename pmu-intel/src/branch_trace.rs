@@ -175,6 +175,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
         if self.memory.mode() == 0 {
             return Ok(());
         }
+        // If one of the writes fails, it is unknown whether the processor traces: the next change programs it again.
         self.memory.set_known(false);
         self.disable(msr)?;
         self.memory.drain(self.area(), self.report);
@@ -202,6 +203,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
                 memory.name_in(self.area());
                 self.beside.inspect(|beside| beside.set_traced(true));
             }
+            // Before the processor traces: an interrupt from then on drains the buffer.
             memory.set_mode(wanted);
             self.enable(msr).inspect_err(|_| {
                 if self.disable(msr).is_ok() {

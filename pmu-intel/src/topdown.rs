@@ -101,6 +101,7 @@ impl Facility for TopDown<'_> {
         let overflowed = interrupted.status & self.status_bits() != 0;
         let with_slots =
             CounterId::fixed(SLOTS).is_some_and(|slots| interrupted.overflowed.contains(slots));
+        // If the slots overflowed too, their counter accounts for the interrupt.
         Ok(u32::from(overflowed && !with_slots))
     }
 }

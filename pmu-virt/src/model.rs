@@ -48,6 +48,8 @@ impl Model {
     /// Creates the model after reset.
     pub(crate) fn new<P: EventPolicy>(layout: Layout, events: FedEvents, policy: &P) -> Self {
         let mut registers = RegisterFile::ZERO;
+        // SDM vol. 3A, processor states after power-up: the bits of the general counters are set, those of the fixed
+        // ones clear.
         *registers.of_mut(Family::GlobalControl) = layout.global() & to_global(0xFF);
         *registers.of_mut(Family::MiscEnable) = layout.misc_enable;
         *registers.of_mut(Family::Capabilities) = layout.capabilities;
@@ -85,6 +87,7 @@ impl Model {
             }
             self.derive_general(policy, counter, self.registers.select(counter));
         }
+        // Kept as the difference, by which `derive_fixed` selects per counter without a branch.
         self.fixed_cells[1] ^= self.fixed_cells[0];
         self.derive_fixed();
     }
@@ -234,6 +237,7 @@ impl Model {
                 continue;
             }
             let missing = room.saturating_add(1);
+            // Fractions are compared by cross-multiplication, which is exact.
             let sooner = first.is_none_or(|(part, whole, _)| {
                 u128::from(missing) * u128::from(whole) < u128::from(part) * u128::from(count)
             });
@@ -302,6 +306,8 @@ impl Model {
         }
         match self.layout.freeze {
             Freeze::Never => {}
+            // Legacy freezing (SDM vol. 3B, "Freezing LBR and Performance Counters on PMI"): software restores the
+            // register.
             Freeze::ClearsControl => *self.registers.of_mut(Family::GlobalControl) = 0,
             Freeze::SetsStatus => {
                 *self.registers.of_mut(Family::GlobalStatus) |= Layout::FROZEN;
@@ -355,6 +361,7 @@ const fn bytes_of(nibbles: u32) -> ByteOfEach {
 /// bits meet.
 #[inline]
 const fn bits_of(bytes: ByteOfEach) -> u8 {
+    // One multiplication gathers the lowest bits of all bytes in the highest byte.
     ((bytes & EACH).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 

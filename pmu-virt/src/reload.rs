@@ -170,11 +170,13 @@ impl VirtualReload {
         let mut all = Advanced::NOTHING;
         let causes = from_global(self.causes.into_iter().fold(0, |all, causes| all | causes));
         if causes != 0 {
+            // A guest chooses the values: one that reloads at each event must not keep the embedder here.
             for _ in 0..MOST_RELOADS {
                 let recorded = pmu.model.recorded;
                 // Such an overflow ends a span like one that is recorded.
                 pmu.model.recorded |= causes;
                 let advanced = pass(pmu, feed);
+                // Also after an error: the mark of the counters that reload is only for this span.
                 pmu.model.recorded = recorded;
                 let mut advanced = advanced?;
                 let caused = from_global(advanced.records) & causes;

@@ -132,6 +132,7 @@ impl VirtualTopDown {
     ) -> Result<Advanced, E> {
         let before = value(pmu, SLOTS);
         let mut advanced = pass(pmu)?;
+        // The counter may have wrapped within the pass, so its values alone do not tell how far it went.
         let wraps = u128::from(advanced.wraps(SLOTS_BIT)) << self.width.min(64);
         let slots = (wraps + u128::from(value(pmu, SLOTS))).saturating_sub(before.into());
         if self.control && self.count(before, slots, mix) {

@@ -68,6 +68,7 @@ impl CurrentFrame {
     /// Interrupt or NMI, on the processor of this storage. `handler` must stay on this processor.
     #[inline]
     pub fn enter<R>(&self, frame: &PlainFrame, handler: impl FnOnce() -> R) -> R {
+        // A nested interrupt puts back the frame of the handler that it interrupted.
         let before = self.get();
         self.set(frame);
         let result = handler();

@@ -271,6 +271,7 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let found = self.registers.read_extended_entry(entry);
         let found = found.ok_or(PlatformError::NoExtendedEntry)? & SETTABLE;
+        // A masked entry has no owner, as after a reset. Another one that delivers otherwise may be firmware's.
         if found & MASKED != 0 {
             self.registers.write_extended_entry(entry, self.entry);
         } else if found != self.entry {

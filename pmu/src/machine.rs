@@ -155,6 +155,7 @@ impl Machine {
         amd64: Result<Amd64, NoInterface>,
     ) -> Self {
         match (emon, amd64) {
+            // They are of different vendors: at most one was detected.
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => {

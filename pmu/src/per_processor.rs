@@ -125,6 +125,7 @@ impl<T> Place<T> {
         Self {
             busy: AtomicBool::new(false),
             is_written: UnsafeCell::new(false),
+            // Zero, so that a static of it is in `.bss`, whatever the bytes of `None` are.
             value: UnsafeCell::new(MaybeUninit::zeroed()),
         }
     }

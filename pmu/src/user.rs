@@ -443,6 +443,7 @@ impl UserClock {
 #[inline]
 pub(crate) const fn scaled(tsc: u64, mult: u32, shift: u16) -> u64 {
     let (shift, mult) = (shift as u32 & 63, mult as u64);
+    // In two parts, as in Linux' header: the product of the whole TSC would overflow.
     let (quotient, rest) = (tsc >> shift, tsc & ((1 << shift) - 1));
     quotient.wrapping_mul(mult).wrapping_add(rest.wrapping_mul(mult) >> shift)
 }

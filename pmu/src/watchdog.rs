@@ -147,6 +147,7 @@ impl Watchdog {
     /// Task, on the watchdog's processor, before the event is started.
     pub fn watch(&self, event: EventId) {
         let place = event.place().map_or(0, |place| place as u32 + 1);
+        // First: the event may interrupt before the first tick.
         self.touch();
         self.place.store(place, Relaxed);
     }

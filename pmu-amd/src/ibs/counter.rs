@@ -46,10 +46,12 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
             match memory.state() & (RUNNING | HELD | TAKEN) {
                 RUNNING => {}
+                // A held sample is an overflow that is yet to be reported: the counter reads as if it had just wrapped.
                 HELD => return Ok(0),
                 _ => return Ok(memory.value.load(Relaxed)),
             }
             let counted = self.counted(self.unit.read_control(self.msr)?);
+            // The count of samples is the version: a value and a count of two different periods do not belong together.
             if memory.samples.load(Relaxed) == samples {
                 return Ok(counted.map_or(0, |counted| value.wrapping_add(counted) & self.mask));
             }
@@ -102,6 +104,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             self.memory.change(HELD, 0);
             return Ok(());
         }
+        // `RUNNING` is set already: the interrupt may come within the write.
         let started = self.enable(0);
         self.memory.change(if started.is_ok() { UNKNOWN } else { RUNNING }, 0);
         started
@@ -138,10 +141,12 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let mut programmed = self.unit.programmed(remaining, memory.reload.load(Relaxed));
         memory.started.store(programmed.count, Relaxed);
         memory.target.store(programmed.target, Relaxed);
+        // The low bits are the processor's random number. A period that is too short for it begins without.
         if remaining >= SHORTEST_OP {
             programmed.count += random;
         }
         let values = self.unit.control_values(memory.select.load(Relaxed));
+        // Before the unit is enabled, whose next sample is another one.
         memory.change(TAKEN, 0);
         self.unit.enable(self.msr, values, programmed)
     }
@@ -153,6 +158,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         if before & (RUNNING | UNKNOWN) == 0 {
             return Ok(());
         }
+        // Before the register is read: an interrupt from here on knows that a task looks for the same sample.
         memory.change(TOOK | CAME, STOPPING);
         let found = self.unit.disable(self.msr).inspect_err(|_| {
             // One of the writes may have taken away a sample whose interrupt is yet to come.
@@ -321,8 +327,10 @@ impl IbsUnit {
         let registers = self.registers();
         let control = values.control | self.period_bits(programmed);
         if self.capabilities().control2() {
+            // The last write starts the unit, once both registers have the event's values.
             msr.wrmsr_retrying(self.control2(), u64::from(values.control2) | registers.disable)?;
         } else if self.has(IbsErratum::FetchCountKept) && self.kind() == IbsKind::Fetch {
+            // The write that enables the unit does not reset its count. One without the enable bit does.
             msr.wrmsr_retrying(self.control(), control & !registers.enable)?;
         }
         msr.wrmsr_retrying(self.control(), control)?;
@@ -373,6 +381,7 @@ impl IbsUnit {
         value: u64,
     ) -> Result<(), MsrFault> {
         let enabled = found & self.registers().enable != 0;
+        // Erratum 420: otherwise the unit may raise an interrupt that cannot be cleared.
         if self.has(IbsErratum::PeriodBeforeStop) && enabled {
             msr.wrmsr_retrying(self.control(), found & !self.registers().period)?;
         }

@@ -220,6 +220,7 @@ impl Facility for Ibs<'_> {
     fn next_record(&mut self) -> Option<Recorded> {
         for (place, kind) in KINDS.into_iter().enumerate() {
             let memory = self.memory.of(kind);
+            // The sample of an event that has left is the older one.
             if core::mem::take(self.left.get_mut(place)?) {
                 if let Some((event, period)) = memory.left.event() {
                     let record = memory.left.record(kind);
@@ -272,6 +273,8 @@ impl Ibs<'_> {
     ) -> Result<bool, MsrFault> {
         let (place, state) = (kind as usize, memory.state());
         let control = unit.read_control(msr)?;
+        // The valid bit is the only status that a unit has: it is set with the sample, and no register says who
+        // interrupted.
         let is_valid = unit.is_valid(control);
         let read = |select| {
             let physical = IbsSampling::of_select(select).physical_addresses();
@@ -321,6 +324,7 @@ impl Ibs<'_> {
         if let Ok(record) = &record {
             memory.keep(record, control);
         }
+        // Before the unit goes on: the value that it is loaded with next starts from here.
         UnitCounter::new(unit, memory, msr, &registers(unit)).sampled();
         self.found[place] = Some(Found { event, is_read: record.is_ok() });
         if state & (RUNNING | STOPPING) != RUNNING {
@@ -328,6 +332,7 @@ impl Ibs<'_> {
             memory.change(HELD, if state & STOPPING != 0 { TOOK } else { 0 });
             unit.clear(msr, control)?;
         } else {
+            // The unit stays stopped until the sample is reported. Then the session lets it resume.
             memory.change(0, TAKEN);
         }
         record.map(|_| true)
@@ -343,6 +348,7 @@ impl Ibs<'_> {
         is_left: bool,
     ) -> bool {
         let latency = IbsSampling::of_select(select).latency();
+        // Most units sample at every privilege level, so samples of the other levels are dropped here.
         let is_wanted = self.units.get(kind).zip(record).is_some_and(|(unit, record)| {
             !record.is_void(unit)
                 && Levels::of(select).has(record.address(unit))
@@ -379,11 +385,13 @@ impl EventFacility for Ibs<'_> {
         platform: &P,
     ) -> Result<CounterSet, MsrFault> {
         for (_, _, memory) in self.each() {
+            // Until the entry is unmasked, a sample would interrupt nothing, and the unit would stay stopped.
             memory.change(USABLE, 0);
         }
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
         let assigned = IbsCtl::from_bits(msr.rdmsr_retrying(register)?);
+        // Firmware assigns the entry of the local vector table. Without one, a sample would not interrupt.
         if !assigned.lvt_offset_valid()
             || platform.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
         {

@@ -141,6 +141,7 @@ impl IbsRecord {
 
 /// Reads a register of the record; 0 if it is not `needed`.
 fn read<M: MsrBackend>(msr: &M, register: u32, needed: bool) -> Result<u64, MsrFault> {
+    // Each RDMSR in the interrupt costs more than the test.
     if !needed {
         return Ok(0);
     }

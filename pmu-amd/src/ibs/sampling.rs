@@ -285,6 +285,7 @@ impl IbsUnit {
             IbsKind::Op => SHORTEST_OP,
         };
         if self.kind() == IbsKind::Op && self.capabilities().count_writable() {
+            // The register holds the period in sixteens. The count, which has all bits, makes up for the rounding.
             let target = remaining.max(whole).max(shortest).next_multiple_of(16);
             Programmed { target, count: target - remaining }
         } else {
@@ -339,6 +340,7 @@ impl Levels {
     /// Returns whether a sample at this address is of the levels. An unknown address is of both.
     pub(crate) const fn has(self, address: Option<u64>) -> bool {
         match address {
+            // Without an address the level is unknown.
             None => self.user && self.kernel,
             Some(address) if address >> 63 != 0 => self.kernel,
             Some(_) => self.user,
@@ -359,6 +361,7 @@ fn fetch_values(sampling: IbsSampling, no_user: bool, no_kernel: bool) -> Contro
 }
 
 fn op_values(sampling: IbsSampling, no_user: bool, no_kernel: bool) -> ControlValues {
+    // A value n of the field stands for 128 (n + 1) cycles.
     let threshold = (sampling.latency / LATENCY_STEP).saturating_sub(1);
     let control = IbsOpCtl::new()
         .with_count_ops(sampling.count_ops)

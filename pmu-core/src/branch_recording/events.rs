@@ -142,6 +142,7 @@ impl<M: MsrBackend> Recording<'_, M> {
         if mode & (RECORDING | STALE | CLEAR) != CLEAR {
             self.memory.kept.store(0, Relaxed);
             let is_unknown = mode & UNKNOWN != 0;
+            // Another owner, or a suspend, may have changed the registers: what they hold is looked at first.
             let ended = if is_unknown { self.end_unknown(mode) } else { self.pause_and_clear() };
             if ended.is_err() {
                 return Ok(());
@@ -186,6 +187,7 @@ impl<M: MsrBackend> Recording<'_, M> {
             let (operation, register) = (MsrOperation::Write, self.unit.registers().from);
             return Err(MsrFault { operation, register, kind: MsrErrorKind::Other });
         }
+        // A hypervisor may have the records, and not the register that freezes them.
         if let Some(freeze) = self.unit.registers().freeze {
             let set = self.set_freeze(true);
             let found = set.and_then(|()| self.msr.update_retrying(freeze.bit.read()));
@@ -214,6 +216,7 @@ impl Facility for Branches<'_> {
 
     /// Stops the recording if the interrupt does not freeze the records.
     fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+        // Records of an earlier pass do not belong to this interrupt.
         *self = Self::new(self.unit, self.memory);
         if self.memory.mode_of(self.unit) & (RECORDING | FREEZING) == RECORDING {
             self.found = self.unit.stop(msr)?;

@@ -58,6 +58,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
             }
             None => Ok(()),
         };
+        // Cleared even if the records could not be saved: the next thread must not see them.
         self.recording().clear_stopped().and(read).map_err(BranchError::NotRecording)
     }
 
@@ -121,6 +122,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         self.recording().program(self.recording().of_recorder())?;
         if let Some(saved) = saved {
             let records = saved.records().iter().copied();
+            // If a write fails, the records are cleared: a part of them beside stale ones would be read as one history.
             let written = self.unit.write_records(&self.msr, saved.newest, records);
             written.or_else(|fault| self.recording().clear_stopped().and(Err(fault)))?;
         }

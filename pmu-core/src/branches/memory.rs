@@ -216,6 +216,7 @@ impl BranchMemory {
     /// Notes that no event needs the records.
     pub(crate) fn leave_to_others(&self) {
         let before = self.owner.load(Relaxed);
+        // Verified once, the records need no probe when the events come back.
         let after = if before == OF_EVENTS { VERIFIED } else { UNTAKEN };
         if matches!(before, OF_EVENTS | TRIED) {
             let _ = self.owner.compare_exchange(before, after, Release, Relaxed);
@@ -235,6 +236,7 @@ impl BranchMemory {
             0 => self.give_back(),
             left => {
                 self.mode.store(left | STALE | UNKNOWN, Relaxed);
+                // Not free: the next owner still has to stop or to clear what this attempt could not.
                 self.owner.store(TRIED, Release);
             }
         }

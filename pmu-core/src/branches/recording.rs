@@ -338,6 +338,7 @@ impl BranchUnit {
         };
         let record =
             RawBranch { from: read(Some(registers.from))?, to: read(registers.to)?, info: 0 };
+        // Behind an empty record nothing was recorded, so the rest need not be read.
         if (self.format().is_end)(record) {
             return Ok(None);
         }
@@ -365,6 +366,7 @@ impl BranchUnit {
     /// the depth. Each record is tried, also after a fault.
     pub(crate) fn clear_records(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         if let Some(depth) = self.registers().depth {
+            // On architectural LBRs, a write of the depth clears all records.
             return msr.wrmsr_retrying(depth, self.depth().into());
         }
         let empty = RawBranch::default();
@@ -395,6 +397,7 @@ impl BranchUnit {
         let register = self.register(self.registers().to.unwrap_or(self.registers().from), last);
         msr.wrmsr_retrying(register, ADDRESS)?;
         let found = msr.rdmsr_retrying(register);
+        // Before the outcome of the read is looked at: the probe must not stay there as a branch.
         msr.wrmsr_retrying(register, 0)?;
         Ok(found? == ADDRESS)
     }
@@ -406,6 +409,7 @@ impl BranchUnit {
             return Ok(true);
         }
         let started = self.start(msr, 0);
+        // The value that the stop finds tells whether the enable bit stayed set.
         let found = self.stop(msr)?;
         started.map(|_| self.is_on(found))
     }

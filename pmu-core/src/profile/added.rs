@@ -216,6 +216,7 @@ impl AddedSources {
         let slot = free.ok_or_else(|| self.full())?;
         slot.hertz.store(hertz, Relaxed);
         slot.interval.store(slot.limits().default, Relaxed);
+        // Last: an interrupt that finds the source also finds its interval.
         slot.source.store(ptr::from_ref(source).cast_mut(), Release);
         Ok(())
     }
@@ -302,6 +303,7 @@ impl AddedSources {
         }
         let period = interval.get();
         let fits = |slot: &AddedSlot| {
+            // Users of one slot share its interval.
             slot.users.load(Relaxed) == 0 || slot.interval.load(Relaxed) == period
         };
         let (slot, source) = self.take(event, interval, fits)?;

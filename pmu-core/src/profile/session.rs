@@ -64,6 +64,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
                 (interface.answer(), &taken)
             {
+                // Only these outcomes tell whether the counters answer. Another error is of this call alone.
                 answer.note(taken.is_ok());
             }
             taken?

@@ -170,6 +170,7 @@ impl BranchTraceMemory {
     pub(crate) fn name_in(&self, area: &PebsDsSaveArea<RESETS>) {
         let (base, size) = (self.buffer_address(), 8 * RECORD as u64);
         let records = self.capacity() as u64;
+        // With a maximum of 0 the processor writes nothing while the other words are changed; the true one comes last.
         area.bts_absolute_maximum.store(0, Relaxed);
         area.bts_buffer_base.store(base, Relaxed);
         area.bts_index.store(base, Relaxed);
@@ -191,12 +192,15 @@ impl BranchTraceMemory {
 
     /// Empties the buffer, and reports its branches, the oldest first. An interrupted task that does so is left alone.
     pub(crate) fn drain(&self, area: &PebsDsSaveArea<RESETS>, report: impl Fn(Branch)) {
+        // An interrupt that comes while a task drains leaves the buffer to the task.
         if self.draining.swap(true, AcqRel) {
             return;
         }
         let base = self.buffer_address();
+        // One exchange: between a load and a store, the processor could write a branch that would be lost.
         let index = area.bts_index.swap(base, Relaxed);
         let written = index.checked_sub(base).map(|written| written as usize);
+        // An index outside of the buffer, or within a record, means that the area was lost or overwritten.
         let right =
             |bytes: &usize| *bytes <= 8 * RECORD * self.capacity() && bytes.is_multiple_of(24);
         if let Some(bytes) = written.filter(right) {

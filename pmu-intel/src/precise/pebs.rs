@@ -282,6 +282,7 @@ impl PreciseUnit {
         if !asked.samples {
             return Err(NotPrecise::NoPeriod);
         }
+        // In a guest the processor would write the record to the guest's memory.
         if asked.in_guests_only || !self.takes_extra(asked) {
             return Err(NotPrecise::Unsupported);
         }

@@ -43,6 +43,7 @@ impl Pebs<'_> {
             let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
             area.pebs_index.load(Relaxed).saturating_sub(base) as u32
         };
+        // An index outside of the buffer is not this driver's: the registers or the area were lost.
         Ok(if filled as usize <= self.memory.capacity() { filled } else { 0 })
     }
 
@@ -60,6 +61,7 @@ impl Pebs<'_> {
         let (mut records, mut count) = (self.records(from, to), 0);
         loop {
             let Some(record) = records.next() else { return count };
+            // Records are told apart by their place: a record up to where an event left its counter is that event's.
             let place = to - records.remaining() as u32 - record.size() as u32;
             count += u32::from(self.counters_of(&record, place, generation).contains(counter));
         }
@@ -182,6 +184,8 @@ impl Pebs<'_> {
             PreciseFormat::Architectural => self.memory.reset_register(msr)?,
             _ => self.memory.reset_area(self.unit),
         };
+        // Now that the buffer is empty: a task that counts its records meanwhile sees another generation, and counts
+        // again.
         self.memory.state.next_generation();
         Ok(written as u32)
     }

@@ -160,6 +160,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             false => self.record(running, &wanted),
         };
         settled.or_else(|fault| {
+            // Their registers did not answer: they may still write records, which belong to no event.
             state.stuck.fetch_or(state.enabled().without(wanted.counters).bits(), Relaxed);
             // Also a plain event must not run on a counter that may still write records.
             let counters = (wanted.counters | state.enabled()).iter();
@@ -354,9 +355,11 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             // The registers may have been lost without notice: records would be written to address 0.
             self.write(IA32_DS_AREA, self.pebs.memory.area_address())?;
         }
+        // Until the write is known to be done, both the old and the new counters may write records.
         state.set_enabled(state.enabled() | wanted.counters);
         self.write(IA32_PEBS_ENABLE, value)?;
         state.enable.store(value, Relaxed);
+        // After the write: from here on a stuck counter writes no record that could be taken for another event's.
         self.free_stuck();
         state.set_enabled(wanted.counters);
         state.set(KNOWN);

@@ -291,6 +291,8 @@ impl DepartedEvents {
         let is_usable = |place: &&Place| place.get(generation).is_none();
         let Some(place) = self.events.iter().find(is_usable) else { return false };
         let event = departed.event.and_then(EventId::place);
+        // The place is void while it is filled: an interrupt in between must not see a mixture. `until` comes last, and
+        // releases.
         place.until.store(0, Relaxed);
         place.generation.store(generation, Relaxed);
         place.counter.store(departed.counter.bit().into(), Relaxed);
@@ -363,6 +365,7 @@ impl Place {
     }
 
     fn get(&self, generation: u16) -> Option<Departed> {
+        // Pairs with the release in `add`: what is read below was stored before it.
         let until = self.until.load(Acquire);
         if until == 0 || self.generation.load(Relaxed) != generation {
             return None;

@@ -92,6 +92,7 @@ impl PreciseUnit {
     /// sub-leaves 4 and 5 exist; EBX of 4 has the groups, in the places of CFG_C's upper half; 5 has the counters.
     fn architectural(self, processor: &Snapshot) -> Option<Self> {
         let version = ArchitecturalPerfmon::from_snapshot(processor).version();
+        // SDM vol. 2A, CPUID leaf 7, subleaf 1, EAX bit 8: leaf 0x23 exists.
         let has_leaf = processor.leaf(7, 1).eax >> 8 & 1 != 0;
         let declares = has_leaf && processor.leaf(0x23, 0).eax >> 4 & 0b11 == 0b11;
         let counters = processor.leaf(0x23, 5);

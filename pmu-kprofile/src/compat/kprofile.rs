@@ -220,6 +220,7 @@ impl KProfile {
         if let Some(error) = image.error {
             return Err(error);
         }
+        // Only now, so that the caller's bytes are unchanged after an error.
         target.iter_mut().zip(image.bytes).for_each(|(to, from)| *to = from);
         Ok(size)
     }

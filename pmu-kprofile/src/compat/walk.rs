@@ -231,6 +231,7 @@ impl<R: MemoryReader> Walk<R> {
                 Err(WalkError::BrokenLink { entry, blink })
             };
         }
+        // A corrupted list may be a circle that never comes back to its head.
         self.left = self.left.checked_sub(1).ok_or(WalkError::TooLong)?;
         let address =
             entry.checked_sub(self.layout.link_offset() as u64).ok_or(WalkError::Link(entry))?;
@@ -257,6 +258,7 @@ impl<R: MemoryReader> Iterator for Walk<R> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let visited = self.visit().transpose();
+        // Behind an error, the links cannot be trusted.
         if !matches!(visited, Some(Ok(_))) {
             self.next = Next::End;
         }

@@ -175,6 +175,8 @@ impl<const P: usize> Mailbox<P> {
                 None => {}
             }
             if !wait() {
+                // The request is being served, and its answer would be too late: the processor that serves it undoes a
+                // start.
                 if slot.abandon(request) {
                     return Err(no_answer);
                 }

@@ -141,6 +141,7 @@ impl Slot {
     /// Serves the stops that were left, and the posted request: see [`Mailbox::drain`](super::Mailbox::drain).
     #[inline(never)]
     pub(super) fn drain(&self, processors: &impl RemoteProcessors) {
+        // Mostly there is nothing to do: then no line that processors share is written.
         let has_stops = self.has_stops.load(Ordering::Acquire) != 0;
         if !has_stops && self.posted().is_none() || self.drain.swap(AGAIN, Ordering::AcqRel) != IDLE
         {
@@ -179,6 +180,7 @@ impl Slot {
 
     /// Does the stops that were left. A stop that is not served stays.
     fn serve_stops(&self, processors: &impl RemoteProcessors) {
+        // Cleared before the places are read: a stop that is left meanwhile sets it again.
         if self.has_stops.swap(0, Ordering::AcqRel) == 0 {
             return;
         }
@@ -186,6 +188,7 @@ impl Slot {
             let stop = place.load(Ordering::Acquire);
             let source = stop.checked_sub(1).and_then(|value| KProfileSource::new(value as u32));
             let Some(source) = source else { continue };
+            // If the kernel's code unwinds, the stop stays for the next drain.
             let unserved = Unserved(self);
             let answer = processors.serve(SourceRequest::Stop(source));
             mem::forget(unserved);
@@ -226,6 +229,7 @@ impl Slot {
             if is_started || is_unserved && matches!(request, SourceRequest::Stop(_)) {
                 self.leave(source);
             }
+            // The drain that is under way also takes the stop that was just left.
             if is_started {
                 self.drain.store(AGAIN, Ordering::Release);
             }

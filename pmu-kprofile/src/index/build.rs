@@ -34,6 +34,7 @@ impl<const N: usize> Index<N> {
                 let behind = kept.iter().position(|other| other.order() > entry.order());
                 let place = behind.unwrap_or(kept.len());
                 insert(&mut self.entries, kept, place, entry);
+                // `ends` is sorted: the new entry is merged into it.
                 let mut new = Some(place as u32);
                 for old in ends {
                     let other = from.entry(*old);
@@ -166,6 +167,7 @@ pub(super) fn sweep<const N: usize>(
     };
     let mut begins = places.clone().filter_map(|place| Some((place, range(place)?)));
     let mut ends = ends.iter().filter_map(|place| {
+        // A range up to the end of the address space has no end to sweep.
         let end = range(*place)?.last.checked_add(1)?;
         Some((*place, end))
     });

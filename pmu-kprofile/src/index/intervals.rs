@@ -73,6 +73,7 @@ impl<const N: usize> ElementaryIntervals<N> {
         }
         let befores = self.before.as_flattened();
         let [first, upper, half] = [part.first, part.upper, part.power / 2].map(|n| n as usize);
+        // A search over a power of two needs no bounds. Two of them, which overlap, cover a part of any length.
         let is_upper = befores.get(upper).is_some_and(|before| *before < address);
         let first = select_unpredictable(is_upper, upper, first);
         let found = match half {
@@ -94,6 +95,7 @@ fn search<const BLOCK: usize>(befores: &[u64], first: usize, half: usize, addres
     while half >= BLOCK {
         let middle = first + half;
         let Some(before) = befores.get(middle) else { break };
+        // No branch: sampled addresses are random to a predictor.
         first = select_unpredictable(*before < address, middle, first);
         half /= 2;
     }
@@ -119,6 +121,7 @@ impl<const N: usize> Open<'_, N> {
     /// Adds an interval, or corrects the one before if it begins at the same address.
     pub(super) fn push(&mut self, begin: u64, head: u32) {
         let previous = self.intervals.length.saturating_sub(1);
+        // A second change at one address replaces the head of the first: no interval is empty.
         let same = match begin.checked_sub(1) {
             None => true,
             Some(before) => {

@@ -63,6 +63,7 @@ impl<const N: usize> Index<N> {
     /// in the slot of its hash: the common case. [`source`](Self::source) finds any other.
     #[inline]
     pub(crate) fn only_ranges(&self, source: u32) -> Option<&Group> {
+        // The first place alone. A source that a collision has displaced is found the longer way.
         let there = self.sources.get(source as usize % N)?;
         (there.only_ranges_of == tag(source)).then_some(&there.global)
     }

@@ -106,6 +106,7 @@ impl Bucket {
         if rules.version.checks_buffer_strictly() {
             self.count(size) <= buffer_bytes as u64 / COUNTER_BYTES
         } else {
+            // Windows before 1703: the last counter may be beyond the buffer. Its hits count as outside.
             size >> self.shift() <= buffer_bytes as u64
         }
     }
@@ -200,6 +201,7 @@ impl Basic<'_> {
         let counter = self.bucket.counter(pc.wrapping_sub(self.base));
         match self.buffer.get(counter as usize) {
             Some(counter) => {
+                // Atomic, because all processors share the buffer. Nothing is published by it, so relaxed is enough.
                 counter.fetch_add(1, Ordering::Relaxed);
                 Outcome::Acted
             }

@@ -222,6 +222,7 @@ impl<'b> ProfileObject<'b> {
 
     fn set_running(&self, group: usize, processors: u64) {
         if let Some(mask) = self.running.get(group) {
+            // A load and a store are enough: only the holder of the write lock changes the mask.
             mask.store(processors, Ordering::Relaxed);
         }
     }

@@ -360,6 +360,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         let mut outcome = Ok(());
         for (place, object) in self.objects().enumerate() {
             let source = object.source();
+            // A processor that an earlier object of this source wants was already tried for that object.
             let earlier = || self.objects().take(place).filter(|other| other.source() == source);
             let on =
                 |group| self.active.mask(group) & one.map_or(u64::MAX, |one| mask_in(one, group));

@@ -63,6 +63,7 @@ impl StoredRules {
 
     const fn of(rules: Rules) -> Self {
         Self {
+            // As differences from the default, so that lists with the default rules are all zeros, and in `.bss`.
             version: rules.version as u8 ^ Self::LATEST.version as u8,
             width: rules.width as u8 ^ Self::LATEST.width as u8,
         }

@@ -167,6 +167,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             }
             object.add_running(processor.group.into(), mask_of(processor));
         }
+        // All that can fail is done: from here on interrupts find the object.
         self.replace(&Change::Insert(entry_of(object)));
         for group in 0..Self::GROUPS {
             self.add_running(source, group, self.running(source, group));
@@ -190,6 +191,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             });
         }
         object.end(State::Stopping);
+        // Before its sources are stopped: an interrupt that they still raise no longer finds the object.
         self.replace(&Change::Remove(pointer_to(object)));
         Ok(self.release(object, hardware))
     }
@@ -230,8 +232,10 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
             lists.len()
         });
         profiles.started.store(length, Ordering::Relaxed);
+        // Publishes the snapshot: a reader that acquires the number sees all of it.
         profiles.current.swap(new, Ordering::AcqRel);
         self.lock.state(|state| {
+            // After the swap: the grace period covers each reader that may have loaded the old number.
             state.grace = GracePeriod::BEGUN;
             state.change = state.change.wrapping_add(1);
             state.stopping = match change {

@@ -154,6 +154,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
                 }
                 continue;
             }
+            // An unconditional addition could claim a slot that is not free, and a claim cannot be given back.
             let claim = self.head.compare_exchange(
                 position,
                 position.wrapping_add(1),
@@ -162,6 +163,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
             );
             if claim.is_ok() {
                 fill(slot);
+                // Publishes the words, which the reader acquires by the turn.
                 slot.turn.store(2 * (position / Self::SLOTS) + 1, Ordering::Release);
                 return true;
             }

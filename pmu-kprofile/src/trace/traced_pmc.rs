@@ -151,6 +151,7 @@ impl TracedPmc {
         }
         for processor in hardware.active_processors().iter() {
             if let Err(status) = hardware.allocate(processor, &sources) {
+                // All or none: the processors before this one give their counters back.
                 self.free(hardware);
                 return Err(status);
             }
@@ -202,6 +203,7 @@ impl TracedPmc {
         limit: usize,
         logger: LoggerFacts,
     ) -> Result<Vec<u32, M>, NtStatus> {
+        // In Windows' order, which decides the status if several checks fail.
         if !self.rules.version.traces_pmc_interrupts() {
             return Err(NtStatus::NOT_IMPLEMENTED);
         }
@@ -292,6 +294,7 @@ impl TracedPmc {
     /// }
     /// ```
     pub fn stop(&self, hardware: &mut impl CounterSets) {
+        // The hooks first: without them, no interrupt reads the counters.
         drop(self.hooks.clear());
         if let Some(_clearing) = self.counters.clear() {
             self.free(hardware);
@@ -404,8 +407,10 @@ pub(super) struct Setting<'l, const N: usize>(&'l OnceList<N>);
 impl<const N: usize> Setting<'_, N> {
     pub(super) fn end(self, items: &[u32]) {
         let list = self.0;
+        // Dropped, it would unset the list.
         mem::forget(self);
         list.items.iter().zip(items).for_each(|(to, item)| to.store(*item, Ordering::Relaxed));
+        // Last: an interrupt that sees the length also sees the items.
         list.state.store(SET + items.len() as u32, Ordering::Release);
     }
 }

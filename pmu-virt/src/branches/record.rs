@@ -104,6 +104,7 @@ impl VirtualBranches {
             BranchConfiguration::Legacy { .. } => self.words[DEBUG] & 1 != 0,
             BranchConfiguration::Amd(_) => self.words[EXTENSION] != 0,
         };
+        // From version 4 on, a freeze leaves the enable bit set.
         enabled && self.words[STATUS] == 0
     }
 
@@ -144,6 +145,7 @@ impl VirtualBranches {
     fn push(&mut self, record: Record) {
         let depth = usize::from(self.depth);
         if let BranchConfiguration::Legacy { .. } = self.configuration {
+            // The legacy stack is a ring: the index moves, and the records stay.
             self.words[TOP] = (self.words[TOP] + 1) % u64::from(self.depth);
             self.records[self.words[TOP] as usize % MAX_RECORDS] = record;
         } else if let Some(records) = self.records.get_mut(..depth) {

@@ -117,6 +117,8 @@ impl VirtualBranches {
         if self.words[DEBUG] & DEBUG_FREEZE == 0 {
             return;
         }
+        // SDM vol. 3B, "Freezing LBR and Performance Counters on PMI": a status bit from version 4 on, the enable bit
+        // before.
         if self.has_frozen_bit() {
             self.words[STATUS] = FROZEN;
         } else {
@@ -279,6 +281,7 @@ impl Rows for VirtualBranches {
     fn hold(&mut self, _: Writer, register: &Register<Self>, value: u64) {
         let record = &mut self.records[register.number % MAX_RECORDS];
         match register.row.value {
+            // A write of IA32_LBR_DEPTH clears all records.
             DEPTH => (self.depth, self.records) = (value as u8, [Record::EMPTY; MAX_RECORDS]),
             CAPABILITIES => {}
             SELECTS => {

@@ -202,6 +202,7 @@ impl Feed {
         };
         let base = usize::from(event.place) % EVENTS * CELLS;
         let held = &mut self.cells[base + cell];
+        // Each privilege stays below 2^62, so that their sum cannot overflow.
         *held = held.saturating_add(count).min(Self::MAXIMUM);
         self.cells[base + BOTH] = self.cells[base + USER] + self.cells[base + KERNEL];
         Ok(())
@@ -305,6 +306,7 @@ impl Feed {
             let base = event * CELLS;
             let (user, kernel) = (self.cells[base + USER], self.cells[base + KERNEL]);
             let (taken_user, mut taken_kernel) = (share(user), share(kernel));
+            // Rounded apart, both shares could miss the overflow by one: the kernel's share is the rest.
             if event == exactly.event() && exactly.user() && exactly.kernel() {
                 taken_kernel = part.saturating_sub(taken_user);
             }

@@ -68,6 +68,7 @@ impl SelectKey {
     pub(crate) const fn hash_into(self, mut hash: u32) -> u32 {
         let mut shift = 0;
         while shift < 64 {
+            // FNV-1a.
             hash = (hash ^ (self.0 >> shift) as u32 & 0xFF).wrapping_mul(0x0100_0193);
             shift += 8;
         }
@@ -126,6 +127,7 @@ impl EventKey {
     #[inline]
     pub(crate) const fn of_fixed(counter: usize) -> Self {
         match counter {
+            // The events that general counters count, too, have one key for both kinds of counters.
             0 => Self::general(0xC0, 0x00),
             1 => Self::general(0x3C, 0x00),
             3 => Self::general(0xA4, 0x01),
@@ -252,6 +254,7 @@ impl EventKey {
     /// vol. 2, "Core Performance Event-Select", table of CntMask and Inv.
     #[inline]
     const fn normal(self) -> Self {
+        // Both vendors ignore the invert bit without a counter mask: one event, one key.
         if self.0 & Self::COMPARISON == 0 { Self(self.0 & !Self::INVERT) } else { self }
     }
 

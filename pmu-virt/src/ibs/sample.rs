@@ -17,6 +17,7 @@ impl VirtualIbs {
             self.registers[OP_CTL] = control & !OP_COUNT | count << 32;
             return false;
         }
+        // An op that the filter leaves out begins the period anew, too.
         let randomized = control & !OP_COUNT | self.random(OP_RANDOM) << 32;
         self.registers[OP_CTL] = randomized;
         if !self.wants_op(op) {
@@ -85,6 +86,7 @@ impl VirtualIbs {
     pub fn pass(&mut self, ops: u64, cycles: u64, fetches: u64) {
         let NextSample { ops: until_op, cycles: until_cycle, fetches: until_fetch } =
             self.next_sample();
+        // Never past a sample: the embedder feeds the sampled op or fetch itself.
         let short_of = |until: Option<u64>, passed: u64| Some(passed.min(until? - 1));
         if let Some(passed) = short_of(until_op, ops).or(short_of(until_cycle, cycles)) {
             self.registers[OP_CTL] += passed << 32;
@@ -135,6 +137,7 @@ impl VirtualIbs {
 
     fn set_fetches(&mut self, count: u64) {
         self.registers[FETCH_CTL] = self.registers[FETCH_CTL] & !FETCH_COUNT | (count >> 4) << 16;
+        // The register shows the count in sixteens.
         self.fetch_low = count & 0xF;
     }
 

@@ -307,6 +307,7 @@ impl Rows for VirtualIbs {
                 self.registers[place] = value & !FETCH_COUNT | found & FETCH_COUNT
             }
             FETCH_CTL => self.begin_fetches(),
+            // Without the capability RdWrOpCnt, the count always begins at 0.
             OP_CTL if !self.has(3) => self.registers[place] = value & !OP_COUNT,
             _ => {}
         }

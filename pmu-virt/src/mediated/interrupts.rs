@@ -136,6 +136,8 @@ impl GuestInterrupts {
         let mut coming = false;
         let put = |state: u64| {
             coming = overflowed & !state != 0;
+            // A counter that overflowed may have done so again since the guest's last interrupt, and that interrupt is
+            // yet to come.
             let known = if overflowed != 0 { POSSIBLE } else { 0 };
             Some(state & PENDING | if coming { EXPECTED } else { known })
         };
@@ -222,6 +224,7 @@ impl HostCounters {
     /// ```
     pub fn interrupted<M: MsrBackend>(&self, interrupts: &GuestInterrupts, msr: &M) -> bool {
         let status = if interrupts.is_loaded() {
+            // A status that cannot be read may have any overflow. The guest then gets at worst one interrupt too many.
             Access(msr).read(self.registers.status).unwrap_or(u64::MAX)
         } else {
             0

@@ -57,6 +57,7 @@ impl HostCounters {
         if !missing.is_empty() {
             return Err(MediationError::NotLent(missing));
         }
+        // Before the first write: if an error leaves registers programmed, the window's end clears them.
         lent.set_programmed(true);
         interrupts.deliver_to(guest);
         let registers = &guest.model.registers;
@@ -112,6 +113,7 @@ impl HostCounters {
         }
         // Before the first overflow that the guest can have.
         loaded.interrupts.load(wanted, to_global(guest.model.interrupting()));
+        // On Intel, VM entry loads the register. On AMD, this write starts the guest's counters, so it comes last.
         if self.is_amd() {
             let entered = loaded.lent.global_control() | loaded.global_control;
             msr.write(control, entered).inspect_err(|_| {
@@ -195,6 +197,7 @@ impl HostCounters {
         guest: &mut VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<Put, MediationError> {
+        // An earlier attempt has read the counters, and may have cleared some of them: they are not read again.
         if let Some((put, _)) = loaded.saved {
             return Ok(put);
         }
@@ -212,6 +215,7 @@ impl HostCounters {
         for counter in places(guest.model.layout.counters()) {
             let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
             *registers.counter_mut(counter) = value;
+            // A counter that is 0 needs no write to be cleared.
             dirty |= Counters::from(value != 0) << counter;
         }
         loaded.dirty = dirty;
@@ -238,6 +242,7 @@ impl HostCounters {
         msr: &Access<'_, M>,
     ) -> Result<(), MediationError> {
         let Registers { status, status_clear, status_set, fixed_control, .. } = self.registers;
+        // Controls before values and status, so that nothing counts or overflows after it was cleared.
         for counter in places(loaded.programmed & 0xFF) {
             msr.write_retrying(self.registers.select(counter), 0)?;
         }
@@ -271,8 +276,10 @@ impl HostCounters {
     ) -> Result<(), MediationError> {
         let mut select = guest.model.registers.select(counter);
         if guest.model.enabled() >> counter & 1 == 0 {
+            // The policy refuses the event, or the guest has it disabled. The guest's own value still has the bit.
             select &= !ENABLE;
         } else if self.is_amd() {
+            // The counter stands still while the host handles the guest's exits.
             select |= GUEST_ONLY;
         }
         loaded.programmed |= Counters::from(select != 0) << counter;

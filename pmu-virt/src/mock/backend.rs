@@ -55,6 +55,7 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
             let status = pmu.model.registers.of(Family::GlobalStatus);
             let raises = pmu.vendor() == Vendor::Intel && status & !FROZEN != 0;
             pmu.model.pmi_pending |= raises;
+            // The handler that runs now accesses the same processor.
             drop(pmu);
             if raises {
                 self.interrupt();

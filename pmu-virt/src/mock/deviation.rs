@@ -189,6 +189,7 @@ impl Deviations {
         let fewer = self.contains(Deviation::FewerCounters);
         match configuration {
             Configuration::Intel(mut intel) if fewer && intel.general.count_ones() > 1 => {
+                // The last counter goes, so that the others keep their numbers.
                 intel.general &= !(0x80 >> intel.general.leading_zeros());
                 Configuration::Intel(intel)
             }

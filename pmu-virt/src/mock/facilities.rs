@@ -154,6 +154,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let mut raised = false;
         let _ = self.with_sampling_unit(|sampling| {
             let entry = sampling.configuration().lvt_entry.map_or(0, usize::from);
+            // An entry that the local APIC lacks delivers nothing.
             let absent = Cell::new(MASKED);
             let mut entry = Entry(self.extended_entries.get(entry).unwrap_or(&absent));
             raised = matches!(sampling.deliver(&mut entry), PmiOutcome::Raised(_));
@@ -303,6 +304,7 @@ impl Armed {
         let mut values = [0; MAX_COUNTERS];
         for counter in places(counters) {
             values[counter % MAX_COUNTERS] = pmu.model.registers.counter(counter);
+            // One event before the overflow: the next one ends the pass, and is the one that is recorded.
             pmu.model.load(counter, u64::MAX);
         }
         Self { counters, values }

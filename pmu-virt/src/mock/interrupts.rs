@@ -99,6 +99,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         if second {
             self.latched.set(true);
         }
+        // While an NMI is handled, one more is latched, and all further ones are lost.
         if outer && !self.deviations.contains(Deviation::NestsInterrupts) {
             self.latched.set(true);
             return false;

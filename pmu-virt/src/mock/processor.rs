@@ -189,6 +189,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
         self.beside.borrow_mut().reset();
+        // A reset masks the entries of the local vector table.
         self.entry.set(MASKED);
         self.extended_entries.iter().for_each(|entry| entry.set(MASKED));
         self.shared.set([0; 2]);

@@ -48,6 +48,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     #[inline]
     pub fn advance(&mut self, feed: &mut Feed) -> Result<Advanced, FedEventsError> {
         let model = &mut self.model;
+        // A slot of another list of events would be counted as a different event.
         if !feed.is_of(&model.events) {
             return Err(FedEventsError::OtherEvents);
         }

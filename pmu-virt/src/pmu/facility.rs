@@ -167,6 +167,7 @@ impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
     }
 
     fn write(&mut self, writer: Writer, address: u32, value: u64) -> Written {
+        // Both are asked before either is written: a #GP leaves no trace.
         let written = self.check_write(writer, address, value);
         if written.answer != Write::GeneralProtection {
             let _ = self.0.write(writer, address, value);

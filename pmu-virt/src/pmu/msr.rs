@@ -246,6 +246,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
         let Model { layout, registers, .. } = &self.model;
         let index = (ecx & 0xFFFF) as usize;
+        // RDPMC user disable: bit 37 of a select, and bit 33 + 4n of the fixed counters' control. User mode then reads
+        // 0.
         let (counter, disabled) = match ecx >> 16 {
             0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
             0x4000 if index < MAX_PER_KIND => {
@@ -453,6 +455,8 @@ impl Bits {
         let (illegal, stored) = match write {
             WriteAs::Stored => (value & !legal, value & legal),
             WriteAs::SignExtended => {
+                // SDM vol. 3B, "Full-Width Writes to Performance Counter Registers": a legacy write stores 32 bits,
+                // sign-extended.
                 let extended = value as u32 as i32 as i64 as u64;
                 let high = value >> 32;
                 let plausible =

@@ -250,6 +250,7 @@ pub(crate) trait Rows: GuestFacility + Copy + 'static {
     /// Returns `reset` after the host has written this state's registers: this state, if a guest can have reached it.
     fn restored_from(&self, mut reset: Self) -> Self {
         for register in self.every() {
+            // A register that only sets or clears bits of another one holds nothing of its own.
             if !matches!(register.row.host, WriteAs::Stored | WriteAs::StoredWhole) {
                 continue;
             }

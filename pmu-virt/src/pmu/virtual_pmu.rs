@@ -150,6 +150,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// embedder that [restores registers one by one](Self::host_write) must also save the result of
     /// [`pmi_pending`](Self::pmi_pending).
     pub fn set_pmi_pending(&mut self, pending: bool) {
+        // Without counters there is no interrupt, and no saved state may have one.
         self.model.pmi_pending = pending && self.model.layout.counters() != 0;
     }
 
@@ -179,6 +180,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             return PmiOutcome::NotPending;
         }
         let outcome = PmiOutcome::through(apic);
+        // After the delivery. SDM vol. 3B: an Intel processor sets the mask of the entry as it delivers the interrupt.
         if self.model.layout.masks_entry && outcome != PmiOutcome::Masked {
             apic.set_entry(apic.entry() | MASKED);
         }

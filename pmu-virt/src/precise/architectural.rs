@@ -78,6 +78,7 @@ impl Architectural<'_> {
         let fed = self.fed;
         let has = |group: u64| groups & group != 0;
         if has(BASIC) {
+            // Bit 16: the latency is valid.
             let retired = u64::from(fed.retire_latency) | 1 << 16;
             store.words([fed.ip, self.counters, fed.tsc, retired, 0, 0])?;
         }

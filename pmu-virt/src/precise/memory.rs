@@ -114,6 +114,7 @@ impl<'m> Store<'m> {
             let bytes = bytes.as_flattened();
             let (Place::Linear(first) | Place::Physical(first)) = *place;
             let address = first.wrapping_add(self.length);
+            // A record does not continue from the end of the address space at its beginning.
             if address.checked_add(bytes.len() as u64).is_none() {
                 return Err(GuestFault { address });
             }
@@ -175,6 +176,7 @@ impl Buffer {
 
     /// Returns whether a record of this size fits at the index.
     pub(crate) fn has_room(&self, size: u64) -> bool {
+        // The guest may have written any values, so the sum must not wrap.
         self.index >= self.base
             && self.index.checked_add(size).is_some_and(|end| end <= self.maximum)
     }
@@ -277,6 +279,7 @@ impl VirtualPrecise {
                 recorded.lost += 1;
                 return Ok(!wraps && buffer.interrupts());
             }
+            // Without its interrupt, the buffer is a ring (SDM vol. 3B, "BTS and DS Save Area").
             buffer.index = buffer.base;
             if !buffer.has_room(SIZE) {
                 recorded.lost += 1;

@@ -88,6 +88,7 @@ impl VirtualPrecise {
         memory: &mut dyn GuestMemory,
         recorded: &mut Recorded,
     ) {
+        // Also for a record that is lost: the processor does not try a second time.
         self.words[DUE] &= !counters;
         let (interrupts, bit) = match self.configuration.records {
             PreciseRecords::None => (Ok(false), BUFFER),
@@ -141,6 +142,8 @@ impl VirtualPrecise {
         let mut interrupts = written.map(|_| buffer.interrupts());
         // The counter goes on where its record failed, too.
         for place in places(from_global(counters)) {
+            // Up to format 4, the fixed counters' reset values follow those of eight general counters; later, those of
+            // 32.
             let slot = match (place, records.format) {
                 (..MAX_PER_KIND, _) => place,
                 (_, ..=4) => place,
@@ -172,12 +175,14 @@ impl VirtualPrecise {
             _ => adaptive.store(size, store),
         };
         let mut counting = Store::counting();
+        // Measured first: a record that does not fit leaves no part of itself in the guest's memory.
         store_all(0, &mut counting)?;
         let size = counting.length;
         if !buffer.has_room(size) {
             return Ok(false);
         }
         store_all(size, &mut Store::at(memory, Place::Linear(buffer.index)))?;
+        // Last: the guest's driver reads the records below the index, which must be whole.
         buffer.set_index(memory, buffer.index + size)?;
         Ok(true)
     }
@@ -374,6 +379,7 @@ pub(crate) fn store_fixed(
     store.words([fed.registers.flags, fed.registers.ip, ax, bx, cx, dx, si, di, bp, sp])?;
     store.words::<8>(high)?;
     if format >= 1 {
+        // Before format 3, the field is the global status, which may also have bits of other counters.
         let counters = if format >= 3 { counters } else { status };
         store.words([counters, fed.data_address, fed.data_source, fed.latency.into()])?;
     }

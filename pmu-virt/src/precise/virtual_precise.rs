@@ -149,6 +149,7 @@ impl VirtualPrecise {
         match self.configuration.records {
             PreciseRecords::None => 0,
             PreciseRecords::DebugStore(_) => self.words[ENABLE] & self.counters(),
+            // The buffer is switched off as a whole, whatever each counter's control says.
             PreciseRecords::Architectural(_) if self.words[INDEX] & INDEX_ENABLE == 0 => 0,
             PreciseRecords::Architectural(_) => {
                 let enabled = self.controls.iter().enumerate();

@@ -221,6 +221,7 @@ struct Recorded<M: MsrBackend>(BranchRecorder<'static, M>);
 
 impl<M: MsrBackend> Drop for Recorded<M> {
     fn drop(&mut self) {
+        // If `work` unwinds, the records are given back all the same.
         let _ = self.0.shut_down();
     }
 }

@@ -258,6 +258,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let of = self.processors.get(processor).filter(|of| of.is_open(event));
                 let of = of.ok_or(CounterError::NoSuchEvent(event.event))?;
                 match remote_count(&of.events, &of.counters, event.event, K::now())? {
+                    // Asked once more: the place may have gone to another event meanwhile.
                     RemoteCount::Current(count) if of.is_open(event) => Ok(count),
                     _ => Err(PmuError::OtherProcessor(processor)),
                 }
@@ -304,6 +305,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
             let count = counters.read_event(event.event, K::now())?;
+            // The complement is added, so that the counter is not written and its period continues.
             let back = EventCount { value: count.value.wrapping_neg(), ..EventCount::default() };
             counters.add_count(event.event, back)
         })

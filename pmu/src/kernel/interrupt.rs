@@ -165,12 +165,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 Report::Event(overflow) => {
                     let place = overflow.event.place().and_then(|place| accounted.get_mut(place));
+                    // One interrupt may report many records of an event. It counts once toward the limit per tick.
                     let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                     of.events.account_sample(overflow.event, is_first, K::now);
                     sampled(report, sample);
                 }
             };
             let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
+            // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 apic.mask_performance_interrupt();
             }
@@ -181,13 +183,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     interrupted.overflows = serviced.overflows;
                 }
                 Err(error) => {
+                    // It is unknown whose interrupt this was. Unclaimed, it would be taken for failing hardware.
                     interrupted.claim = Claim::OursAndMore;
                     interrupted.error = Some(error);
                     interrupted.is_blind = of.watchdog.is_blind(&of.counters);
                 }
             }
         }
+        // After `service`, which may have loaded counters that threads read.
         self.publish_in_interrupt();
+        // An NMI sets no in-service bit in the local APIC, so it takes no end of interrupt.
         if K::delivery() != Delivery::NON_MASKABLE {
             K::end_of_interrupt();
         }

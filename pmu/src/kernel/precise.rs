@@ -110,6 +110,7 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
     ) {
         // The same each time that the processor comes up.
         let _ = self.sampling.set(IbsUnits::of(this_processor));
+        // Detected once: a processor that comes up again has the value already.
         let Ok(Ok(unit)) = self.unit.set(PreciseUnit::detect(this_processor, msr)) else { return };
         let needs = unit.needs_physical_address();
         let physical = needs

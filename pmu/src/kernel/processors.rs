@@ -81,6 +81,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Ok((number(index), counters))
             })?
         })?;
+        // Not pinned: this may wait for a task that is changing profiles.
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))?;
         Ok(counters)
     }
@@ -105,6 +106,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let this = K::pinned(|| {
             let index = K::this_processor();
             self.session_slot(|slot| {
+                // If this fails, the session stays, because its counters may still run.
                 slot.as_mut().ok_or(PmuError::NotUp)?.session.shut_down()?;
                 *slot = None;
                 if let Some(of) = self.processors.get(index) {
@@ -269,6 +271,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             };
             match self.with_local(tick) {
                 Ok(ticked) => Ok(ticked?),
+                // The tick may have interrupted a task that uses the session. The next tick makes up for this one.
                 Err(PmuError::Session(_) | PmuError::NotUp | PmuError::Suspended) => Ok(()),
                 Err(error) => Err(error),
             }
@@ -389,6 +392,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))?;
                 let event = event.tagged(of.watchdog_tag()).unlisted();
                 let id = counters.open_event(&local.unit, &event)?;
+                // Before the start, so that the first interrupt finds it.
                 of.watchdog.watch(id);
                 counters.start_event(id, K::now()).or_else(|error| {
                     of.watchdog.unwatch();
@@ -415,6 +419,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             };
             self.with_local(|local| {
                 let event = of.watched(local);
+                // Before the event is closed, whose identity another event may get.
                 of.watchdog.unwatch();
                 let Some(event) = event else { return Ok(()) };
                 let counters = local.session.counters_mut();

@@ -175,6 +175,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
         let claimed = self.claim(by.into())?;
         let source = claimed.source;
+        // The caller has the source from now on: it is not released.
         core::mem::forget(claimed);
         Ok(source)
     }
@@ -212,6 +213,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let started = Started { pmu: self, object };
         work();
         let stopped = started.stop();
+        // It is stopped: dropping the guard would stop it once more.
         core::mem::forget(started);
         stopped
     }
@@ -258,6 +260,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let group = self.with_local(|local| begin(local, events))??;
             let counted = Counted { pmu: self, group };
             work();
+            // From here on, `end` closes the group.
             core::mem::forget(counted);
             let mut counts = [EventCount::default(); C];
             // On a processor that `work` suspended, too.

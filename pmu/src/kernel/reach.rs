@@ -32,6 +32,7 @@ struct Used<'s, K: Kernel, const P: usize, const E: usize, const N: usize> {
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Used<'_, K, P, E, N> {
     #[inline]
     fn drop(&mut self) {
+        // On unwinding, too: a page must not show a counter that another event has by now.
         let is_suspended = is_suspended(self.slot);
         self.pmu.publish(self.slot.as_mut().filter(|_| !is_suspended), &self.before);
         self.pmu.settle_clock_timer();
@@ -125,6 +126,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn serve_call(&'static self) {
         match self.sessions.with(|slot| is_suspended(slot)) {
             Ok(false) => self.mailbox.drain(&CrossCalls(self)),
+            // The interrupted task serves the request when it is done with the session, and a resume does after a
+            // suspend.
             Ok(true) | Err(_) => {
                 if let Some(of) = self.processors.get(K::this_processor()) {
                     of.is_asked.store(true, Relaxed);
@@ -156,6 +159,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let result = act(used.slot);
             (result, is_suspended(used.slot))
         })?;
+        // Interrupts that met the session in use have left their requests.
         if !is_suspended {
             self.serve_postponed();
         }
@@ -182,6 +186,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         let mut turns = 0;
         loop {
+            // Pinned for the attempt alone: the scheduler may run the task that is waited for between two attempts.
             let outcome = K::pinned(|| attempt(&self.profiles, &mut self.hardware()));
             turns += 1;
             if outcome != Err(ProfileError::Busy) || !K::keep_waiting(turns) {
@@ -221,6 +226,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
         });
         let this = RemoteProcessors::this_processor(self);
         served.unwrap_or_else(|error| match error {
+            // The task that has the session serves the request when it is done.
             PmuError::Session(Busy::InUse) | PmuError::Suspended => {
                 Err(InterfaceError::NoAnswer(this))
             }

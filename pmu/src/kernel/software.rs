@@ -132,6 +132,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     fn set_clock_timer(&self, now: u64, left: Option<u64>, was_due: bool) {
         // At least a nanosecond: 0 stands for no time.
         let at = left.map(|left| now.saturating_add(left.max(1)));
+        // A timer that has fired is to be set again, even for the time that is stored.
         if self.clock_timer.swap(at.unwrap_or(0), Relaxed) != at.unwrap_or(0) || was_due {
             K::set_clock_timer(at);
         }

@@ -47,6 +47,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         if let Some(local) = local {
             let counters = local.session.counters_mut();
             of.publish(|event| counters.user_view(event, K::now()));
+            // Events that left: their pages would show a counter that another event has by now.
             before.tags().filter(|tag| !of.has_page(*tag)).for_each(hide::<K>);
         } else {
             of.pages().tags().chain(before.tags()).for_each(hide::<K>);

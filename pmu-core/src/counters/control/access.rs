@@ -77,6 +77,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),
             CounterControl::Shared { register, .. } => {
                 let shadow = &self.memory.fixed_control;
+                // The shadow saves a read of the register, of which this session writes all bits.
                 let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
                 self.msr.wrmsr_retrying(register, value)?;
                 shadow.store(value, Relaxed);
@@ -126,6 +127,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let control = &self.memory.global_control;
         let before = control.load(Relaxed);
         let after = before & !clear | set;
+        // Before the register: an interrupt in between restarts the counters by this value.
         control.store(after, Relaxed);
         self.wrmsr_retrying(global.control, after).map_err(|fault| {
             control.store(before, Relaxed);
@@ -167,6 +169,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if takes || own == 0 {
             return self.wrmsr_retrying(global.acknowledge, bits);
         }
+        // Zhaoxin's ZX-C takes an acknowledgement only while a counter is enabled here.
         self.wrmsr_retrying(global.control, own)?;
         let cleared = self.wrmsr_retrying(global.acknowledge, bits);
         self.wrmsr_retrying(global.control, 0).and(cleared)

@@ -181,6 +181,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the counter of the next event to attach: a free one. If none of them is free, the moves are a cycle,
     /// and one of them begins it.
     fn next_to_enter(&self, entering: CounterSet) -> Option<CounterId> {
+        // Free counters first: an event that moves there makes room for the next one. What is left is a cycle.
         let mut free = entering.iter().filter(|counter| self.running_on(*counter).is_none());
         free.next().or(entering.first())
     }
@@ -216,6 +217,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         planner: &mut Planner<'_>,
     ) {
         if let Some(entry) = self.table().entry(event) {
+            // Before the counter starts, whose select has this encoding's bits.
             entry.set_encoding(encoding);
             if let Some(register) = entry.extra_register(encoding)
                 && let Err(error) = self.table().extra.set(register, entry.extra_value(), &self.msr)
@@ -233,6 +235,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let moving = planner.take_moving(event);
         let rest = moving.map(|moving| (moving.period, moving.rest));
         if let Err(error) = self.run_for(counter, event, rest, true) {
+            // Kept for the way back, on which the row's event gets its old counter with this remainder.
             planner.note(Err(error));
             if let Some(moving) = moving {
                 planner.put_moving(moving);
@@ -319,6 +322,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     entry.accumulate_wrap(registers.mask());
                 }
             }
+            // To the total in any case: the value also has what was counted after the wrap.
             entry.accumulate(value, registers.mask());
         }
         if !overflowed {

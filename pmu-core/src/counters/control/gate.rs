@@ -80,6 +80,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether the global control register stops a counter that its own control enables.
     pub(crate) fn is_gated(&self, counter: CounterId) -> bool {
+        // A sampling unit has no bit in the global control register.
         if S::Facility::UNITS && !self.units_of(counter.only()).is_empty() {
             return false;
         }
@@ -154,6 +155,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let mut stays = false;
         let set = self.msr.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
+            // Read back: a hypervisor may accept the write and drop the bit.
             let kept = self.msr.update_retrying(freeze.read()).inspect_err(|_| {
                 stays = before & freeze.bits() == 0
                     && self.msr.update_retrying(freeze.set_to(0)).is_err();
@@ -224,6 +226,7 @@ pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFaul
     let mut clear = |register| {
         outcome = outcome.and(msr.wrmsr_retrying(register, 0));
     };
+    // First: this one write stops all counters, so that none overflows while the others are cleared.
     if let Some(global) = unit.global() {
         clear(global.control);
     }

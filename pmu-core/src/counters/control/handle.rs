@@ -141,6 +141,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let bits = match entry.guest_mode() {
             _ if self.table().virtualization() => bits,
             GuestMode::Everywhere => bits,
+            // While EFER.SVME is clear, a counter with the host-only bit counts nothing.
             GuestMode::HostOnly => bits & !(guest | host),
             GuestMode::GuestOnly => 0,
         };

@@ -128,6 +128,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         candidates: CounterSet,
     ) -> Result<(), CounterError> {
         let memory = self.memory;
+        // A session before may have left slots that faulted.
         for slot in memory.slots() {
             slot.store(SlotState::Free);
         }
@@ -148,6 +149,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         };
         memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
         if let Some(global) = self.unit().global() {
+            // Read, not assumed: the bits of other owners' counters stay as they are.
             let found = self.rdmsr_retrying(global.control);
             let found = found.map_err(CounterError::Unchanged)?;
             let left = verified.bits() | global.frozen | self.unowned(verified, found);
@@ -283,6 +285,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             self.change_global(global, (0, verified.bits()))?;
         }
         self.declared = self.declared | more;
+        // Last: from here on interrupts serve these counters, whose slots are free and whose status is clear.
         self.memory.set_verified(self.memory.verified(CounterSet::ALL) | verified);
         Ok(verified)
     }

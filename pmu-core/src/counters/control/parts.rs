@@ -152,6 +152,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 CounterError::StateUnknown(fault)
             })
         };
+        // From here to `end`, an interrupt leaves the registers to this task.
         division.memory.begin();
         let stopped = self.set_control(&registers, 0).map_err(CounterError::Unchanged);
         let harvested = stopped.and_then(|()| {

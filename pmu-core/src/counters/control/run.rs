@@ -141,6 +141,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let bits = self.running_bits(registers, event).ok_or(CounterError::NoSuchEvent(event))?;
         self.load(registers, value).map_err(CounterError::Unchanged)?;
         self.begin_loaded(counter, registers, event)?;
+        // Before the control: once enabled, the counter may interrupt, and the interrupt path finds the event by the
+        // slot.
         slot.store(SlotState::Running { event, period });
         let fault = match self.set_control(registers, bits) {
             // An interrupt that met a fault may have marked the counter as faulted meanwhile. If it could not restart
@@ -153,6 +155,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 return Ok(());
             }
             Ok(()) => marked_faulted(registers.control.register()),
+            // The write that failed may have reached the register, so the slot is not free before the counter is
+            // stopped.
             Err(fault) => match self.set_control(registers, 0) {
                 Ok(()) => {
                     slot.store(SlotState::Free);
@@ -205,6 +209,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             None => {
                 let ran = matches!(slot.load(), SlotState::Running { .. });
                 let value = self.read(&registers)?;
+                // Without a status, a pending overflow cannot be acknowledged: its interrupt still comes.
                 if ran && registers.has_overflowed(value) {
                     self.memory.expect_spurious(1);
                 }

@@ -113,6 +113,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
                 }
             }
+            // After detaching, which has added to the count and set the remainder of the period.
             *place = ThreadEvent::SwitchedOut(self.extract(entry));
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
@@ -276,6 +277,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<EventId, CounterError> {
         let (id, entry) = self.free_entry(None)?;
         let mut event = *event;
+        // The processor from which the event comes may have had the other kind of RDPMC control.
         event.select = event.select_on(processor).select_bits();
         self.table().unthrottle(&mut event);
         let membership = Membership::unpack(event.membership);

@@ -150,9 +150,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         };
         self.add_times(now);
         self.pause_software();
+        // Not earlier: until the counters are stopped and read, an interrupt must still find and serve them.
         self.memory.lend();
         let mut lent = LentCounters::unowned(own, control.load(Relaxed));
+        // After a window that did not end, the registers may still be programmed for its borrower.
         lent.set_programmed(was_lent);
+        // Counters that were added while the window is open are not its own.
         let declared = core::mem::replace(&mut self.declared, own);
         Ok(CounterWindow { counters: self, lent, declared, gate, values })
     }
@@ -182,6 +185,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         mut overflowed: impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<Values, CounterError> {
         let of_source = self.source.facility();
+        // A record may wait without any overflow in the status: below its buffer's threshold.
         let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Unchanged);
         let pending = match self.unit().global() {
             Some(global) => {
@@ -363,11 +367,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);
+        // The delivery of that interrupt masked the LVT entry, and `service` accesses no register in a window.
         if interrupted && !counters.memory.is_masked() {
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
         counters.settle_software();
+        // Last: one write starts all counters, now that their values, controls and slots are restored.
         if let Err(CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)) =
             counters.unpause(CounterSet::from_bits(gate))
         {

@@ -73,6 +73,8 @@ impl UserView {
         now: u64,
     ) -> Self {
         let is_lower = registers.has_overflowed(value);
+        // From the lower half, the counter may pass the middle of its range before user mode reads it. With one bit
+        // more, the value is then not taken for a negative one.
         let width = (registers.width() + u32::from(is_lower)).min(u64::BITS);
         let index = registers.rdpmc_index().filter(|_| permitted);
         Self {

@@ -163,6 +163,7 @@ impl Division<'_> {
     /// ```
     pub const fn share(part: u8, occurrences: u64, shares: u64) -> u64 {
         let share = shares >> (8 * (part & 7)) & 0xFF;
+        // Rounded to the nearest.
         ((occurrences as u128 * share as u128 + 127) / 255) as u64
     }
 
@@ -192,6 +193,7 @@ impl Division<'_> {
         msr: &M,
         registers: &Counter,
     ) -> Result<(), MsrFault> {
+        // An emulator may drop writes of the shares: tried once, and again after the registers were lost.
         if !self.memory.has(VERIFIED) {
             self.verify(msr, registers)?;
             self.memory.set(VERIFIED);
@@ -208,6 +210,7 @@ impl Division<'_> {
         let found = msr
             .wrmsr_retrying(self.shares, PATTERN)
             .and_then(|()| msr.rdpmc_retrying(self.rdpmc).map(|found| found & 0xFFFF_FFFF));
+        // Before the outcome is looked at: the pattern must not be counted.
         msr.wrmsr_retrying(registers.value_register(), 0)?;
         match found? {
             PATTERN => Ok(()),
@@ -226,6 +229,7 @@ impl Division<'_> {
         status: MsrAddress,
         value: u64,
     ) -> Result<u64, MsrFault> {
+        // Far from its last wrap, the counter has no overflow pending. This saves a read of the status.
         if value >= SERVED_WITHIN {
             return Ok(0);
         }

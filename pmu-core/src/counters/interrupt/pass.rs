@@ -110,8 +110,11 @@ where
         let (status, rest) = if freezes {
             self.status_of_frozen(global)
         } else if global.stop_while_serviced && self.set_control(global, !self.own) {
+            // Stopped counters cannot overflow, so the LVT entry may stay masked until the status is clear.
             (self.status(global), Rest::UnmaskAndRestart)
         } else {
+            // The counters run. An overflow while the LVT entry is masked is lost, so it is unmasked before the status
+            // is read.
             self.unmask();
             (self.status(global), Rest::Nothing)
         };
@@ -126,6 +129,7 @@ where
             Rest::UnmaskAndRestart => self.unmask(),
             Rest::Restart | Rest::Nothing => {}
         }
+        // After unmasking: an overflow of a restarted counter must find the LVT entry unmasked.
         if rest != Rest::Nothing {
             self.restart(global);
         }
@@ -196,6 +200,7 @@ where
             self.reload_overflowed(overflowed);
             return self.wrmsr(global.acknowledge, bits);
         }
+        // The counters may run. Acknowledged after the load, a new overflow would be cleared with the old one.
         let acknowledged = self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
         acknowledged
@@ -264,6 +269,7 @@ where
                 self.mark_faulted(Some(running.event));
                 continue;
             };
+            // A preload is in the upper half of the range. A value in the lower half has wrapped.
             if registers.has_overflowed(value) {
                 self.raised += 1;
                 self.reload(counter, slot, running, Some(value));
@@ -353,6 +359,7 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
     outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
     Ok(Serviced {
         overflows: 0,
+        // The service that this one interrupted makes another pass, so the interrupt is the session's in any case.
         claim: memory.claim(accounted.max(is_nested.into())),
         others: 0,
         lent: false,

@@ -169,6 +169,7 @@ where
         if !division.divides(self.source.opened(), event) {
             return;
         }
+        // Noted before the registers are claimed: if a task has them, its harvest needs the wrap.
         if wrapped {
             division.memory.note_wrap();
         }
@@ -195,6 +196,7 @@ where
             division.harvest(self.msr, &registers, (self.source.opened(), event), value)
         });
         division.memory.note_use();
+        // Started again even if the harvest failed: the event still counts.
         let restarted = self.msr.update_retrying(control.set_to(found));
         if restarted.is_err() {
             self.mark_faulted(Some(event));
@@ -226,6 +228,7 @@ where
                 changed = changed | record.counter.only();
             }
         }
+        // After the last record, so that a counter with several records is loaded once.
         for counter in changed.iter() {
             self.load_recorded(counter);
         }

@@ -227,6 +227,7 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
         None => of == event,
     };
     if let Some(id) = group {
+        // Some members may be switched out: the counts of the others would not be those of one moment.
         let members = table.opened().filter(|(of, entry)| its(*of, entry));
         let declared = table.entry(event).map_or(0, EventEntry::members);
         if members.count() != usize::from(declared) {
@@ -357,6 +358,8 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
     if S::Facility::RECORDS && entry.is_precise() {
         since = since_record(value, counted_to, registers.mask());
     }
+    // Since its last wrap the counter has counted from 0. A small value may also be that of the next wrap: the status
+    // tells.
     if entry.has_wrapped()
         && value < SERVED_WITHIN
         && let Some(global) = source.unit().global()

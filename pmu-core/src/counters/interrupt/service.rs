@@ -225,6 +225,7 @@ impl CounterMemory {
     /// counters are just being taken.
     #[inline(never)]
     pub(crate) fn claim_spurious(&self) -> Claim {
+        // NMIs collapse: one may stand for all that were expected. `OursAndMore` covers those still to come.
         match self.spurious_expected.swap(0, Ordering::Relaxed) {
             0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
             0 | 1 => Claim::Ours,
@@ -262,6 +263,8 @@ impl CounterMemory {
         loop {
             self.service.store(serving, Ordering::Relaxed);
             pass();
+            // Fails if a nested interrupt has left `AGAIN`, or if the pass masked the LVT entry. Only this processor
+            // and its interrupts write the word, so relaxed accesses suffice.
             let ended =
                 self.service.compare_exchange(serving, after, Ordering::Relaxed, Ordering::Relaxed);
             if ended.is_ok() || ended == Err(MASKED) {
@@ -281,6 +284,7 @@ impl CounterMemory {
         }
         let lent = !refused && self.is_lent();
         if lent {
+            // The delivery may have masked the LVT entry: the end of the window unmasks it.
             self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
         }
         (self.claim_spurious(), lent)

@@ -36,6 +36,8 @@ impl EventTable {
         for (event, entry) in self.opened() {
             let counts = entry.software().is_some_and(|of| of.counts(what));
             if counts && entry.state() == EventState::Counting && entry.is_of_mode(in_user) {
+                // One atomic addition: an interrupt in between gets a value of its own, so no occurrence is counted
+                // twice.
                 let value = entry.total.fetch_add(occurrences, Relaxed).wrapping_add(occurrences);
                 entry.end_periods(value, |period| {
                     let (counter, tag) = (CounterId::SOFTWARE, entry.tag());
@@ -70,6 +72,7 @@ impl EventTable {
     ) -> Option<u64> {
         for (event, entry) in self.sampled_clocks() {
             entry.end_periods(entry.software_value(now), |period| {
+                // A clock advances in both modes. The mode only decides whether the end of a period is a sample.
                 if entry.is_of_mode(in_user) {
                     let (counter, tag) = (CounterId::SOFTWARE, entry.tag());
                     overflowed(EventOverflow { event, period, counter, tag });

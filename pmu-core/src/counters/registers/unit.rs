@@ -333,6 +333,8 @@ impl CounterUnit {
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
         if self.in_txcp(select) {
+            // IN_TXCP exists in the select of general counter 2 alone (SDM vol. 3B, "Performance Monitoring and Intel
+            // TSX").
             return self.counters & CounterSet::from_bits(1 << 2);
         }
         let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
@@ -348,6 +350,7 @@ impl CounterUnit {
 
     /// Returns whether `select` has the bit IN_TXCP, which on AMD belongs to the event number.
     pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
+        // On AMD, these bits belong to the event's number.
         let twelve_bits = self.event_bits >> 35 & 1 != 0;
         select.select_bits() & IN_TXCP != 0 && !twelve_bits
     }

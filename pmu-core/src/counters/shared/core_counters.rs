@@ -91,6 +91,7 @@ impl<'a> CoreThread<'a> {
 
     /// Declares the counters that this logical processor uses from now on, unless the other one's use forbids that.
     pub(crate) fn claim(&self, wanted: InUse) -> bool {
+        // The other logical processor may claim at the same time, so the check and the claim are one exchange.
         let claimed = self.core.in_use.fetch_update(AcqRel, Acquire, |all| {
             let others = InUse::unpack(all >> self.shift(!self.second));
             let conflict = wanted.exclusive & others.counters | wanted.counters & others.exclusive;

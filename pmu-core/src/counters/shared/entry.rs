@@ -204,6 +204,7 @@ impl EventEntry {
 
     /// Returns the select of the present encoding.
     pub(crate) fn select(&self) -> EventSelect {
+        // An encoding is kept as the bits in which it differs from the first.
         let difference = self.extra.differences.load(Relaxed) >> (16 * (self.encoding() & 3));
         EventSelect::from_bits(self.members.select.load(Relaxed) ^ difference & 0xFFFF)
     }
@@ -356,6 +357,7 @@ impl EventEntry {
     #[inline(never)]
     pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
+        // A clock that went back adds nothing until it has caught up.
         let passed = now.saturating_sub(before);
         self.timed_to.store(before + passed, Relaxed);
         let add =
@@ -387,6 +389,7 @@ impl EventEntry {
         }
         let units = if has_clock { [0; 2] } else { [1 << 8, u64::from(runs) << 8] };
         for ((forgotten, recent), unit) in self.forgotten.iter().zip(self.recent()).zip(units) {
+            // An exponential average: each rotation forgets a sixteenth of the recent time.
             let more = (recent.wrapping_add(unit) / 16).wrapping_sub(unit);
             forgotten.store(forgotten.load(Relaxed).wrapping_add(more), Relaxed);
         }
@@ -418,6 +421,7 @@ impl EventEntry {
     /// Adds a child's count. The event's share stays the same. The interrupt path may add to the total between any two
     /// instructions, on this processor.
     pub(crate) fn add_count(&self, child: EventCount) {
+        // Atomic additions: the event may be on a counter, whose interrupt also adds to the total.
         self.total.fetch_add(child.value, Relaxed);
         self.rate.add_count(child.value);
         self.enabled.fetch_add(child.enabled, Relaxed);

@@ -39,6 +39,7 @@ impl ExtraRegister {
         value: u64,
         msr: &impl MsrBackend,
     ) -> Result<(), MsrFault> {
+        // A write that fails may have reached the register: until one succeeds, the value is unknown.
         self.known.store(false, Relaxed);
         msr.wrmsr_retrying(register, value)?;
         self.value.store(value, Relaxed);
@@ -77,6 +78,7 @@ impl ExtraRegisters {
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
             of.known.store(true, Relaxed);
+            // Last: `restore` writes `before` to each register that has an address.
             of.address.store(OptionalAddress::some(register));
         }
         if of.known.load(Relaxed) && of.value.load(Relaxed) == value {

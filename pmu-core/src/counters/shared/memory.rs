@@ -127,6 +127,7 @@ impl CounterMemory {
     /// Returns those of `counters` that the session has verified, if a session has the memory.
     #[inline]
     pub(crate) fn verified(&self, counters: CounterSet) -> CounterSet {
+        // Pairs with the release in `set_verified`: a reader that sees a counter's bit also sees its slot.
         counters.of_bits(self.verified.load(Ordering::Acquire))
     }
 
@@ -211,6 +212,7 @@ impl CounterMemory {
 
     /// Takes the memory for a session that is being initialized. Returns `false` if it is taken already.
     pub(crate) fn take(&self) -> bool {
+        // Pairs with the release in `give_back`, which may have run on another processor.
         let taken = self.owner.compare_exchange(
             UNTAKEN,
             INITIALIZING,
@@ -236,6 +238,7 @@ impl CounterMemory {
     /// Takes the counters from the interrupt path while they are programmed. Until they are [published](Self::publish)
     /// again, an interrupt is claimed, and touches no register.
     pub(crate) fn unpublish(&self) {
+        // The owner first, as in `publish`: an interrupt in between is served or claimed.
         self.owner.store(INITIALIZING, Ordering::Relaxed);
         self.set_verified(CounterSet::NONE);
     }
@@ -255,6 +258,7 @@ impl CounterMemory {
 
     /// Hands lent counters to the interrupt path again. Returns whether an interrupt came while the counters were lent.
     pub(crate) fn take_back(&self, own: CounterSet) -> bool {
+        // The counters first: an interrupt in between is served.
         self.set_verified(own);
         self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED
     }
@@ -263,6 +267,7 @@ impl CounterMemory {
     pub(crate) fn give_back(&self) {
         self.verified.store(0, Ordering::Release);
         self.freezes.store(false, Ordering::Relaxed);
+        // Last: a session that takes the memory from here on sees the other fields reset.
         self.owner.store(UNTAKEN, Ordering::Release);
     }
 
@@ -364,6 +369,8 @@ impl CounterSlot {
     /// Stores a state, and returns the previous state, whose period an interrupt may have changed since the last load.
     #[inline]
     pub(crate) fn replace(&self, state: SlotState) -> SlotState {
+        // One exchange: between a load and a store, an interrupt could load another period or note a fault, and be
+        // overwritten.
         Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
     }
 
@@ -388,6 +395,8 @@ impl CounterSlot {
 
     #[inline]
     fn encode(state: SlotState) -> u64 {
+        // State, event and period are one word, so that an interrupt or another processor never sees a mixture of two
+        // states.
         let id = |event: EventId| u64::from(event.bits());
         match state {
             SlotState::Free => 0,

@@ -70,6 +70,7 @@ impl SharedPeriod {
 
     /// Sets the period that begins next to what `change` makes of it, also if an interrupt changes it meanwhile.
     pub(crate) fn change(&self, change: impl Fn(u64) -> u64) {
+        // An interrupt may set or silence the period between a load and a store.
         let _ = self.every.fetch_update(Relaxed, Relaxed, |every| Some(change(every)));
     }
 
@@ -170,6 +171,7 @@ impl SharedPeriod {
     const fn chunk_of(events: u64, max_load: u64) -> u64 {
         match events {
             _ if events <= max_load => events,
+            // Two halves, rather than a full load and a small rest whose overflow follows at once.
             _ if events / 2 < max_load => events / 2,
             _ => max_load,
         }

@@ -106,6 +106,8 @@ impl SharedRate {
         let samples = self.batch.swap(1, Relaxed).max(1);
         let before = self.sampled_at.load(Relaxed);
         self.sampled_at.store(now, Relaxed);
+        // As in Linux: samples farther apart say nothing about the rate. The event may have been off its counter
+        // meanwhile.
         match now.checked_sub(before) {
             Some(elapsed) if before != 0 && elapsed < tick.saturating_mul(2) => {
                 let count = period.saturating_mul(samples.into());
@@ -143,6 +145,7 @@ impl SharedRate {
         let before =
             if self.tick.swap(tick, Relaxed) == tick { self.in_tick.load(Relaxed) } else { 0 };
         let interrupts = before.saturating_add(1);
+        // The greatest value is the mark of a throttled event, not a number.
         self.in_tick.store(interrupts.min(Rate::THROTTLED - 1), Relaxed);
         interrupts >= limit
     }
@@ -158,11 +161,13 @@ impl SharedRate {
 ///
 /// Source: Linux, `perf_calculate_period` and `perf_adjust_period`.
 fn next_period(hertz: u32, period: u64, nanoseconds: u64, count: u64) -> u64 {
+    // In 64 bits, a count times 10^9 would overflow from 1.8 * 10^10 events on.
     let divisor = u128::from(nanoseconds) * u128::from(hertz);
     let Some(wanted) = (u128::from(count) * 1_000_000_000).checked_div(divisor) else {
         return period;
     };
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX).min(Period::MAX);
+    // A low-pass filter, that of Linux' `perf_adjust_period`: one outlier moves the period by an eighth of the way.
     let step = wanted.abs_diff(period).div_ceil(8);
     let next = if wanted >= period { period + step } else { period - step };
     next.max(1)

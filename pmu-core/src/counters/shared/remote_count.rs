@@ -88,6 +88,7 @@ pub fn remote_count(
         // Only the event's processor knows the occurrences, or the time, that are missing.
         return Ok(RemoteCount::Changing);
     }
+    // The read side of a seqlock: the count is read between two looks at the version.
     let before = version(entry);
     fence(Ordering::Acquire);
     let load = loaded_for(memory, event);

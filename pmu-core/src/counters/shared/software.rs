@@ -72,6 +72,7 @@ impl EventEntry {
         let every = self.period.every();
         let (period, ends) = (every & !Period::SILENT, self.counted_to.load(Relaxed));
         let beyond = value.wrapping_sub(ends);
+        // Modulo 2^64: a difference beyond any period means that the end is still ahead.
         if beyond > Period::MAX {
             return;
         }

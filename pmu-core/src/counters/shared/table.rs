@@ -373,6 +373,7 @@ impl EventTable {
 
     /// Takes the table for a processor's session. Returns `false` if another session has it.
     pub(crate) fn take(&self) -> bool {
+        // A table without entries has nothing to share, so all sources without opened events use one.
         self.is_empty() || !self.taken.swap(true, Relaxed)
     }
 

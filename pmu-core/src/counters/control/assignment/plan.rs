@@ -130,6 +130,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let others = thread.others();
         let taken = CounterSet::from_bits(others.exclusive.into());
         planner.counters = planner.counters.without(taken);
+        // For this plan only: an event that corrupts counters of the other logical processor stays off those it uses.
         self.confine(&thread, others.counters);
         let planned = planner.plan(event, great);
         self.confine(&thread, 0);

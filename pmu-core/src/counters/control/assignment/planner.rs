@@ -109,6 +109,7 @@ impl Planner<'_> {
     #[inline(never)] // Linked once.
     fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
         let great = great?;
+        // The least rank of an event with this share.
         let mut first = (u64::from(great) << 32, None);
         for event in self.plan.events() {
             let (rank, rotates) =
@@ -289,6 +290,7 @@ impl Planner<'_> {
     #[inline(never)]
     pub(crate) fn make_room(&mut self, event: EventId) -> Option<CounterId> {
         let used = self.plan.counters();
+        // Moves alone make no room: each chain of moves ends at a free counter.
         if self.counters.without(used).is_empty() {
             return None;
         }
@@ -297,6 +299,7 @@ impl Planner<'_> {
         if let Some(counter) = (free & CounterSet::FIXED).first().or(free.first()) {
             return Some(counter);
         }
+        // Per counter, the one whose event would move here: the way back along the path.
         let mut taker = [None::<CounterId>; MAX_COUNTERS];
         let (mut reached, mut frontier) = (capable, capable);
         while !frontier.is_empty() {

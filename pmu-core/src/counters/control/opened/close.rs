@@ -35,6 +35,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
     pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let entry = self.ungrouped(event)?;
+        // An event that cannot be stopped stays open, so that its identity is not given to another.
         if self.is_started(event) {
             self.detach_and_stop(event, entry, now)?;
         }

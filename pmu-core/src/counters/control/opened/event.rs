@@ -233,6 +233,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Groups, and events with an extra register, are refused.
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
+        // Each of these takes a plan, and this call makes none.
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
             return Err(CounterError::NoCounterForEvent);
         }

@@ -88,6 +88,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
             let reloads = self.reloads_others(events, member).map_err(failed)?;
             let first = if member == 0 { Membership::FIRST } else { 0 };
+            // Rotation and exclusiveness are properties of the whole group: its first event decides for all.
             let alone = Event {
                 rotates,
                 flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
@@ -191,6 +192,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Checks that the events of a group can be counted together.
     fn check_room(&self, group: GroupId) -> Result<(), EventsError> {
         let (first, _) = self.members(group).next().ok_or_else(|| no_such(group))?;
+        // On an empty plan: a group that does not fit alone would never be counted.
         let room = self.planner().try_place(first);
         room.map_err(|no_room| self.error_of(no_room.into()))
     }
@@ -247,6 +249,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 return Err(EventsError::of_member(member, CounterError::AlreadyStarted(event)));
             }
         }
+        // For all members before any of them starts, so that their times begin together.
         self.members(group).for_each(|(_, entry)| entry.begin_time(now));
         self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
     }
@@ -280,6 +283,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
+        // A single counter stops by its own control. Pausing it would only add two writes.
         let on = if self.takes_one_counter(first) { CounterSet::NONE } else { on };
         let mut outcome = Ok(());
         EventsError::add(&mut outcome, 0, self.pause(on));
@@ -488,6 +492,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.get_ready(first).map_err(|unplaced| unplaced.reason)?;
         let mut planner = self.planner();
         self.present(&mut planner.plan);
+        // The group is placed again as a whole: it counts together, or not at all.
         self.table().with_group(first).for_each(|event| planner.plan.remove(event));
         let rotates = self.table().entry(first).is_some_and(EventEntry::rotates);
         let is_countable = self.is_countable(first);

@@ -38,6 +38,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());
         }
+        // Before the selects are written: their bits depend on it.
         self.table().set_virtualization(on);
         let mut outcome = Ok(());
         for (counter, slot) in self.slots() {

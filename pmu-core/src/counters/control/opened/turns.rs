@@ -131,6 +131,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let (period, silent) = (before & !Period::SILENT, before & Period::SILENT);
                 let period = entry.rate.ticked(period, count.value, length);
                 let period = self.table().at_least_min_of(entry, period);
+                // An interrupt's handler may have set a period meanwhile: that one stays.
                 entry.period.exchange(before, period | silent);
                 // The present period may be far from its end.
                 is_far = silent == 0 && entry.period.ended() / 8 > period;
@@ -179,6 +180,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         thread: Option<&[ThreadEvent]>,
         outcome: &mut Result<(), EventsError>,
     ) -> Result<(), CounterError> {
+        // One plan for all that wait: each counter is then stopped and started at most once.
         let mut planner = self.planner();
         let (mut line, mut changes) = (Serving::new(self.table().next_turn()), false);
         while let Some(next) = self.next_to_place(thread, &mut line) {
@@ -240,6 +242,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         loop {
             let (line, event) = self.next_in_line(thread, serving.begun, serving.last)?;
             serving.last = Some(line);
+            // It waits for no counter here. On another processor, it may be countable.
             if !self.is_countable(event) {
                 self.change_group(event, EventState::Uncountable);
                 continue;

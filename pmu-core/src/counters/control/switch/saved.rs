@@ -253,6 +253,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 let register = registers.register_for(saved.value);
                 self.msr.wrmsr_retrying(register, saved.value).and_then(|()| {
                     slot.store(SlotState::Running { event, period: saved.period });
+                    // Its select still has this event: only the global control register stopped the counter.
                     if before == (SlotState::Parked { event }) {
                         return Ok(());
                     }
@@ -267,6 +268,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             };
             outcome = outcome.and(done.map_err(CounterError::Unchanged));
         }
+        // Last, so that all counters start together.
         outcome = outcome.and_then(|()| self.set_global_enable(self.outside_guests(own)));
         if outcome.is_err() {
             for counter in loaded.iter() {

@@ -28,6 +28,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Disarms and clears lent counters on which a borrower left something. Acknowledges their overflows, and these
     /// other bits of the `status`.
     pub(crate) fn disarm(&self, lent: CounterSet, status: u64, failures: &mut Failures) {
+        // One write stops them all, so that none overflows while the others are cleared.
         let (unit, mut stopped) = (self.unit(), Ok(()));
         if let Some(global) = unit.global() {
             let control = self.memory.global_control.load(Relaxed);
@@ -54,6 +55,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 note(failures, counter, fault);
             }
         }
+        // Last: a counter that still ran could set its bit again.
         let left = lent.bits() | status;
         let acknowledged =
             unit.global().map_or(Ok(0), |global| self.acknowledge(global, left | global.frozen));
@@ -133,6 +135,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Programs the controls of the counters that run, and of those that are parked.
     pub(crate) fn restore_controls(&self, own: CounterSet, failures: &mut Failures) {
+        // The fixed counters share one control register, which takes one write.
         let fixed = self.fixed_of(own);
         if !fixed.is_empty() {
             let (register, value) = (self.unit().fixed_control(), &self.memory.fixed_control);
