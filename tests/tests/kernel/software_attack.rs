@@ -69,21 +69,32 @@ fn the_time_for_which_a_group_waited_is_not_counted_by_its_clock() {
     }
 }
 
-/// A clock is sampled while the counters are lent: its count does not go back as the window ends.
-#[test]
-fn a_clock_does_not_go_back_as_a_window_ends() {
-    let (machine, pmu) = up();
+/// A clock that is sampled while the counters are lent, or the processor is suspended, does not go back afterwards.
+fn sampled_meanwhile(meanwhile: impl Fn(&'static TestPmu, &dyn Fn())) {
+    let (_, pmu) = up();
     let clock = pmu.start(&CLOCK.every(MILLISECOND).with_total()).unwrap();
     assert_eq!(pass(pmu, 3 * MILLISECOND), (3, 3));
     let within = core::cell::Cell::new((0, 0));
-    pmu.lend(|_| (), |_| within.set(pass(pmu, 10 * MILLISECOND))).unwrap();
-    println!("within {:?}", within.get());
+    meanwhile(pmu, &|| within.set(pass(pmu, 10 * MILLISECOND)));
     let value = pmu.read(clock).unwrap().value;
     let sampled = (3 + within.get().1 as u64) * MILLISECOND;
     let after = pass(pmu, 2 * MILLISECOND);
-    println!("{value} after {after:?} timer {:?} now {}", machine.clock_timers[0].get(), machine.now.get());
-    assert!(value >= sampled, "{sampled} ns were sampled, {value} are counted");
+    assert!(value >= sampled, "{sampled} ns were sampled, {value} are counted; then {after:?}");
     assert_eq!(after, (2, 2));
+}
+
+#[test]
+fn a_clock_does_not_go_back_as_a_window_ends() {
+    sampled_meanwhile(|pmu, run| pmu.lend(|_| (), |_| run()).unwrap());
+}
+
+#[test]
+fn a_clock_does_not_go_back_as_a_processor_resumes() {
+    sampled_meanwhile(|pmu, run| {
+        pmu.processor_suspended(|_| ()).unwrap();
+        run();
+        pmu.processor_resumed().unwrap();
+    });
 }
 
 /// An event that has stopped reporting, or is throttled, causes no interrupts.
@@ -123,4 +134,246 @@ fn a_handler_shows_user_mode_a_software_event_as_a_task_does() {
     let by_handler = user_view(&events, &World::msr(), memory, event.id(), 5);
     assert_eq!(by_handler.as_ref().map(|_| ()), Ok(()));
     assert_eq!(format!("{by_handler:?}"), format!("{:?}", Ok::<_, CounterError>(by_task)));
+}
+
+fn status(pmu: &'static TestPmu, event: pmu::core::EventId) -> EventStatus {
+    pmu.with(|session, _| session.counters_mut().event_status(event)).unwrap().unwrap()
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Operation {
+    Interrupt,
+    Tick,
+    Start,
+    StartOther,
+    SetPeriod,
+    DisableMember,
+    EnableMember,
+    Switch,
+    Lend,
+    Suspend,
+}
+
+const OPERATIONS: [Operation; 10] = [
+    Operation::Interrupt,
+    Operation::Tick,
+    Operation::Start,
+    Operation::StartOther,
+    Operation::SetPeriod,
+    Operation::DisableMember,
+    Operation::EnableMember,
+    Operation::Switch,
+    Operation::Lend,
+    Operation::Suspend,
+];
+
+/// Does an operation in which accesses fault. Returns what is wrong afterwards with the software events of the group,
+/// and whether the operation had so many accesses.
+fn faulted(
+    operation: Operation,
+    (rotates, software_first): (bool, bool),
+    fault_at: Fault,
+    access: u32,
+) -> (Option<String>, bool) {
+    let (machine, pmu) = up();
+    let turning = |event: Event| if rotates { event.rotating() } else { event };
+    let hardware = turning(INSTRUCTIONS.every(10_000).with_total());
+    let second = turning(Event::generic(GenericEvent::Cycles));
+    let events = if software_first {
+        [turning(CLOCK), hardware, turning(FAULTS), second]
+    } else {
+        [hardware, turning(CLOCK), turning(FAULTS), second]
+    };
+    let group = pmu.open_group(&events).unwrap();
+    let at = |place: usize| group[place];
+    let (of_hardware, of_clock) = if software_first { (at(1), at(0)) } else { (at(0), at(1)) };
+    if operation != Operation::Start {
+        pmu.enable(at(0)).unwrap();
+    }
+    if operation == Operation::EnableMember {
+        pmu.disable(at(3)).unwrap();
+    }
+    let llc = Event::generic(GenericEvent::CacheMisses);
+    if operation == Operation::Tick {
+        for _ in 0..5 {
+            pmu.start(&llc.rotating()).unwrap();
+        }
+    }
+    let mut thread = [ThreadEvent::Unused; 2];
+    if operation == Operation::Switch {
+        thread.copy_from_slice(&pmu.thread_group(&[llc, llc]).unwrap());
+    }
+    machine.now.set(100);
+    machine.happen(0, Happens::Instructions, 9_999);
+    let mock = &machine.mocks[0];
+    mock.clear();
+    mock.inject(fault_at);
+    match operation {
+        Operation::Interrupt => machine.happen(0, Happens::Instructions, 1),
+        Operation::Tick => drop(pmu.tick(|_| ())),
+        Operation::Start => drop(pmu.enable(at(0))),
+        Operation::StartOther => drop((0..3).map(|_| pmu.start(&llc)).collect::<Vec<_>>()),
+        Operation::SetPeriod => drop(pmu.set_period(of_hardware, 5_000, |_| ())),
+        Operation::DisableMember => drop(pmu.disable(at(3))),
+        Operation::EnableMember => drop(pmu.enable(at(3))),
+        Operation::Switch => drop(pmu.switch(&mut [], &mut thread, |_| ())),
+        Operation::Lend => drop(pmu.lend(|_| (), |_| ())),
+        Operation::Suspend => {
+            let _ = pmu.processor_suspended(|_| ());
+            let _ = pmu.processor_resumed();
+        }
+    }
+    let reached = mock.accesses().total() >= access;
+    mock.inject(Fault::None);
+    let [hard, soft] = [of_hardware, of_clock].map(|event| status(pmu, event.id()));
+    let active = |status| matches!(status, EventStatus::Active(_));
+    if active(hard) != active(soft) {
+        return (Some(format!("{hard:?} but {soft:?}")), reached);
+    }
+    (None, reached)
+}
+
+/// "In a group with events of counters, it counts while they do": also after a fault.
+#[test]
+fn after_a_fault_software_events_count_only_while_their_group_does() {
+    let mut wrong = std::collections::BTreeMap::<String, (u32, String)>::new();
+    for operation in OPERATIONS {
+        for of_group in [(false, false), (false, true), (true, false), (true, true)] {
+            for kind in [Fault::At as fn(u32) -> Fault, Fault::Twice, Fault::From] {
+                for access in 1.. {
+                    let (found, reached) = faulted(operation, of_group, kind(access), access);
+                    if let Some(found) = found {
+                        let kind = format!("{:?}", kind(0));
+                        let of = format!("{operation:?} {of_group:?} {kind}");
+                        wrong.entry(of).or_insert((0, format!("access {access}: {found}"))).0 += 1;
+                    }
+                    if !reached {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let list: Vec<_> = wrong.iter().map(|(of, (times, first))| format!("{of}: {times} times, {first}")).collect();
+    assert!(list.is_empty(), "{}", list.join("\n"));
+}
+
+/// The counter of a group that rotates has faulted, and no other is free: all of the group waits.
+#[test]
+fn software_events_wait_with_a_group_whose_counter_faulted() {
+    let (machine, pmu) = up();
+    let misses = Event::generic(GenericEvent::CacheMisses);
+    let hardware = misses.every(10_000).with_total().rotating();
+    let others = fill(pmu);
+    let is_general = |event: &&pmu::PmuEvent| {
+        matches!(status(pmu, event.id()), EventStatus::Active(counter) if !counter.is_fixed())
+    };
+    pmu.close(*others.iter().find(is_general).unwrap()).unwrap();
+    let [hardware, clock] = pmu.start_group(&[hardware, CLOCK.rotating()]).unwrap();
+    let mock = &machine.mocks[0];
+    // The counter cannot be loaded again.
+    let counter = match status(pmu, hardware.id()) {
+        EventStatus::Active(counter) => counter,
+        other => panic!("{other:?}"),
+    };
+    mock.inject(Fault::Register(0xC1 + u32::from(counter.number())));
+    machine.happen(0, Happens::LastCacheMisses, 10_000);
+    machine.now.set(100);
+    let _ = pmu.tick(|_| ());
+    mock.inject(Fault::None);
+    assert_eq!(status(pmu, hardware.id()), EventStatus::Inactive);
+    assert_eq!(status(pmu, clock.id()), EventStatus::Inactive);
+}
+
+/// A thread is switched out while interrupts are off, three periods of its clock late.
+#[test]
+fn periods_that_end_before_a_switch_are_in_the_next_sample() {
+    let (machine, pmu) = up();
+    let mut thread = [pmu.thread_event(&CLOCK.every(10_000).with_total()).unwrap()];
+    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    machine.now.set(35_000);
+    let mut sampled = 0;
+    pmu.switch(&mut thread, &mut [], |sample| sampled += sample.period).unwrap();
+    machine.now.set(50_000);
+    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    machine.now.set(56_000);
+    pmu.clock_interrupt(&frame(true), |sample| sampled += sample.period);
+    assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 41_000);
+    assert_eq!(sampled, 40_000);
+}
+
+#[test]
+fn a_group_that_excludes_others_does_so_behind_a_software_event() {
+    for rotates in [false, true] {
+        let (_, pmu) = up();
+        let turning = |event: Event| if rotates { event.rotating() } else { event };
+        let group =
+            pmu.start_group(&[turning(FAULTS.exclusive()), turning(INSTRUCTIONS)]).unwrap();
+        let cycles = pmu.open(&Event::generic(GenericEvent::Cycles).rotating()).unwrap();
+        pmu.enable(cycles).unwrap();
+        assert!(matches!(status(pmu, group[1].id()), EventStatus::Active(_)));
+        assert_eq!(status(pmu, cycles.id()), EventStatus::Inactive);
+    }
+}
+
+#[test]
+fn no_register_is_accessed_on_a_processor_without_counters() {
+    use pmu::core::raw_cpuid::CpuIdResult;
+    let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    let without = pmu::Snapshot::capture(|leaf: u32, subleaf: u32| match leaf {
+        0x0A => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
+        _ => machine.snapshot().leaf(leaf, subleaf),
+    });
+    machine.mocks[0].clear();
+    pmu.processor_up(&without).unwrap();
+    assert!(pmu.thread_event(&INSTRUCTIONS).is_err());
+    assert!(pmu.start_group(&[FAULTS, INSTRUCTIONS]).is_err());
+    assert!(pmu.watch(10, 10).is_err());
+    let group = [CLOCK.every(10_000).with_total(), FAULTS.rotating(), FAULTS.exclusive()];
+    let own = pmu.start_group(&group).unwrap();
+    let mut thread = [ThreadEvent::Unused; 3];
+    thread[..2].copy_from_slice(&pmu.thread_group(&[FAULTS, CLOCK]).unwrap());
+    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    fault(pmu);
+    machine.now.set(30);
+    pmu.tick(|_| ()).unwrap();
+    pmu.lend(|_| (), |_| ()).unwrap();
+    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_resumed().unwrap();
+    pmu.disable(own[1]).unwrap();
+    pmu.enable(own[1]).unwrap();
+    pmu.disable(own[0]).unwrap();
+    pmu.enable(own[0]).unwrap();
+    pmu.set_period(own[0], 20_000, |_| ()).unwrap();
+    pmu.reset(own[0]).unwrap();
+    pmu.close_member(own[0]).unwrap();
+    pmu.close(own[1]).unwrap();
+    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.processor_down().unwrap();
+    assert_eq!(machine.mocks[0].accesses().total(), 0);
+    assert_eq!(thread.map(|event| pmu.read_thread(&event).map_or(0, |of| of.value)), [1, 30, 0]);
+}
+
+/// The greatest number of occurrences ends every period.
+#[test]
+fn any_number_of_occurrences_ends_a_period() {
+    let (_, pmu) = up();
+    let event = pmu.start(&FAULTS.every(1).with_total()).unwrap();
+    let (events, _) = pmu.events_of(0).unwrap();
+    let table = pmu::core::EventSource::opened(&events);
+    for occurrences in [1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
+        let mut samples = 0;
+        table.happened(SoftwareEvent::PageFaults, occurrences, true, |_| samples += 1);
+        assert_eq!(samples, 1, "{occurrences:#x}");
+    }
+    let _ = event;
+}
+
+#[test]
+fn a_software_event_needs_no_free_counter() {
+    let (_, pmu) = up();
+    pmu.start(&INSTRUCTIONS.exclusive()).unwrap();
+    let event = pmu.open(&FAULTS).unwrap();
+    let started = pmu.with(|session, _| session.counters_mut().start_event_if_free(event.id(), 0));
+    assert_eq!(started, Ok(Ok(())));
 }
