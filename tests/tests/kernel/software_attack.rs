@@ -324,8 +324,8 @@ fn no_register_is_accessed_on_a_processor_without_counters() {
         0x0A => CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 },
         _ => machine.snapshot().leaf(leaf, subleaf),
     });
-    machine.mocks[0].clear();
     pmu.processor_up(&without).unwrap();
+    machine.mocks[0].clear();
     assert!(pmu.thread_event(&INSTRUCTIONS).is_err());
     assert!(pmu.start_group(&[FAULTS, INSTRUCTIONS]).is_err());
     assert!(pmu.watch(10, 10).is_err());
