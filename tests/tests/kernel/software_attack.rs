@@ -377,3 +377,90 @@ fn a_software_event_needs_no_free_counter() {
     let started = pmu.with(|session, _| session.counters_mut().start_event_if_free(event.id(), 0));
     assert_eq!(started, Ok(Ok(())));
 }
+
+/// A handler sets a period, and then faults itself: the periods of the samples are no more than what happened.
+#[test]
+fn what_happens_in_a_handler_after_it_set_the_period_is_reported_once() {
+    let (_, pmu) = up();
+    let event = pmu.start(&FAULTS.every(10).with_total()).unwrap();
+    let (events, _) = pmu.events_of(0).unwrap();
+    let table = pmu::core::EventSource::opened(&events);
+    let sampled = core::cell::Cell::new(0);
+    table.happened(SoftwareEvent::PageFaults, 10, true, |sample| {
+        sampled.set(sampled.get() + sample.period);
+        table.set_period(event.id(), 3).unwrap();
+        table.happened(SoftwareEvent::PageFaults, 10, true, |sample| {
+            sampled.set(sampled.get() + sample.period);
+        });
+    });
+    table.happened(SoftwareEvent::PageFaults, 1, true, |sample| {
+        sampled.set(sampled.get() + sample.period);
+    });
+    let value = pmu.read(event).unwrap().value;
+    assert!(sampled.get() <= value, "{} of {value}", sampled.get());
+}
+
+#[test]
+fn a_processor_that_goes_down_leaves_no_timer() {
+    let (machine, pmu) = up();
+    pmu.start(&CLOCK.every(MILLISECOND)).unwrap();
+    assert_eq!(machine.clock_timers[0].get(), Some(MILLISECOND));
+    pmu.processor_down().unwrap();
+    assert_eq!(machine.clock_timers[0].get(), None);
+}
+
+/// A thread of which an event cannot be counted here, and one waits.
+#[test]
+fn the_times_of_a_threads_group_are_the_same_for_all_members() {
+    let (machine, pmu) = up();
+    let others = fill(pmu);
+    let group = [INSTRUCTIONS.rotating(), FAULTS.rotating(), CLOCK.rotating()];
+    let mut thread = [ThreadEvent::Unused; 3];
+    thread.copy_from_slice(&pmu.thread_group(&group).unwrap());
+    let mut others = others.into_iter();
+    for turn in 0..8 {
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        machine.now.set(machine.now.get() + 10);
+        fault(pmu);
+        machine.happen(0, Happens::Instructions, 1);
+        if turn == 3 {
+            others.by_ref().for_each(|event| pmu.close(event).unwrap());
+        }
+        machine.now.set(machine.now.get() + 10);
+        pmu.tick(|_| ()).unwrap();
+        machine.now.set(machine.now.get() + 10);
+        pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+        machine.now.set(machine.now.get() + 10);
+        let counts = thread.map(|event| pmu.read_thread(&event).unwrap());
+        let times = counts.map(|count| (count.enabled, count.running));
+        assert_eq!(times[1..], [times[0]; 2], "{turn}");
+        assert_eq!(counts[2].value, counts[2].running);
+    }
+}
+
+/// A profile of an event that only calls count has samples, or is refused.
+#[test]
+fn a_profile_of_a_software_event_is_refused_or_has_samples() {
+    use core::sync::atomic::{AtomicU32, Ordering};
+    static BUCKETS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+    let (_, pmu) = up();
+    let mut reported = 0;
+    let outcome = pmu.profile(FAULTS.every(1), 0..0x1_0000, &BUCKETS, || {
+        for _ in 0..5 {
+            pmu.happened(SoftwareEvent::MinorFaults, &frame(true), |_| reported += 1);
+        }
+    });
+    let sampled: u32 = BUCKETS.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum();
+    println!("{reported}");
+    assert!(outcome.is_err() || sampled == 5, "{sampled} samples");
+}
+
+/// "`OtherProcessor`: the call is on another processor than the event, and the event is on a counter."
+#[test]
+fn a_software_event_that_does_not_count_is_read_on_any_processor() {
+    let (machine, pmu) = up();
+    let event = pmu.start(&FAULTS).unwrap();
+    fault(pmu);
+    pmu.disable(event).unwrap();
+    assert_eq!(machine.on(1, || pmu.read(event)).map(|count| count.value), Ok(1));
+}
