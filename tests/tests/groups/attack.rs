@@ -5,6 +5,7 @@ use pmu_core::{CounterSet, EventStatus};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
+use pmu_virt::mock::Fault;
 
 /// Two events of a thread want the same counter. The first one's own register faults, so the counter is free for the
 /// second.
@@ -59,4 +60,37 @@ fn a_counter_that_becomes_free_goes_to_an_event_that_waits() {
     counters.switch_in(&processor.unit, &mut thread, 10).unwrap();
     assert_eq!(running(&mock).len(), 2, "an event waits, and a counter is free");
     assert!(matches!(counters.event_status(waits), Ok(EventStatus::Active(_))));
+}
+
+/// "Returns the events that failed": a thread's event whose counter is lost in the switch is among them.
+#[test]
+fn a_switch_names_each_event_that_does_not_run_after_a_fault() {
+    let mut lost = 0;
+    for access in 1.. {
+        let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let general = processor.unit.counters() & CounterSet::GENERAL;
+        let two: CounterSet = general.iter().take(2).collect();
+        let mut counters = processor.take_only(two, &mock, &memory, &table);
+        let group = counters.open_group(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
+        counters.start_group(group, 0).unwrap();
+        let event = SavedEvent::new(&processor.unit, &raw(5)).unwrap();
+        let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
+        mock.clear();
+        mock.inject(Fault::Twice(access));
+        let outcome = counters.switch_in(&processor.unit, &mut thread, 10);
+        let reached = mock.accesses().total() >= access;
+        mock.inject(Fault::None);
+        if !reached {
+            break;
+        }
+        let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
+        let status = counters.event_status(event).unwrap();
+        if !matches!(status, EventStatus::Active(_)) {
+            lost += 1;
+            let named = outcome.err().map_or(0, |error| error.events);
+            assert_eq!(named, 1, "access {access}: {status:?}, {outcome:?}");
+        }
+    }
+    assert!(lost > 0);
 }
