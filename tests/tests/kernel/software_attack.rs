@@ -464,3 +464,61 @@ fn a_software_event_that_does_not_count_is_read_on_any_processor() {
     pmu.disable(event).unwrap();
     assert_eq!(machine.on(1, || pmu.read(event)).map(|count| count.value), Ok(1));
 }
+
+/// What happens in interrupts at any instruction of `act`, which another thread stands for: the periods of samples.
+fn beside(table: &pmu::core::EventTable, act: impl Fn()) -> Vec<u64> {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let interrupts = scope.spawn(|| {
+            let mut samples = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                let sample = |sample: pmu::core::EventOverflow| samples.push(sample.period);
+                table.happened(SoftwareEvent::PageFaults, 1, true, sample);
+            }
+            samples
+        });
+        let begun = std::time::Instant::now();
+        while begun.elapsed().as_millis() < 1_000 {
+            act();
+        }
+        ends.store(true, Ordering::Relaxed);
+        interrupts.join().unwrap()
+    })
+}
+
+/// A child's count is added while interrupts come: it ends no period.
+#[test]
+fn the_count_of_a_child_ends_no_period() {
+    let (_, pmu) = up();
+    let event = pmu.start(&FAULTS.every(1 << 40).with_total()).unwrap();
+    let (events, _) = pmu.events_of(0).unwrap();
+    let table = pmu::core::EventSource::opened(&events);
+    let child = pmu::core::EventCount { value: 1 << 41, enabled: 1, running: 1 };
+    let samples = pmu
+        .with(|session, _| {
+            let counters = core::cell::RefCell::new(session.counters_mut());
+            beside(table, || counters.borrow_mut().add_count(event.id(), child).unwrap())
+        })
+        .unwrap();
+    assert_eq!(samples.len(), 0, "of {:#x}", samples[0]);
+}
+
+/// A period is set while interrupts come: no sample is of no period.
+#[test]
+fn no_sample_is_of_no_period_while_one_is_set() {
+    let (_, pmu) = up();
+    let event = pmu.start(&FAULTS.every(3).with_total()).unwrap();
+    let (events, _) = pmu.events_of(0).unwrap();
+    let table = pmu::core::EventSource::opened(&events);
+    let samples = pmu
+        .with(|session, _| {
+            let counters = core::cell::RefCell::new(session.counters_mut());
+            beside(table, || {
+                counters.borrow_mut().apply_period(event.id(), 3, 0, |_| ()).unwrap();
+            })
+        })
+        .unwrap();
+    let none = samples.iter().filter(|period| **period == 0).count();
+    assert_eq!(none, 0, "of {}", samples.len());
+}
