@@ -522,3 +522,63 @@ fn no_sample_is_of_no_period_while_one_is_set() {
     let none = samples.iter().filter(|period| **period == 0).count();
     assert_eq!(none, 0, "of {}", samples.len());
 }
+
+/// "The events of a group start together, and only if all of them are in `events`."
+#[test]
+fn a_group_of_which_an_event_is_missing_does_not_start() {
+    let (_, pmu) = up();
+    for events in [[FAULTS, INSTRUCTIONS], [FAULTS, CLOCK]] {
+        let mut thread = pmu.thread_group(&events).unwrap();
+        let (there, missing) = thread.split_at_mut(1);
+        let outcome = pmu.switch(&mut [], there, |_| ());
+        let ThreadEvent::Opened(event) = there[0] else { panic!("{there:?}") };
+        let found = status(pmu, event);
+        assert!(!matches!(found, EventStatus::Active(_)), "{found:?}, {outcome:?}, {missing:?}");
+        let _ = pmu.switch(there, &mut [], |_| ());
+    }
+}
+
+/// A group that does not rotate finds no counter, and loses the event that needs one.
+#[test]
+fn the_time_for_which_a_group_was_refused_is_not_counted_by_its_clock() {
+    let (machine, pmu) = up();
+    fill(pmu);
+    let mut thread = pmu.thread_group(&[CLOCK, INSTRUCTIONS]).unwrap();
+    assert!(pmu.switch(&mut [], &mut thread, |_| ()).is_err());
+    let ids = thread.map(|event| match event {
+        ThreadEvent::Opened(id) => id,
+        _ => panic!("{event:?}"),
+    });
+    assert_eq!(ids.map(|id| status(pmu, id)), [EventStatus::Error; 2]);
+    machine.now.set(1_000);
+    pmu.with(|session, _| session.counters_mut().close_member(ids[1], 1_000)).unwrap().unwrap();
+    let found = status(pmu, ids[0]);
+    machine.now.set(1_010);
+    let count = pmu.read_thread(&thread[0]).unwrap();
+    let more = if matches!(found, EventStatus::Active(_)) { 10 } else { 0 };
+    assert_eq!((count.value, count.running), (more, more), "{found:?}");
+}
+
+#[test]
+fn a_member_that_finds_no_counter_leaves_the_software_event_as_it_was() {
+    for rotates in [false, true] {
+        let (machine, pmu) = up();
+        let turning = |event: Event| if rotates { event.rotating() } else { event };
+        let [clock, member] = pmu.open_group(&[CLOCK, INSTRUCTIONS].map(turning)).unwrap();
+        pmu.disable(member).unwrap();
+        pmu.enable(clock).unwrap();
+        let others = fill(pmu);
+        machine.now.set(10);
+        let enabled = pmu.enable(member);
+        assert_eq!(enabled.is_ok(), rotates);
+        machine.now.set(20);
+        let count = pmu.read(clock).unwrap();
+        let expected = if rotates { 10 } else { 20 };
+        assert_eq!((count.value, count.enabled, count.running), (expected, 20, expected));
+        others.into_iter().for_each(|event| pmu.close(event).unwrap());
+        pmu.tick(|_| ()).unwrap();
+        machine.now.set(30);
+        let count = pmu.read(clock).unwrap();
+        assert_eq!(count.value, expected + 10);
+    }
+}
