@@ -354,6 +354,39 @@ fn no_register_is_accessed_on_a_processor_without_counters() {
     assert_eq!(thread.map(|event| pmu.read_thread(&event).map_or(0, |of| of.value)), [1, 30, 0]);
 }
 
+#[test]
+fn no_register_is_accessed_by_a_kernel_that_takes_no_counters() {
+    let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    machine.takes.set(pmu::core::CounterSet::NONE);
+    pmu.processor_up(&machine.snapshot()).unwrap();
+    machine.mocks[0].clear();
+    assert!(pmu.start_group(&[FAULTS, INSTRUCTIONS]).is_err());
+    assert!(pmu.watch(10, 10).is_err());
+    let group = [CLOCK.every(10_000).with_total(), FAULTS.rotating(), FAULTS.exclusive()];
+    let own = pmu.start_group(&group).unwrap();
+    let mut thread = [ThreadEvent::Unused; 3];
+    thread[..2].copy_from_slice(&pmu.thread_group(&[FAULTS, CLOCK]).unwrap());
+    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    fault(pmu);
+    machine.now.set(30);
+    pmu.tick(|_| ()).unwrap();
+    pmu.lend(|_| (), |_| ()).unwrap();
+    pmu.processor_suspended(|_| ()).unwrap();
+    pmu.processor_resumed().unwrap();
+    pmu.disable(own[1]).unwrap();
+    pmu.enable(own[1]).unwrap();
+    pmu.disable(own[0]).unwrap();
+    pmu.enable(own[0]).unwrap();
+    pmu.set_period(own[0], 20_000, |_| ()).unwrap();
+    pmu.reset(own[0]).unwrap();
+    pmu.close_member(own[0]).unwrap();
+    pmu.close(own[1]).unwrap();
+    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    pmu.processor_down().unwrap();
+    assert_eq!(machine.mocks[0].accesses().total(), 0);
+    assert_eq!(thread.map(|event| pmu.read_thread(&event).map_or(0, |of| of.value)), [1, 30, 0]);
+}
+
 /// The greatest number of occurrences ends every period.
 #[test]
 fn any_number_of_occurrences_ends_a_period() {
