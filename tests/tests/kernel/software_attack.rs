@@ -615,3 +615,37 @@ fn a_member_that_finds_no_counter_leaves_the_software_event_as_it_was() {
         assert_eq!(count.value, expected + 10);
     }
 }
+
+fn register(mock: &pmu_tests::opened::Mock<'static>, address: u32) -> Option<u64> {
+    use pmu::core::msr::MsrBackend;
+    // SAFETY: a mock's, which writes no memory.
+    mock.read(unsafe { pmu::core::msr::MsrAddress::new(address) }).ok()
+}
+
+/// A kernel that takes no counters has software events. Another owner's counters run on.
+#[test]
+fn a_session_of_no_counters_stops_no_other_owners() {
+    use pmu::core::thread::{SavedCounter, SavedCounters};
+    let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    machine.takes.set(pmu::core::CounterSet::NONE);
+    pmu.processor_up(&machine.snapshot()).unwrap();
+    let mock = &machine.mocks[0];
+    let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0b1)); // another owner's
+    let mut area: SavedCounters<[SavedCounter; 16]> = SavedCounters::new();
+    let saved = pmu.with(|session, _| session.counters_mut().save(&mut area, |_| ())).unwrap();
+    let control = register(mock, 0x38F);
+    assert_eq!(control, Some(0b1), "{saved:?}");
+}
+
+#[test]
+fn a_session_of_no_counters_leaves_no_freeze_behind() {
+    let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    machine.takes.set(pmu::core::CounterSet::NONE);
+    pmu.processor_up(&machine.snapshot()).unwrap();
+    let mock = &machine.mocks[0];
+    let before = register(mock, 0x1D9);
+    let frozen = pmu.with(|session, _| session.counters_mut().freeze_on_interrupt()).unwrap();
+    pmu.processor_down().unwrap();
+    let after = register(mock, 0x1D9);
+    assert_eq!(before, after, "{frozen:?}");
+}
