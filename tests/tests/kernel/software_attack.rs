@@ -649,3 +649,89 @@ fn a_session_of_no_counters_leaves_no_freeze_behind() {
     let after = register(mock, 0x1D9);
     assert_eq!(before, after, "{frozen:?}");
 }
+
+/// Threads move between a processor whose counters the kernel takes, and one of whose it takes none.
+#[test]
+fn a_threads_group_waits_where_there_are_no_counters() {
+    use pmu::core::CounterSet;
+    for rotates in [false, true] {
+        for software_first in [false, true] {
+            let turning = |event: Event| if rotates { event.rotating() } else { event };
+            let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+            for (processor, takes) in [(0, CounterSet::ALL), (1, CounterSet::NONE)] {
+                machine.takes.set(takes);
+                machine.on(processor, || pmu.processor_up(&machine.snapshot())).unwrap();
+            }
+            let mut group = [INSTRUCTIONS, FAULTS, CLOCK].map(turning);
+            if software_first {
+                group.swap(0, 1);
+            }
+            let mut thread = [ThreadEvent::Unused; 4];
+            thread[..3].copy_from_slice(&pmu.thread_group(&group).unwrap());
+            thread[3] = pmu.thread_event(&turning(FAULTS)).unwrap();
+            for turn in 0..6 {
+                machine.on(turn % 2, || {
+                    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+                    machine.happen(turn % 2, Happens::Instructions, 7);
+                    fault(pmu);
+                    machine.now.set(machine.now.get() + 10);
+                    pmu.tick(|_| ()).unwrap();
+                    machine.now.set(machine.now.get() + 10);
+                    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+                    machine.now.set(machine.now.get() + 10);
+                });
+            }
+            let counts = thread.map(|event| pmu.read_thread(&event).unwrap());
+            let mut expected = [21, 3, 60, 6];
+            if software_first {
+                expected.swap(0, 1);
+            }
+            assert_eq!(counts.map(|count| count.value), expected, "{rotates} {software_first}");
+            let times = counts.map(|count| (count.enabled, count.running));
+            assert_eq!(times, [(120, 60), (120, 60), (120, 60), (120, 120)]);
+        }
+    }
+}
+
+/// The child of a thread's clock counts for itself, and its count joins that of its parent in the middle of a period.
+#[test]
+fn a_childs_count_joins_in_the_middle_of_a_period() {
+    let (machine, pmu) = up();
+    let mut thread = [pmu.thread_event(&CLOCK.every(10_000).with_total()).unwrap()];
+    pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+    assert_eq!(pass(pmu, 15_000), (1, 1));
+    let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
+    let child = pmu.with(|session, _| session.counters_mut().child_event(id, 1)).unwrap().unwrap();
+    let mut child = [ThreadEvent::SwitchedOut(child)];
+    pmu.switch(&mut thread, &mut child, |_| ()).unwrap();
+    assert_eq!(pass(pmu, 25_000), (2, 2));
+    pmu.switch(&mut child, &mut thread, |_| ()).unwrap();
+    let count = pmu.read_thread(&child[0]).unwrap();
+    assert_eq!((count.value, count.running), (25_000, 25_000));
+    pmu.with(|session, _| session.counters_mut().add_count(id, count)).unwrap().unwrap();
+    assert_eq!(pass(pmu, 4_999), (0, 0));
+    assert_eq!(pass(pmu, 1), (1, 1));
+    assert_eq!(pmu.read_thread(&thread[0]).unwrap().value, 45_000);
+    pmu.switch(&mut thread, &mut [], |_| ()).unwrap();
+    assert_eq!(machine.clock_timers[0].get(), None);
+}
+
+/// A clock that goes back adds nothing until it has passed.
+#[test]
+fn a_kernels_clock_that_goes_back_is_waited_for() {
+    let (machine, pmu) = up();
+    machine.now.set(1_000_000);
+    let clock = pmu.start(&CLOCK.every(10_000).with_total()).unwrap();
+    assert_eq!(pass(pmu, 15_000), (1, 1));
+    assert_eq!(pmu.read(clock).unwrap().value, 15_000);
+    machine.now.set(1_000_001);
+    assert_eq!(pmu.read(clock).unwrap().value, 15_000);
+    machine.now.set(1_000_000 - 1);
+    pmu.disable(clock).unwrap();
+    pmu.enable(clock).unwrap();
+    assert_eq!(pmu.read(clock).unwrap().value, 15_000);
+    machine.now.set(1_015_000);
+    pmu.clock_interrupt(&frame(true), |_| panic!("too early"));
+    assert_eq!(pass(pmu, 5_000), (1, 1));
+    assert_eq!(pmu.read(clock).unwrap().value, 20_000);
+}
