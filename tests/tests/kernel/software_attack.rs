@@ -254,7 +254,8 @@ fn after_a_fault_software_events_count_only_while_their_group_does() {
             }
         }
     }
-    let list: Vec<_> = wrong.iter().map(|(of, (times, first))| format!("{of}: {times} times, {first}")).collect();
+    let list: Vec<_> =
+        wrong.iter().map(|(of, (times, first))| format!("{of}: {times} times, {first}")).collect();
     assert!(list.is_empty(), "{}", list.join("\n"));
 }
 
@@ -265,9 +266,7 @@ fn software_events_wait_with_a_group_whose_counter_faulted() {
     let misses = Event::generic(GenericEvent::CacheMisses);
     let hardware = misses.every(10_000).with_total().rotating();
     let others = fill(pmu);
-    let is_general = |event: &&pmu::PmuEvent| {
-        matches!(status(pmu, event.id()), EventStatus::Active(counter) if !counter.is_fixed())
-    };
+    let is_general = |event: &&pmu::PmuEvent| matches!(status(pmu, event.id()), EventStatus::Active(counter) if !counter.is_fixed());
     pmu.close(*others.iter().find(is_general).unwrap()).unwrap();
     let [hardware, clock] = pmu.start_group(&[hardware, CLOCK.rotating()]).unwrap();
     let mock = &machine.mocks[0];
@@ -307,8 +306,7 @@ fn a_group_that_excludes_others_does_so_behind_a_software_event() {
     for rotates in [false, true] {
         let (_, pmu) = up();
         let turning = |event: Event| if rotates { event.rotating() } else { event };
-        let group =
-            pmu.start_group(&[turning(FAULTS.exclusive()), turning(INSTRUCTIONS)]).unwrap();
+        let group = pmu.start_group(&[turning(FAULTS.exclusive()), turning(INSTRUCTIONS)]).unwrap();
         let cycles = pmu.open(&Event::generic(GenericEvent::Cycles).rotating()).unwrap();
         pmu.enable(cycles).unwrap();
         assert!(matches!(status(pmu, group[1].id()), EventStatus::Active(_)));
@@ -657,7 +655,8 @@ fn a_threads_group_waits_where_there_are_no_counters() {
     for rotates in [false, true] {
         for software_first in [false, true] {
             let turning = |event: Event| if rotates { event.rotating() } else { event };
-            let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+            let (machine, pmu) =
+                Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
             for (processor, takes) in [(0, CounterSet::ALL), (1, CounterSet::NONE)] {
                 machine.takes.set(takes);
                 machine.on(processor, || pmu.processor_up(&machine.snapshot())).unwrap();
@@ -734,4 +733,22 @@ fn a_kernels_clock_that_goes_back_is_waited_for() {
     pmu.clock_interrupt(&frame(true), |_| panic!("too early"));
     assert_eq!(pass(pmu, 5_000), (1, 1));
     assert_eq!(pmu.read(clock).unwrap().value, 20_000);
+}
+
+/// No register has the bit that stands for software events.
+#[test]
+fn a_raw_event_with_the_bit_of_software_events_is_refused() {
+    use pmu::core::EventSelect;
+    let (_, pmu) = up();
+    let mut taken = Vec::new();
+    for number in [0_u64, 2, 9, 10, 0xC0, 0xFF] {
+        for bits in [0, 1 << 8, 1 << 22, 1 << 63] {
+            let event = Event::raw(EventSelect::from_bits(1 << 62 | bits | number));
+            let outcomes = (pmu.open(&event).is_ok(), pmu.thread_event(&event).is_ok());
+            if outcomes != (false, false) {
+                taken.push((number, bits, outcomes));
+            }
+        }
+    }
+    assert!(taken.is_empty(), "{taken:x?}");
 }
