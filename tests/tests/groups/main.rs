@@ -1,6 +1,7 @@
 //! Groups of events, which are counted together or not at all.
 
 mod assignment;
+mod attack;
 mod bad_input;
 mod closed;
 mod exclusive;

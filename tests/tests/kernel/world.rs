@@ -5,7 +5,7 @@ use core::cell::{Cell, OnceCell, RefCell};
 use pmu::core::frame::PlainFrame;
 use pmu::core::profile::Report;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
-use pmu::core::{EventOverflow, Platform, Snapshot};
+use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{
     BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents,
@@ -86,6 +86,8 @@ pub(crate) struct Machine {
     pub(crate) by_vector: Cell<bool>,
     /// Processors 0 and 1 share a core with the erratum of memory events.
     pub(crate) has_erratum: Cell<bool>,
+    /// The counters that the kernel takes.
+    pub(crate) takes: Cell<CounterSet>,
     core: CoreCounters,
     pub(crate) ends: Cell<u32>,
     /// Address of the code that runs on each processor.
@@ -174,6 +176,7 @@ impl Machine {
             is_deaf: Cell::new(false),
             by_vector: Cell::new(false),
             has_erratum: Cell::new(false),
+            takes: Cell::new(CounterSet::ALL),
             core: CoreCounters::new(),
             ends: Cell::new(0),
             pc: [const { Cell::new(0) }; PROCESSORS],
@@ -296,6 +299,10 @@ unsafe impl Kernel for World {
 
     fn this_processor() -> usize {
         machine().here.get()
+    }
+
+    fn counters() -> CounterSet {
+        machine().takes.get()
     }
 
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
