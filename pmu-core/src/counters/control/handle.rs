@@ -42,7 +42,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     fn open_entry(&self, event: EventId) -> Option<&EventEntry> {
         // After a shutdown the entries are another session's.
-        self.table().entry(event).filter(|_| self.is_open())
+        self.table().entry(event).filter(|_| self.has_table())
     }
 
     pub(crate) fn free_entry(
@@ -251,8 +251,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Returns whether the session was not shut down.
     pub(crate) fn is_open(&self) -> bool {
-        let has_counters = !self.declared.is_empty() && self.memory.counters() != 0;
-        has_counters || S::Facility::SOFTWARE && self.has_table_alone
+        !self.declared.is_empty() && self.memory.counters() != 0
+    }
+
+    /// Returns whether the session has its table of events: it is open, or has no counters.
+    pub(crate) fn has_table(&self) -> bool {
+        self.is_open() || S::Facility::SOFTWARE && self.has_table_alone
     }
 
     /// Returns the counters that the session uses, and the counters that [`take`](Self::take) could not take.

@@ -362,11 +362,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// whose accesses failed. All other counters were stopped. The session stays open, and `shut_down` may be called
     /// again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
-        if !self.is_open() {
-            return Ok(());
-        }
         if S::Facility::SOFTWARE && mem::take(&mut self.has_table_alone) {
             self.table().give_back();
+        }
+        if !self.is_open() {
             return Ok(());
         }
         let lent = self.memory.is_lent();

@@ -110,6 +110,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Err(error) => outcome = outcome.and(Err(CounterError::StateUnknown(error.fault))),
         }
         outcome = outcome.and(self.unpause(precise));
+        self.settle_software();
         outcome.map(|()| anew)
     }
 

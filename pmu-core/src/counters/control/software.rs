@@ -1,6 +1,7 @@
 //! Events that the kernel's calls count: they take no counter, and those of a group count while the group does.
 
 use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::EventId;
@@ -37,20 +38,30 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         S::Facility::SOFTWARE && self.table().entry(event).is_some_and(counts)
     }
 
-    /// Starts an event, and its group, if none of them takes a counter.
+    /// Adds the time up to `now` to the times of all events, before software events may change their states.
     #[inline(always)]
-    pub(crate) fn start_in_software(&self, event: EventId) -> bool {
-        S::Facility::SOFTWARE && self.start_software(event)
+    pub(crate) fn bring_up_to(&self, now: u64) {
+        if S::Facility::SOFTWARE {
+            self.add_times(now);
+        }
+    }
+
+    /// Starts an event, and its group, if none of them takes a counter. Returns `false` if one does.
+    #[inline(always)]
+    pub(crate) fn start_in_software(&self, event: EventId) -> Result<bool, CounterError> {
+        if S::Facility::SOFTWARE { self.start_software(event) } else { Ok(false) }
     }
 
     #[inline(never)]
-    fn start_software(&self, event: EventId) -> bool {
-        let is_software = |event| self.table().entry(event).is_some_and(EventEntry::is_software);
-        let starts = self.table().with_group(event).all(is_software);
-        if starts {
-            self.change_group(event, EventState::Counting);
+    fn start_software(&self, event: EventId) -> Result<bool, CounterError> {
+        let takes_none = |event| self.takes_no_counter(event);
+        if !self.table().with_group(event).all(takes_none) {
+            return Ok(false);
         }
-        starts
+        // An event that takes a counter may be missing.
+        self.check_whole(event).map_err(|unplaced| unplaced.reason)?;
+        self.change_group(event, EventState::Counting);
+        Ok(true)
     }
 
     /// Lets the software events of a group that is started wait for its counters.
@@ -98,11 +109,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     && of.group() == entry.group()
             };
             let leads = self.table().opened().find(counted);
-            let follows = match leads.map(|(_, leads)| leads.state()) {
+            let follows = match leads.map(|(event, leads)| (event, leads.state())) {
+                // A task starts it again.
+                _ if state == EventState::Refused => state,
                 None => EventState::Counting,
-                // It is being stopped with its group.
-                Some(EventState::Stopped) => continue,
-                Some(state) => state,
+                Some((event, EventState::Counting)) if !self.is_started(event) => {
+                    EventState::lost(entry)
+                }
+                Some((_, state)) => state,
             };
             if follows != state {
                 self.enter_state(entry, follows);

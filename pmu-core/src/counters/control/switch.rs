@@ -11,7 +11,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Asked;
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
-use crate::counters::names::{CounterSet, EventId, GroupId};
+use crate::counters::names::{CounterId, CounterSet, EventId, GroupId};
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::msr::backend::MsrBackend;
@@ -114,6 +114,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 }
             }
             // After detaching, which has added to the count and set the remainder of the period.
+            if self.is_software(entry) {
+                entry.end_periods(entry.software_value(now), |period| {
+                    let (counter, tag) = (CounterId::SOFTWARE, entry.tag());
+                    let overflow = EventOverflow { event, period, counter, tag };
+                    overflowed(Sample::of_software(overflow, &self.source.facility()));
+                });
+            }
             *place = ThreadEvent::SwitchedOut(self.extract(entry));
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
@@ -245,7 +252,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
             }
         }
-        if self.is_open() {
+        if self.has_table() {
             self.add_times(now);
             self.serve(Some(events), &mut outcome);
         }

@@ -145,7 +145,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 self.clear_facilities(own, Moment::Lent).map_err(CounterError::Unchanged)?;
                 Ok(values)
             });
-            let values = settled.map_err(|error| self.undo(own, gate, error))?;
+            let values = settled.map_err(|error| {
+                let undone = self.undo(own, gate, error);
+                self.settle_software();
+                undone
+            })?;
             (gate, values)
         };
         self.add_times(now);
@@ -372,7 +376,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
-        counters.settle_software();
         // Last: one write starts all counters, now that their values, controls and slots are restored.
         if let Err(CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)) =
             counters.unpause(CounterSet::from_bits(gate))
@@ -391,6 +394,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             failures.fault.get_or_insert(marked_faulted(register));
         }
         failures.counters = failures.counters | lost;
+        counters.settle_software();
         failures.outcome()
     }
 }

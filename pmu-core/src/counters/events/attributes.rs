@@ -239,7 +239,7 @@ impl Event {
             EventKind::Raw(select) => {
                 is_none && select.select_bits() & !0x0700 == EventSelect::PART as u64
             }
-            EventKind::Generic(_) => false,
+            EventKind::Software(_) | EventKind::Generic(_) => false,
         }
     }
 }

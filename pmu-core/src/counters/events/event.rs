@@ -3,6 +3,7 @@
 use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::{Membership, Period};
 use crate::counters::events::resolve::Extra;
+use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::{CounterSet, GenericEvent};
 use crate::counters::registers::counter::EventSelect;
 use crate::msr::address::MsrAddress;
@@ -89,6 +90,7 @@ impl PartialEq for Reporting {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub(crate) enum EventKind {
     Raw(EventSelect),
+    Software(SoftwareEvent),
     Generic(GenericEvent),
 }
 
@@ -518,7 +520,7 @@ impl Event {
     pub const fn select(&self) -> Option<EventSelect> {
         match self.kind {
             EventKind::Raw(select) => Some(select),
-            EventKind::Generic(_) => None,
+            EventKind::Software(_) | EventKind::Generic(_) => None,
         }
     }
 
@@ -534,7 +536,7 @@ impl Event {
     /// Returns the generic event that was given to [`generic`](Self::generic), or `None` for a [raw](Self::raw) event.
     pub const fn name(&self) -> Option<GenericEvent> {
         match self.kind {
-            EventKind::Raw(_) => None,
+            EventKind::Raw(_) | EventKind::Software(_) => None,
             EventKind::Generic(name) => Some(name),
         }
     }

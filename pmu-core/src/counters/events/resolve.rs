@@ -49,10 +49,8 @@ impl CounterUnit {
 
     /// Returns the select and the counters with which an event is counted.
     pub(crate) fn resolve(&self, event: &Event) -> Result<(EventSelect, CounterSet), CounterError> {
-        if let EventKind::Raw(select) = event.kind
-            && select.is_software()
-        {
-            let bits = select.select_bits() | event.modes;
+        if let EventKind::Software(software) = event.kind {
+            let bits = software.select().select_bits() | event.modes;
             return Ok((EventSelect::from_bits(bits), CounterSet::NONE));
         }
         if self.counters().is_empty() {
@@ -63,6 +61,7 @@ impl CounterUnit {
                 return Err(CounterError::NeedsCounterPair);
             }
             EventKind::Raw(select) => select,
+            EventKind::Software(software) => software.select(),
             EventKind::Generic(name) => {
                 self.generic(name).ok_or(CounterError::Unsupported(name))?
             }

@@ -126,7 +126,8 @@ impl SavedEvent {
                 total: true,
             },
             counters: CounterSet::from_bits(self.counters) & CounterSet::ALL,
-            ..Event::raw(EventSelect::from_bits(self.select))
+            ..SoftwareEvent::of_select(self.select())
+                .map_or_else(|| Event::raw(self.select()), Event::software)
         }
     }
 

@@ -87,6 +87,11 @@ impl SoftwareEvent {
         if self.is_clock() { Self::MIN_CLOCK_PERIOD } else { 1 }
     }
 
+    /// Returns the select of the event, without mode bits.
+    pub(crate) const fn select(self) -> EventSelect {
+        EventSelect::from_bits(EventSelect::SOFTWARE | self.number())
+    }
+
     pub(crate) fn of_select(select: EventSelect) -> Option<Self> {
         if select.is_software() { Self::of_number(select.select_bits() & 0xFF) } else { None }
     }
@@ -113,19 +118,14 @@ impl Event {
     /// # let _ = faults;
     /// ```
     pub const fn software(event: SoftwareEvent) -> Self {
-        let select = EventSelect::from_bits(EventSelect::SOFTWARE | event.number());
-        Self {
-            counters: CounterSet::NONE,
-            any_core_type: true,
-            ..Self::new(EventKind::Raw(select))
-        }
+        Self { counters: CounterSet::NONE, ..Self::new(EventKind::Software(event)) }
     }
 
     /// Returns which event the kernel's calls count; `None` for an event of a counter.
-    pub fn software_event(&self) -> Option<SoftwareEvent> {
+    pub const fn software_event(&self) -> Option<SoftwareEvent> {
         match self.kind {
-            EventKind::Raw(select) => SoftwareEvent::of_select(select),
-            EventKind::Generic(_) => None,
+            EventKind::Software(event) => Some(event),
+            EventKind::Raw(_) | EventKind::Generic(_) => None,
         }
     }
 
@@ -179,7 +179,9 @@ mod tests {
         }
         assert_eq!(SoftwareEvent::of_number(SoftwareEvent::ALL.len() as u64), None);
         assert_eq!(SoftwareEvent::of_number(u64::MAX), None);
-        assert_eq!(Event::raw(EventSelect::from_bits(2)).software_event(), None);
+        for raw in [2, SoftwareEvent::PageFaults.select().select_bits()] {
+            assert_eq!(Event::raw(EventSelect::from_bits(raw)).software_event(), None);
+        }
     }
 
     #[test]

@@ -67,6 +67,9 @@ where
     #[inline(never)]
     pub(crate) fn mark_faulted(&mut self, event: Option<EventId>) {
         self.fallen = self.fallen | self.memory.mark_faulted(event, self.source.opened());
+        if S::Facility::SOFTWARE {
+            self.source.opened().stop_followers(event);
+        }
     }
 
     /// Masks the LVT entry: the status stays set, and could raise the interrupt again forever.

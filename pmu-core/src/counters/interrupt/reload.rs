@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::CounterError;
+use crate::counters::events::count::EventCount;
 use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
@@ -352,6 +353,11 @@ pub fn user_view<S: EventSource, M: MsrBackend>(
         return Err(CounterError::NoTotal(event));
     }
     let on = memory.counter_of(event);
+    if S::Facility::SOFTWARE && entry.is_software() {
+        let runs = entry.state() == EventState::Counting;
+        let count = EventCount { value: entry.software_value(now), ..entry.count_at(now, runs) };
+        return Ok(UserView::off_counter(false, entry.is_enabled(), count, now));
+    }
     let mut count = entry.count_at(now, on.is_some());
     let permitted = entry.permits_user_rdpmc();
     let Some(counter) = on else {

@@ -29,7 +29,7 @@ impl EventTable {
     pub fn happened(
         &self,
         what: SoftwareEvent,
-        occurrences: u64,
+        occurrences: u32,
         in_user: bool,
         mut overflowed: impl FnMut(EventOverflow),
     ) {
@@ -38,7 +38,8 @@ impl EventTable {
             if counts && entry.state() == EventState::Counting && entry.is_of_mode(in_user) {
                 // One atomic addition: an interrupt in between gets a value of its own, so no occurrence is counted
                 // twice.
-                let value = entry.total.fetch_add(occurrences, Relaxed).wrapping_add(occurrences);
+                let more = u64::from(occurrences);
+                let value = entry.total.fetch_add(more, Relaxed).wrapping_add(more);
                 entry.end_periods(value, |period| {
                     let (counter, tag) = (CounterId::SOFTWARE, entry.tag());
                     overflowed(EventOverflow { event, period, counter, tag });
@@ -92,7 +93,7 @@ impl EventTable {
 
     fn sampled_clocks(&self) -> impl Iterator<Item = (EventId, &EventEntry)> {
         self.opened().filter(|(_, entry)| {
-            entry.is_clock() && entry.state() == EventState::Counting && entry.period.reports()
+            entry.is_clock() && entry.state() == EventState::Counting && entry.period.is_reported()
         })
     }
 }

@@ -65,7 +65,7 @@ impl SharedPeriod {
     /// Lets an event that is on no counter report again, if it had stopped reporting. The remainder of the period that
     /// never ends is longer than the event's own period, so a whole period begins.
     pub(crate) fn report_again(&self) {
-        self.every.store(self.every.load(Relaxed) & !Period::SILENT, Relaxed);
+        self.every.fetch_and(!Period::SILENT, Relaxed);
     }
 
     /// Sets the period that begins next to what `change` makes of it, also if an interrupt changes it meanwhile.
@@ -89,6 +89,11 @@ impl SharedPeriod {
     /// Returns whether the event reports, and so interrupts.
     pub(crate) fn reports(&self) -> bool {
         self.every.load(Relaxed) != 0
+    }
+
+    /// Returns whether the ends of the event's periods are reported now: it is not silent.
+    pub(crate) fn is_reported(&self) -> bool {
+        (1..Period::SILENT).contains(&self.every.load(Relaxed))
     }
 
     /// Returns the period that was over when the event was detached.

@@ -215,7 +215,7 @@ impl EventTable {
             let period = entry.period.every() & !Period::SILENT;
             let period = entry.rate.sampled(period, now(), tick);
             let period = self.at_least_min_of(entry, period);
-            entry.period.set(period | entry.period.every() & Period::SILENT);
+            entry.period.change(|every| period | every & Period::SILENT);
         }
         let limit = self.max_samples.load(Relaxed);
         // An event that its user has silenced is not let go on by the tick.

@@ -84,8 +84,8 @@ pub fn remote_count(
     }
     // The event's processor changes the total before it changes the state, and an event's interrupt changes the total
     // only after the slot was changed. x86 keeps the order of stores.
-    if entry.is_without_counter() {
-        // Only the event's processor knows the occurrences, or the time, that are missing.
+    if entry.is_part() {
+        // Only the event's processor knows the occurrences that are missing.
         return Ok(RemoteCount::Changing);
     }
     // The read side of a seqlock: the count is read between two looks at the version.

@@ -8,13 +8,36 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::events::count::Period;
 use crate::counters::events::software::SoftwareEvent;
+use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::EventTable;
 
 impl EventTable {
+    /// Lets the software events of an event's group, or of all groups, count no more: a counter of the group faulted.
+    pub(crate) fn stop_followers(&self, of: Option<EventId>) {
+        let takes = |group| {
+            self.opened().any(|(_, entry)| entry.group() == group && !entry.is_without_counter())
+        };
+        for (event, entry) in self.opened() {
+            let is_its = of.is_none_or(|of| self.are_together(of, event));
+            let counts = entry.is_software() && entry.state() == EventState::Counting;
+            if counts && is_its && entry.is_grouped() && takes(entry.group()) {
+                entry.set_state(EventState::lost(entry));
+            }
+        }
+    }
+
     /// Returns a period that an event may have: one that is not below the shortest.
     pub(crate) fn at_least_min_of(&self, entry: &EventEntry, period: u64) -> u64 {
         period.max(self.min_period_of(entry.members_select()))
+    }
+}
+
+impl EventState {
+    /// Returns the state of a started software event whose group has lost a counter: a rotation gives the group
+    /// another one if it rotates, and otherwise a task starts it again.
+    pub(crate) fn lost(entry: &EventEntry) -> Self {
+        if entry.rotates() { Self::Waiting } else { Self::Refused }
     }
 }
 
@@ -54,6 +77,12 @@ impl EventEntry {
         self.counted_to.store(self.software_value(now).wrapping_add(left), Relaxed);
     }
 
+    /// Begins a period at `now`, of the length that `change` makes of the one that is set.
+    pub(crate) fn begin_software_anew(&self, now: u64, change: impl Fn(u64) -> u64) {
+        self.period.change(change);
+        self.begin_software(now);
+    }
+
     /// Returns what is left of the period at this count; 0 if it has ended.
     pub(crate) fn left_at(&self, value: u64) -> u64 {
         let left = self.counted_to.load(Relaxed).wrapping_sub(value);
@@ -89,8 +118,11 @@ impl EventEntry {
         }
         // The next period is of the length that the report may have set.
         let changed = self.period.every() & !Period::SILENT;
-        if changed != period {
-            self.counted_to.fetch_add(changed.wrapping_sub(period), Relaxed);
+        let corrected = next.wrapping_sub(period).wrapping_add(changed);
+        // Unless a nested call has begun another period.
+        if changed != period
+            && self.counted_to.compare_exchange(next, corrected, Relaxed, Relaxed).is_ok()
+        {
             self.period.set_current(changed);
         }
     }
@@ -110,7 +142,7 @@ mod tests {
 
     fn entry(event: Event) -> EventEntry {
         let entry = EventEntry::new();
-        let select = event.select().unwrap();
+        let select = event.software_event().unwrap().select();
         entry.open(&event, &CounterUnit::NONE, (select, CounterSet::NONE));
         entry.begin_software(0);
         entry.set_state(EventState::Counting);

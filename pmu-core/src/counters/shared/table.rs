@@ -2,7 +2,7 @@
 
 use core::iter;
 use core::ops::Deref;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use crate::counters::error::CounterError;
@@ -374,7 +374,7 @@ impl EventTable {
     /// Takes the table for a processor's session. Returns `false` if another session has it.
     pub(crate) fn take(&self) -> bool {
         // A table without entries has nothing to share, so all sources without opened events use one.
-        self.is_empty() || !self.taken.swap(true, Relaxed)
+        self.is_empty() || !self.taken.swap(true, Acquire)
     }
 
     /// Closes every event, and gives the table back.
@@ -383,7 +383,7 @@ impl EventTable {
             entry.set_state(EventState::Closed);
         }
         self.virtualization.store(false, Relaxed);
-        self.taken.store(false, Relaxed);
+        self.taken.store(false, Release);
     }
 
     /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down): closes all

@@ -113,6 +113,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some((group, first)) = self.group_and_first(entry)? else {
             return self.close_event(event, now);
         };
+        self.bring_up_to(now);
         let mut outcome = if self.is_part(event) { self.update_part(entry, now) } else { Ok(()) };
         let reloads = |(_, of): (EventId, &EventEntry)| of.membership().reload != 0;
         let all = S::Facility::OFFERS && self.members(group).any(reloads);
@@ -128,7 +129,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.members(group)
                 .filter(move |(other, of)| of.is_part() == is_part && needs_it(*other, of))
         };
-        for (event, entry) in with_it(false).chain([(event, entry)]).chain(with_it(true)) {
+        let closed = || with_it(false).chain([(event, entry)]).chain(with_it(true));
+        if S::Facility::SOFTWARE {
+            // The software events of the group do not wait for them, or stop with them.
+            closed().for_each(|(_, entry)| entry.set_disabled(true));
+        }
+        for (event, entry) in closed() {
             outcome = outcome.and(self.detach_and_stop(event, entry, now));
         }
         let count = entry.count();

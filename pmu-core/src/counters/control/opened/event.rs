@@ -12,7 +12,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Asked;
 use crate::counters::interrupt::sample::EventOverflow;
-use crate::counters::names::{CounterSet, EventId};
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -234,6 +234,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn start_event_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.begin_time(event, now)?;
         // Each of these takes a plan, and this call makes none.
+        if self.start_in_software(event)? {
+            return Ok(());
+        }
         if entry.needs_more_than_a_counter() || self.source.core_thread().is_some() {
             return Err(CounterError::NoCounterForEvent);
         }
@@ -241,9 +244,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::NoFreeCounter);
         }
         self.check_branches(entry)?;
-        let state = if self.is_software(entry) {
-            EventState::Counting
-        } else if entry.is_countable() {
+        let state = if entry.is_countable() {
             let room = self.free_counter(entry.counters());
             if S::Facility::OFFERS {
                 self.run_settled(room?, event)?;
@@ -265,6 +266,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::AlreadyStarted(event));
         }
         entry.begin_time(now);
+        if self.is_software(entry) {
+            // Of an event that was silent: its steps go on.
+            entry.end_periods(entry.software_value(now), |_| ());
+        }
         Ok(entry)
     }
 
@@ -476,13 +481,23 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             entry.rate.unthrottle();
             entry.period.begin_anew(|set| period.unwrap_or(set & !throttled), keeps);
         };
+        if self.is_software(entry) {
+            let counter = CounterId::SOFTWARE;
+            entry.add_software_time(now);
+            entry.end_periods(entry.software_value(now), |period| {
+                overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
+            });
+            entry.begin_software_anew(now, |set| {
+                let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
+                entry.rate.unthrottle();
+                period.unwrap_or(set & !throttled)
+            });
+            return Ok(());
+        }
         let Some(counter) = self.counter_of(event) else {
             // A stopped event has no overflow pending.
             let keeps = self.is_started(event);
             begin(keeps);
-            if self.is_software(entry) {
-                entry.begin_software(now);
-            }
             return Ok(());
         };
         let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
@@ -492,7 +507,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             false if S::Facility::RECORDS && entry.is_precise() => counter.only(),
             false => CounterSet::NONE,
         };
-        self.pause(group)?;
+        self.pause(group).inspect_err(|_| self.settle_software())?;
         let applied = self.detach(counter, event).and_then(|detached| {
             if detached.overflowed {
                 let (period, tag) = (entry.period.ended(), entry.tag());
@@ -510,7 +525,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         let settled = self.settle_facilities();
-        applied.and(settled).and(self.unpause(group | counter.only()))
+        let resumed = self.unpause(group | counter.only());
+        self.settle_software();
+        applied.and(settled).and(resumed)
     }
 
     /// Returns a [child](SavedEvent::child) of an opened event, for a thread that the running thread creates. The
@@ -554,8 +571,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !entry.wants_total() {
             return Err(CounterError::NoTotal(event));
         }
+        // The end of a period never comes nearer, whatever interrupts in between.
+        let (is_software, grows) = (self.is_software(entry), child.value <= Period::MAX);
+        if is_software && grows {
+            entry.shift_period(child.value);
+        }
         entry.add_count(child);
-        if self.is_software(entry) {
+        if is_software && !grows {
             entry.shift_period(child.value);
         }
         Ok(())

@@ -281,6 +281,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !self.group_events(group).any(|event| self.is_started(event)) {
             return Err(EventsError::of_group(CounterError::NotStarted(first)));
         }
+        self.bring_up_to(now);
         let on: CounterSet =
             self.group_events(group).filter_map(|of| self.counter_of(of)).collect();
         // A single counter stops by its own control. Pausing it would only add two writes.

@@ -48,7 +48,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     pub fn events(&self) -> impl Iterator<Item = EventId> {
         let is_listed = |entry: &EventEntry| !entry.membership().has(Membership::UNLISTED);
         let listed = self.table().opened().filter(move |(_, entry)| is_listed(entry));
-        listed.filter(|_| self.is_open()).map(|(event, _)| event)
+        listed.filter(|_| self.has_table()).map(|(event, _)| event)
     }
 
     /// Returns the [tag](crate::Event::tagged) of an opened event.

@@ -66,7 +66,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the first failure of a register access. The rotation has been completed for all events that do not need
     /// the failed register.
     pub fn rotate(&mut self, now: u64) -> Result<(), CounterError> {
-        if !self.is_open() {
+        if !self.has_table() {
             return Ok(());
         }
         for (event, entry) in self.table().opened() {
@@ -79,6 +79,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let mut outcome = Ok(());
         self.serve(None, &mut outcome);
+        self.settle_software();
         outcome.map_err(|error| error.reason)
     }
 
@@ -118,7 +119,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
         mut overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), CounterError> {
-        if !self.is_open() {
+        if !self.has_table() {
             return Ok(());
         }
         let length = self.table().begin_tick(tick);
@@ -159,35 +160,60 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         thread: Option<&[ThreadEvent]>,
         outcome: &mut Result<(), EventsError>,
     ) {
+        let begun = self.table().next_turn();
         // The other logical processor's counters are claimed for one event after the other.
         if self.source.core_thread().is_none() {
-            let Err(fault) = self.serve_together(thread, outcome) else { return };
-            EventsError::add(outcome, 0, Err(fault));
+            match self.serve_together(thread, begun) {
+                Ok(all) if all => return,
+                Ok(_) => {}
+                Err(fault) => EventsError::add(outcome, self.places_lost(thread), Err(fault)),
+            }
         }
-        // One by one, so that an event is refused only if its own registers fail.
-        let mut line = Serving::new(self.table().next_turn());
+        // One by one, so that an event is refused for what its own registers, or counters that are taken, are.
+        let mut line = Serving::new(begun);
         while let Some(next) = self.next_to_place(thread, &mut line) {
             let placed = self.assign(next.event, next.takes);
             self.note_unplaced(&next, placed.map_err(|unplaced| unplaced.reason), outcome);
         }
     }
 
-    /// Plans for all waiting events, and applies the plan at once. After an error, all events are where they were, as
-    /// far as registers answer.
+    /// Returns the places of those of a thread's events whose counters faulted, one bit each.
+    fn places_lost(&self, thread: Option<&[ThreadEvent]>) -> u64 {
+        let is_lost = |place: &ThreadEvent| match *place {
+            ThreadEvent::Opened(event) => {
+                self.entry(event).is_ok_and(|entry| self.check_counter(event, entry).is_err())
+            }
+            _ => false,
+        };
+        let places = thread.unwrap_or_default().iter().enumerate();
+        let lost = places.filter(|(_, place)| is_lost(place));
+        lost.fold(0, |lost, (number, _)| lost | bit(number))
+    }
+
+    /// Plans for all waiting events, and applies the plan at once. Returns `false` if some are to be refused. After an
+    /// error, all events are where they were, as far as registers answer.
     #[inline(never)]
     fn serve_together(
         &self,
         thread: Option<&[ThreadEvent]>,
-        outcome: &mut Result<(), EventsError>,
-    ) -> Result<(), CounterError> {
+        begun: u32,
+    ) -> Result<bool, CounterError> {
         // One plan for all that wait: each counter is then stopped and started at most once.
         let mut planner = self.planner();
-        let (mut line, mut changes) = (Serving::new(self.table().next_turn()), false);
+        let (mut line, mut changes, mut all) = (Serving::new(begun), false, true);
         while let Some(next) = self.next_to_place(thread, &mut line) {
             let placed = self.add_to_plan(&mut planner, &next, &mut changes);
-            self.note_unplaced(&next, placed, outcome);
+            // Which are refused is known when the plan was applied.
+            all &= placed.is_ok() || placed.is_err_and(|error| next.tolerates(error));
+            if changes {
+                let free = planner.counters.without(planner.plan.counters());
+                line.any_free = Some(!free.is_empty());
+            }
         }
-        if changes { self.apply(&mut planner) } else { Ok(()) }
+        if changes {
+            self.apply(&mut planner)?;
+        }
+        Ok(all)
     }
 
     /// Adds an event and its group to the plan for all that wait. After an error the plan is as it was.
@@ -199,7 +225,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         next: &Waiter,
         changes: &mut bool,
     ) -> Result<(), CounterError> {
-        if self.start_in_software(next.event) {
+        if self.start_in_software(next.event)? {
             return Ok(());
         }
         self.get_ready(next.event).map_err(|unplaced| unplaced.reason)?;
@@ -222,7 +248,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) {
         match placed {
             Ok(()) => {}
-            Err(error) if error.is_no_room() && (next.rotates || next.its == 0) => {}
+            Err(error) if next.tolerates(error) => {}
             Err(error) => {
                 // Others wait on, behind the rest.
                 let state = if next.its == 0 { EventState::Waiting } else { EventState::Refused };
@@ -240,7 +266,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         serving: &mut Serving,
     ) -> Option<Waiter> {
         loop {
-            let (line, event) = self.next_in_line(thread, serving.begun, serving.last)?;
+            let (line, event) = self.next_in_line(thread, serving)?;
             serving.last = Some(line);
             // It waits for no counter here. On another processor, it may be countable.
             if !self.is_countable(event) {
@@ -261,11 +287,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     fn next_in_line(
         &self,
         thread: Option<&[ThreadEvent]>,
-        begun: u32,
-        last: Option<Line>,
+        &Serving { begun, last, any_free }: &Serving,
     ) -> Option<(Line, EventId)> {
         let is_free = |(_, slot): (CounterId, &CounterSlot)| slot.load() == SlotState::Free;
-        let any_free = self.slots().any(is_free);
+        let any_free = any_free.unwrap_or_else(|| self.slots().any(is_free));
         let may_take = |event: EventId| {
             thread.is_none_or(|thread| thread.contains(&ThreadEvent::Opened(event)))
         };
@@ -313,13 +338,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// }
     /// ```
     pub fn group_events(&self, group: GroupId) -> impl Iterator<Item = EventId> {
-        self.members(group).filter(|_| self.is_open()).map(|(event, _)| event)
+        self.members(group).filter(|_| self.has_table()).map(|(event, _)| event)
     }
 
     /// Returns the first event of a group whose events are all on this processor.
     #[inline(never)]
     pub(crate) fn first_of(&self, group: GroupId) -> Result<EventId, EventsError> {
-        let first = self.members(group).next().filter(|_| self.is_open());
+        let first = self.members(group).next().filter(|_| self.has_table());
         let (first, entry) = first.ok_or_else(|| no_such(group))?;
         let is_whole = self.members(group).count() == usize::from(entry.members());
         if is_whole { Ok(first) } else { Err(no_such(group)) }
@@ -353,11 +378,20 @@ struct Serving {
     /// An event that lost its counter since waits for another time.
     begun: u32,
     last: Option<Line>,
+    /// A counter is free in the plan; `None`: the counters themselves tell.
+    any_free: Option<bool>,
 }
 
 impl Serving {
     const fn new(begun: u32) -> Self {
-        Self { begun, last: None }
+        Self { begun, last: None, any_free: None }
+    }
+}
+
+impl Waiter {
+    /// Returns whether the event simply waits on after this error.
+    fn tolerates(&self, error: CounterError) -> bool {
+        error.is_no_room() && (self.rotates || self.its == 0)
     }
 }
 

@@ -225,7 +225,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             }
         }
         self.table().opened().for_each(|(_, entry)| entry.skip_time(now));
-        self.settle_software();
         self.program_again(own, true, overflowed)
     }
 
