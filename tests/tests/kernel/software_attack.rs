@@ -496,7 +496,7 @@ fn a_software_event_that_does_not_count_is_read_on_any_processor() {
     assert_eq!(machine.on(1, || pmu.read(event)).map(|count| count.value), Ok(1));
 }
 
-/// What happens in interrupts at any instruction of `act`, which another thread stands for: the periods of samples.
+/// Returns the periods of the samples in interrupts at any instruction of `act`, for which another thread stands.
 fn beside(table: &pmu::core::EventTable, act: impl Fn()) -> Vec<u64> {
     use std::sync::atomic::{AtomicBool, Ordering};
     let ends = AtomicBool::new(false);

@@ -203,7 +203,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let (mut line, mut changes, mut all) = (Serving::new(begun), false, true);
         while let Some(next) = self.next_to_place(thread, &mut line) {
             let placed = self.add_to_plan(&mut planner, &next, &mut changes);
-            // Which are refused is known when the plan was applied.
+            // Only when the plan was applied is it known which of them are refused.
             all &= placed.is_ok() || placed.is_err_and(|error| next.tolerates(error));
             if changes {
                 let free = planner.counters.without(planner.plan.counters());
