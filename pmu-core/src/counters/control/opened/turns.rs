@@ -169,7 +169,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 Err(fault) => EventsError::add(outcome, self.places_lost(thread), Err(fault)),
             }
         }
-        // One by one, so that an event is refused for what its own registers, or counters that are taken, are.
+        self.serve_each(thread, begun, outcome);
+    }
+
+    /// Gives waiting events counters one by one, so that an event is refused for what its own registers, or counters
+    /// that are taken, are.
+    #[inline(never)] // Nothing of it is on the stack while a plan for all is made.
+    fn serve_each(
+        &self,
+        thread: Option<&[ThreadEvent]>,
+        begun: u32,
+        outcome: &mut Result<(), EventsError>,
+    ) {
         let mut line = Serving::new(begun);
         while let Some(next) = self.next_to_place(thread, &mut line) {
             let placed = self.assign(next.event, next.takes);
