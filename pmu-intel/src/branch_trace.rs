@@ -149,9 +149,8 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     /// Task, on the session's processor.
     ///
     /// # Errors
-    /// [`StateUnknown`](CounterError::StateUnknown): a register access failed. If the trace was to begin, it is not
-    /// asked for any more. If it was to end, the processor may still trace: [`is_tracing`](Self::is_tracing). The call
-    /// can be repeated.
+    /// [`StateUnknown`](CounterError::StateUnknown): if the trace was to begin, it is not asked for any more. If it was
+    /// to end, the processor may still trace: [`is_tracing`](Self::is_tracing). The call can be repeated.
     pub fn trace<S: EventSource, M: MsrBackend, P: Platform>(
         &self,
         session: &mut CounterSession<'_, S, M, P>,

@@ -101,7 +101,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///   is too small, or belongs to another recorder. No register was accessed.
     /// - [`Unresponsive`](BranchError::Unresponsive): the processor declares the records, but lacks them, for example
     ///   under some hypervisors.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and no recorder uses `memory`.
+    /// - [`NotRecording`](BranchError::NotRecording): no recorder uses `memory`.
     pub fn take(
         unit: &'a BranchUnit,
         msr: M,
@@ -154,7 +154,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// # Errors
     /// - [`FreezeUnsupported`](BranchError::FreezeUnsupported): the processor cannot freeze its records,
     ///   [`take`](Self::take) failed to access the registers that control the freeze, or the freeze bit reads back 0.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the records do not freeze.
+    /// - [`NotRecording`](BranchError::NotRecording): the records do not freeze.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn freeze_on_interrupt(&mut self) -> Result<(), BranchError> {
         self.check_open()?;
@@ -306,8 +306,8 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     /// thread switch, because a record does not say which thread executed the branch.
     ///
     /// # Errors
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The
-    ///   next [`restart`](Self::restart) or [`start`](Self::start) clears the records before the recording starts.
+    /// - [`NotRecording`](BranchError::NotRecording): the next [`restart`](Self::restart) or [`start`](Self::start)
+    ///   clears the records before the recording starts.
     /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped, and continues. Samples
     ///   contain no branches until `clear`, [`restart`](Self::restart) or a thread switch succeeds.
     /// - [`ShutDown`](BranchError::ShutDown).

@@ -38,8 +38,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`StateUnknown`](BranchError::StateUnknown): the recording could not be stopped, and continues. Samples
     ///   contain no branches until the records are cleared, the recording is restarted, or the next thread switch
     ///   succeeds.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. If a
-    ///   record could not be read, `saved` contains only the newer records.
+    /// - [`NotRecording`](BranchError::NotRecording): if a record could not be read, `saved` contains only the newer
+    ///   records.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_out<const N: usize>(
         &mut self,
@@ -91,8 +91,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`SavedElsewhere`](BranchError::SavedElsewhere): `saved` comes from a processor with another record format, or
     ///   with another number of records. Nothing was changed.
     /// - [`NotStarted`](BranchError::NotStarted).
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed. The processor does not record, and its
-    ///   registers contain none of the thread's records.
+    /// - [`NotRecording`](BranchError::NotRecording): the processor's registers contain none of the thread's records.
     /// - [`StateUnknown`](BranchError::StateUnknown): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in<const N: usize>(
@@ -218,8 +217,8 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     /// - [`NotStarted`](BranchError::NotStarted).
     /// - [`Xsaves`](BranchError::Xsaves): XRSTORS failed. The processor does not record, and its registers contain none
     ///   of the thread's records.
-    /// - [`NotRecording`](BranchError::NotRecording): a register access failed, and the processor does not record. The
-    ///   next call that starts the recording clears the records beforehand.
+    /// - [`NotRecording`](BranchError::NotRecording): the next call that starts the recording clears the records
+    ///   beforehand.
     /// - [`StateUnknown`](BranchError::StateUnknown): an earlier recording could not be stopped.
     /// - [`ShutDown`](BranchError::ShutDown).
     pub fn switch_in_from<A: SaveBranches>(

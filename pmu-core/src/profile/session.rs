@@ -207,10 +207,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// - [`Platform`](InterfaceError::Platform): the platform's timer cannot run at the interval.
     /// - [`IllegalBits`](CounterError::IllegalBits): the event select of an added source has bits that are illegal on
     ///   this processor.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the counter is in the same state as
-    ///   before the call.
-    /// - [`StateUnknown`](CounterError::StateUnknown): register accesses failed, and the counter could not be stopped
-    ///   again.
+    /// - [`Unchanged`](CounterError::Unchanged).
+    /// - [`StateUnknown`](CounterError::StateUnknown): the counter could not be stopped again.
     pub fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         if self.is_added(source) {
             return self.start_added(source);

@@ -39,12 +39,8 @@ impl VirtualIbs {
     /// decode.
     ///
     /// # Errors
-    /// Each of these errors leaves the state unchanged:
-    ///
-    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
-    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that instruction-based sampling with this
-    ///   configuration can have.
+    /// [`Length`](BytesError::Length), [`Version`](BytesError::Version) and [`Malformed`](BytesError::Malformed). Each
+    /// of them leaves the state unchanged.
     ///
     /// ```
     /// use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};

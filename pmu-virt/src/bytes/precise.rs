@@ -38,12 +38,8 @@ impl VirtualPrecise {
     /// That call tells the PMU which counters write precise records.
     ///
     /// # Errors
-    /// Each of these errors leaves the state unchanged:
-    ///
-    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
-    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that precise records with this configuration
-    ///   can have.
+    /// [`Length`](BytesError::Length), [`Version`](BytesError::Version) and [`Malformed`](BytesError::Malformed). Each
+    /// of them leaves the state unchanged.
     ///
     /// ```
     /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};

@@ -41,12 +41,8 @@ impl VirtualReload {
     /// decode.
     ///
     /// # Errors
-    /// Each of these errors leaves the state unchanged:
-    ///
-    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
-    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
-    /// - [`Malformed`](BytesError::Malformed): the bytes are not a state that counter reload with this configuration
-    ///   can have.
+    /// [`Length`](BytesError::Length), [`Version`](BytesError::Version) and [`Malformed`](BytesError::Malformed). Each
+    /// of them leaves the state unchanged.
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let body = body(bytes, self.header(), Self::BYTES)?;
         let mut new = *self;

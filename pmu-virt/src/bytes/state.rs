@@ -164,8 +164,7 @@ impl Configuration {
     /// wrote configurations as bytes was 0.2.0.
     ///
     /// # Errors
-    /// - [`Length`](BytesError::Length): the number of bytes is not [`BYTES`](Self::BYTES).
-    /// - [`Version`](BytesError::Version): the version of the layout is not [`BYTES_VERSION`](Self::BYTES_VERSION).
+    /// - [`Length`](BytesError::Length), [`Version`](BytesError::Version).
     /// - [`Malformed`](BytesError::Malformed): the bytes are not a configuration that this release knows.
     /// - [`Configuration`](BytesError::Configuration): the configuration contradicts itself.
     ///

@@ -233,7 +233,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no overflow status register.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed.
+    /// - [`Unchanged`](CounterError::Unchanged).
     pub fn acknowledge_others(&mut self, bits: u64) -> Result<(), CounterError> {
         let own = bits & self.own().bits();
         let global = self.unit().global().filter(|_| own == 0 && self.has_own());
@@ -261,7 +261,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `mask` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no fixed counters.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the register is unchanged.
+    /// - [`Unchanged`](CounterError::Unchanged).
     pub fn set_others_fixed_control(&mut self, mask: u64, bits: u64) -> Result<(), CounterError> {
         let own = self.fixed_control_of(self.own());
         let has_fixed = !(self.unit().counters() & CounterSet::FIXED).is_empty();

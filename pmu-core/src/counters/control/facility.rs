@@ -196,8 +196,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Task, on the session's processor. Facilities call this method.
     ///
     /// # Errors
-    /// [`StateUnknown`](CounterError::StateUnknown): a register access failed. The events that depend on it were
-    /// stopped.
+    /// [`StateUnknown`](CounterError::StateUnknown): the events that depend on it were stopped.
     pub fn settle_requests(&mut self) -> Result<(), CounterError> {
         if self.has_own() { self.settle_facilities() } else { Ok(()) }
     }
@@ -298,7 +297,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Task, on the session's processor.
     ///
     /// # Errors
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The call can be repeated.
+    /// - [`Unchanged`](CounterError::Unchanged): the call can be repeated.
     /// - [`StateUnknown`](CounterError::StateUnknown): counters faulted, as in [`service`](crate::service()), now or in
     ///   a call before that left the LVT entry masked.
     pub fn report_samples(

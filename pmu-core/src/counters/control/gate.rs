@@ -143,8 +143,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`FreezeUnsupported`](CounterError::FreezeUnsupported): the processor cannot freeze its counters, or the
     ///   freeze bit reads back 0 after it was set.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. If the freeze bit was set and cannot be
-    ///   cleared, the counters freeze all the same, and [`shut_down`](Self::shut_down) clears the bit.
+    /// - [`Unchanged`](CounterError::Unchanged): if the freeze bit was set and cannot be cleared, the counters freeze
+    ///   all the same, and [`shut_down`](Self::shut_down) clears the bit.
     pub fn freeze_on_interrupt(&mut self) -> Result<(), CounterError> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let freeze = freeze.filter(|_| self.is_open()).ok_or(CounterError::FreezeUnsupported)?;

@@ -251,9 +251,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`NotAvailable`](CounterError::NotAvailable): this processor lacks one of the counters, the memory has no
     ///   slot for one of the counters, or the session's counters are [lent](Self::lend).
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the counters could be verified.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and no counter was added.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed, and no counter
-    ///   was added. The session's events may no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): no counter was added.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the global control register failed. No counter was added. The
+    ///   session's events may no longer run.
     ///
     /// # Limitations
     /// Zhaoxin's ZX-C takes an acknowledgement only while the global control enables a counter. While the counters are
@@ -315,9 +315,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): one of the counters is in use, has faulted, or does not belong
     ///   to the session; or the session would keep no counter.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed, and the session keeps the counters. The
-    ///   failed access was to the global control register, or to a counter's control register that [`save`](Self::save)
-    ///   left programmed.
+    /// - [`Unchanged`](CounterError::Unchanged): the session keeps the counters. The failed access was to the global
+    ///   control register, or to a counter's control register that [`save`](Self::save) left programmed.
     /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed. The session
     ///   keeps the counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {

@@ -230,9 +230,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   event does not [rotate](crate::Event::rotating), and finds no counter or extra register. The event is opened,
     ///   but does not run. After the next [`switch_out`](Self::switch_out), the next `switch_in` tries again to start
     ///   the event.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event is opened, but does not run.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the start could not be
-    ///   undone. The event is opened, but does not run.
+    /// - [`Unchanged`](CounterError::Unchanged): the event is opened, but does not run.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the event is opened, but does not run.
     /// - [`OtherProcessor`](CounterError::OtherProcessor): `processor` differs from the session's processor in its
     ///   generic events or in its select bits. All given events stay switched out.
     pub fn switch_in(

@@ -109,10 +109,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// # Errors
     /// - [`NotAvailable`](CounterError::NotAvailable): the session has no counters, or was shut down.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. Nothing is lent, and all events run as
-    ///   before.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the call could not be undone.
-    ///   Nothing is lent, and some events no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged): nothing is lent, and all events run as before.
+    /// - [`StateUnknown`](CounterError::StateUnknown). Nothing is lent, and some events no longer run.
     ///
     /// # Limitations
     /// - A window lends counters alone. Extra registers of events and PEBS are no part of it, so a guest has neither.

@@ -100,7 +100,8 @@ impl SoftwareEvent {
 impl Event {
     /// Creates an event that the kernel's calls count. The session's facilities have
     /// [`SoftwareEvents`](crate::facility::SoftwareEvents). It is opened, grouped, switched with its thread and read
-    /// like any other event, and takes no counter. In a group with events of counters, it counts while they do.
+    /// like any other event, and takes no counter. In a group with events of counters, it counts while they do. Like
+    /// them, it stands still while a guest has the counters.
     ///
     /// - A period may be as short as 1. The sample is reported by the call that ends the period.
     /// - The period of a clock is in nanoseconds, at least

@@ -178,8 +178,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the event finds no counter or extra register, or
     ///   branches are recorded by another filter, and the event does not rotate.
     /// - [`Unchanged`](CounterError::Unchanged).
-    /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and the start could not be undone,
-    ///   because a counter could not be stopped.
+    /// - [`StateUnknown`](CounterError::StateUnknown): a counter could not be stopped.
     ///
     /// # Limitations
     /// A counter whose control register answers but whose value register faults is not marked as faulted. It is planned
@@ -447,10 +446,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod),
     ///   [`Period`](CounterError::Period).
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. The event and its group run on as before, or
-    ///   are stopped, and no part of the event's count is lost.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed. The event and its group are
-    ///   stopped, and the event's count since the last interrupt of its counter is lost.
+    /// - [`Unchanged`](CounterError::Unchanged): the event and its group run on as before, or are stopped, and no part
+    ///   of the event's count is lost.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the event and its group are stopped, and the event's count since
+    ///   the last interrupt of its counter is lost.
     pub fn apply_period(
         &mut self,
         event: EventId,

@@ -96,9 +96,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `area` has too few elements. Nothing was changed.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. Nothing was changed.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a counter's register failed, and the counter's count
-    ///   is lost. The other counters were saved.
+    /// - [`Unchanged`](CounterError::Unchanged).
+    /// - [`StateUnknown`](CounterError::StateUnknown): the counter's count is lost. The other counters were saved.
     /// - [`RegistersLost`](CounterError::RegistersLost), only with a global control register: a counter's registers
     ///   lost their contents. The counter's count is lost. When [`restore`](Self::restore) starts this counter, a new
     ///   period begins.
@@ -192,9 +191,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NotRestorable`](CounterError::NotRestorable): `area` does not fit this processor or this session. None of
     ///   the saved counters runs.
-    /// - [`Unchanged`](CounterError::Unchanged): a register access failed. None of the saved counters runs.
-    /// - [`StateUnknown`](CounterError::StateUnknown): a register access failed, and a counter that the call had
-    ///   started could not be stopped.
+    /// - [`Unchanged`](CounterError::Unchanged): none of the saved counters runs.
+    /// - [`StateUnknown`](CounterError::StateUnknown): a counter that the call had started could not be stopped.
     pub fn restore(&mut self, area: &SavedCounters) -> Result<(), CounterError> {
         if area.is_empty() {
             return Ok(());
