@@ -160,6 +160,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         fence(Release);
         entry.set_state(state);
         entry.set_turn(self.table().next_turn());
+        // Before the next total: a reader that gets that one finds the new turn.
+        fence(Release);
     }
 
     /// Returns the counters that can be used.

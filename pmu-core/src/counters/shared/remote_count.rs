@@ -82,8 +82,8 @@ pub fn remote_count(
     if !entry.wants_total() {
         return Err(CounterError::NoTotal(event));
     }
-    // The event's processor changes the total before it changes the state, and an event's interrupt changes the total
-    // only after the slot was changed. x86 keeps the order of stores.
+    // The event's processor changes the total before it changes the state and the turn, and has fences on both sides of
+    // that change. An event's interrupt changes the total while the event stays on its counter: an older total, then.
     if entry.is_part() {
         // Only the event's processor knows the occurrences that are missing.
         return Ok(RemoteCount::Changing);
