@@ -498,7 +498,7 @@ fn a_software_event_that_does_not_count_is_read_on_any_processor() {
 
 /// Returns the periods of the samples in interrupts at any instruction of `act`, for which another thread stands.
 fn beside(table: &pmu::core::EventTable, act: impl Fn()) -> Vec<u64> {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use core::sync::atomic::{AtomicBool, Ordering};
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let interrupts = scope.spawn(|| {
