@@ -278,7 +278,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// # Errors
     /// - [`NotStarted`](InterfaceError::NotStarted): the source does not run.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the counter's registers failed.
+    /// - [`StateUnknown`](CounterError::StateUnknown).
     pub fn stop(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         let not_started = InterfaceError::NotStarted(source);
         if self.is_added(source) {

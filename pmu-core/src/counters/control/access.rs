@@ -198,9 +198,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`OwnControlBits`](CounterError::OwnControlBits): some of `bits` belong to the session's counters, the
     ///   session's counters are [lent](Self::lend), or the processor has no global control register.
-    /// - [`Unchanged`](CounterError::Unchanged): the write failed, and the register is unchanged.
-    /// - [`StateUnknown`](CounterError::StateUnknown): the write failed, and so did the write of the previous value.
-    ///   The session's events may no longer run.
+    /// - [`Unchanged`](CounterError::Unchanged).
+    /// - [`StateUnknown`](CounterError::StateUnknown): the write of the previous value failed, too. The session's
+    ///   events may no longer run.
     pub fn set_others_control(&mut self, bits: u64, enabled: bool) -> Result<(), CounterError> {
         let not_others = CounterError::OwnControlBits(bits & self.own().bits());
         let global = self.unit().global().filter(|_| self.has_own()).ok_or(not_others)?;

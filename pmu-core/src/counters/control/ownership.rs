@@ -64,7 +64,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`OtherProcessor`](CounterError::OtherProcessor): the processor has none of the requested counters.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): the memory has no slot for any requested counter.
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
-    /// - [`Unchanged`](CounterError::Unchanged): an access of a global register failed.
+    /// - [`Unchanged`](CounterError::Unchanged): the register is a global one.
     ///
     /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
     /// masked. If the interrupt belongs to another owner of counters, that owner must unmask the entry.
@@ -317,8 +317,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///   to the session; or the session would keep no counter.
     /// - [`Unchanged`](CounterError::Unchanged): the session keeps the counters. The failed access was to the global
     ///   control register, or to a counter's control register that [`save`](Self::save) left programmed.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the global control register failed. The session
-    ///   keeps the counters, but its events may no longer run.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the global control register failed. The session keeps the
+    ///   counters, but its events may no longer run.
     pub fn give_back(&mut self, counters: CounterSet) -> Result<(), CounterError> {
         let rest = self.own().without(counters);
         let in_use = |slot: &CounterSlot| {
@@ -357,9 +357,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// ```
     ///
     /// # Errors
-    /// [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed; the error names the first register
-    /// whose accesses failed. All other counters were stopped. The session stays open, and `shut_down` may be called
-    /// again.
+    /// [`StateUnknown`](CounterError::StateUnknown): the error names the first register that failed. All other counters
+    /// were stopped. The session stays open, and `shut_down` may be called again.
     pub fn shut_down(&mut self) -> Result<(), CounterError> {
         if S::Facility::SOFTWARE && mem::take(&mut self.has_table_alone) {
             self.table().give_back();

@@ -48,10 +48,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed; the error names the first
-    ///   register whose accesses failed. All other registers were programmed. If an event's counter cannot be
-    ///   programmed, or its [extra register](crate::Event::with_extra) cannot be written, neither the event nor its
-    ///   group runs.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the error names the first register that failed. All other
+    ///   registers were programmed. If an event's counter cannot be programmed, or its [extra
+    ///   register](crate::Event::with_extra) cannot be written, neither the event nor its group runs.
     /// - [`NotAvailable`](CounterError::NotAvailable): the session's counters are [lent](Self::lend).
     ///
     /// # Limitations

@@ -63,10 +63,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the events that failed, and the reason of the first failure. All other events were removed. An event
     /// fails for one of these reasons:
     ///
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register of the event's counter failed during this
-    ///   call.
-    /// - [`CounterLost`](CounterError::CounterLost): accesses to a register of the event's counter failed before this
-    ///   call.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the event's counter failed during this call.
+    /// - [`CounterLost`](CounterError::CounterLost): the event's counter failed before this call.
     ///
     /// A failed event is removed nevertheless, and starts again when it is switched in. The event's count since the
     /// last interrupt of its counter is lost.

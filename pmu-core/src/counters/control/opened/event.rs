@@ -354,8 +354,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`InGroup`](CounterError::InGroup): the event stops only with its group.
     /// - [`NotStarted`](CounterError::NotStarted).
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
-    ///   count since the last read of this counter is lost.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
     pub fn stop_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.ungrouped(event)?;
         if !self.is_started(event) {
@@ -387,7 +386,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
-    /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of the event's counter failed.
+    /// - [`CounterLost`](CounterError::CounterLost).
     /// - [`RegistersLost`](CounterError::RegistersLost): the registers of the event's counter lost their contents.
     /// - [`Unchanged`](CounterError::Unchanged): the event's counter could not be read.
     pub fn read_event(&self, event: EventId, now: u64) -> Result<EventCount, CounterError> {

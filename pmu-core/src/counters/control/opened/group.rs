@@ -240,8 +240,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   group finds too few counters or extra registers, and does not rotate. The error names the first event of the
     ///   group that finds no counter or extra register.
     /// - [`Unchanged`](CounterError::Unchanged).
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to a register failed, and the start could not be
-    ///   undone. None of the group's events runs.
+    /// - [`StateUnknown`](CounterError::StateUnknown): none of the group's events runs.
     pub fn start_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
         let first = self.first_of(group)?;
         for (member, event) in self.group_events(group).enumerate() {
@@ -325,8 +324,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup).
-    /// - [`CounterLost`](CounterError::CounterLost): an earlier access to a register of one of the group's counters
-    ///   failed.
+    /// - [`CounterLost`](CounterError::CounterLost): one of the group's counters failed earlier.
     /// - The errors of [`read_event`](Self::read_event), for the first event that cannot be read.
     pub fn read_group(
         &self,
@@ -383,8 +381,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - [`StateUnknown`](CounterError::StateUnknown): accesses to the registers of the event's counter failed, and the
-    ///   count since the last read of this counter is lost. The event is disabled.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
+    ///   The event is disabled.
     pub fn disable_event(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         let Some((group, first)) = self.group_and_first(entry)? else {

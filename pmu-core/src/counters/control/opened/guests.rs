@@ -32,8 +32,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// [`StateUnknown`](CounterError::StateUnknown): accesses to a counter's control register failed, and the counter's
-    /// event does not run.
+    /// [`StateUnknown`](CounterError::StateUnknown): the counter's event does not run.
     pub fn set_virtualization(&mut self, on: bool) -> Result<(), CounterError> {
         if self.table().virtualization() == on || !self.is_open() {
             return Ok(());
