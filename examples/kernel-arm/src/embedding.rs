@@ -84,13 +84,13 @@ pub fn left() -> u64 {
     bits
 }
 
-/// Interrupts of the counters on each processor.
+/// Number of counter interrupts on each processor.
 pub static INTERRUPTS: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// Those in which the watchdog found the processor stuck.
+/// Number of interrupts in which the watchdog found the processor stuck.
 pub static STUCK: AtomicUsize = AtomicUsize::new(0);
 
-/// Those in which no counter of the driver's had overflowed.
+/// Number of interrupts in which no counter of the driver's had overflowed.
 pub static UNHANDLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Handles an interrupt; called from `boot.s` with `ELR_EL1` and `SPSR_EL1`.

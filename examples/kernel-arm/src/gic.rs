@@ -5,7 +5,7 @@ use core::arch::asm;
 
 use crate::machine::processor;
 
-/// The counters' interrupt: private peripheral interrupt 7.
+/// The counters' interrupt is private peripheral interrupt (PPI) 7.
 pub const COUNTERS: u32 = 23;
 
 /// The interrupt between processors.

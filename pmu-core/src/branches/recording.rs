@@ -231,7 +231,7 @@ impl BranchUnit {
         }
     }
 
-    /// Stops a sampling whose records are yet to be read: the enabling register still says how many are filled.
+    /// Stops branch sampling before its records are read: the enabling register keeps the number of filled records.
     pub(crate) fn suspend_sampling(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         let BranchEnable::Bits { bits, on, off } = self.registers().enable else { return Ok(()) };
         let mut update = bits.set_to(off);

@@ -12,7 +12,7 @@ mod reload;
 mod sources;
 mod topdown;
 
-/// Rows of accesses in the guide are some of those that are measured.
+/// Each row of register accesses in the guide is a row of the measured tables.
 #[test]
 fn the_guides_rows_are_among_those_that_are_measured() {
     let (guide, measured) =

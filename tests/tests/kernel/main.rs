@@ -16,6 +16,7 @@ mod reloads;
 mod sampled;
 mod sketch_sbi;
 mod software;
+mod software_alone;
 mod software_attack;
 mod software_random;
 mod suspend;

@@ -87,7 +87,7 @@ const ACKNOWLEDGE: u32 = 0x32;
 const USER: u64 = 1 << 16;
 const KERNEL: u64 = 1 << 17;
 const ENABLE: u64 = 1 << 22;
-/// The event's type, where x86 has the counter mask; its code is in bits 15:0.
+/// The event's SBI type, in the bits of x86's counter mask. The event's SBI code is in bits 15:0.
 const TYPE: u64 = 0xF << 24;
 
 const CYCLES: u64 = 1;

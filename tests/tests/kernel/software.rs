@@ -4,9 +4,10 @@ use core::cell::RefCell;
 
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::reading::sample_read;
-use pmu::core::{CounterError, CounterId, EventStatus};
+use pmu::core::{CounterError, CounterId, EventSelect, EventStatus};
 use pmu::{BranchFilter, Event, GenericEvent, Kernel, PlainFrame, Precision};
 use pmu::{PmuError, PmuEvent, Snapshot, SoftwareEvent, ThreadEvent};
+use pmu_virt::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, TestPmu, World, machine, machines};
 
@@ -43,7 +44,7 @@ fn value(pmu: &'static TestPmu, event: PmuEvent) -> u64 {
     pmu.read(event).unwrap().value
 }
 
-/// Time passes, in which the timer interrupts whenever it is set. Returns the times of the samples, with the periods.
+/// Lets time pass. The clock timer interrupts whenever it expires. Returns each sample's time and period.
 fn pass(pmu: &'static TestPmu, nanoseconds: u64, user: bool) -> Vec<(u64, u64)> {
     let (machine, end) = (machine(), machine().now.get() + nanoseconds);
     let timer = &machine.clock_timers[World::this_processor()];
@@ -426,4 +427,22 @@ fn a_processor_without_counters_has_software_events() {
         pmu.processor_down().unwrap();
         assert!(pmu.read(clock).is_err());
     }
+}
+
+/// No register has the bit that stands for software events.
+#[test]
+fn a_raw_event_with_the_bit_of_software_events_is_refused() {
+    let (machine, pmu) = Machine::new(Configuration::Intel(IntelConfiguration::new(4, 4, 3)));
+    machine.up();
+    let mut taken = Vec::new();
+    for number in [0_u64, 2, 9, 10, 0xC0, 0xFF] {
+        for bits in [0, 1 << 8, 1 << 22, 1 << 63] {
+            let event = Event::raw(EventSelect::from_bits(1 << 62 | bits | number));
+            let outcomes = (pmu.open(&event).is_ok(), pmu.thread_event(&event).is_ok());
+            if outcomes != (false, false) {
+                taken.push((number, bits, outcomes));
+            }
+        }
+    }
+    assert!(taken.is_empty(), "{taken:x?}");
 }

@@ -325,12 +325,12 @@ impl Machine {
         self.perf.interrupt(&PlainFrame { pc: INTERRUPTED, ..PlainFrame::default() })
     }
 
-    /// The kernel counts something itself, in user mode.
+    /// Reports a software event to the kernel, as having happened in user mode.
     pub(crate) fn happen_in_software(&self, what: SoftwareEvent) {
         self.perf.happened(what, &PlainFrame::new(INTERRUPTED, 0x33, 2, 0));
     }
 
-    /// Time passes, in which the timer of the clocks interrupts at the times for which it is set.
+    /// Lets time pass. The clock timer interrupts whenever it expires.
     pub(crate) fn pass_with_clocks(&self, nanoseconds: u64) {
         let end = NOW.get() + nanoseconds;
         while let Some(at) = TIMER.get().filter(|at| *at < end) {

@@ -139,7 +139,7 @@ impl<K: Kernel> Perf<K> {
         self.pmu.happened(what, frame, |sample| self.push(&sample, frame.pc()));
     }
 
-    /// Handles the interrupt of the clocks' timer.
+    /// Handles the clock timer's interrupt.
     pub(crate) fn clock_interrupt(&'static self, frame: &impl InterruptFrame) {
         self.pmu.clock_interrupt(frame, |sample| self.push(&sample, frame.pc()));
     }

@@ -367,8 +367,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the counter that runs for an event, and the period that it was loaded for.
     #[inline(never)]
     pub(crate) fn find(&self, event: EventId) -> Option<(CounterId, u64)> {
-        let slots = self.own().iter().filter_map(|on| Some((on, self.slot_in_line(on)?)));
-        slots.into_iter().find_map(|(counter, slot)| match slot.load() {
+        let mut slots = self.own().iter().filter_map(|on| Some((on, self.slot_in_line(on)?)));
+        slots.find_map(|(counter, slot)| match slot.load() {
             SlotState::Running { event: of, period } if of == event => Some((counter, period)),
             _ => None,
         })

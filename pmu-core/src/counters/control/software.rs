@@ -1,4 +1,5 @@
-//! Events that the kernel's calls count: they take no counter, and those of a group count while the group does.
+//! Software events, which the kernel's calls count. They take no counter. A software event in a group counts while the
+//! group's events on counters do.
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
@@ -33,9 +34,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns whether an event counts now, by the kernel's calls.
     #[inline(always)]
     pub(crate) fn counts_in_software(&self, event: EventId) -> bool {
-        let counts =
-            |entry: &EventEntry| entry.state() == EventState::Counting && entry.is_software();
-        S::Facility::SOFTWARE && self.table().entry(event).is_some_and(counts)
+        S::Facility::SOFTWARE
+            && self.table().entry(event).is_some_and(EventEntry::counts_in_software)
     }
 
     /// Adds the time up to `now` to the times of all events, before software events may change their states.
@@ -79,9 +79,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(always)]
     pub(crate) fn pause_software(&self) {
         if S::Facility::SOFTWARE {
-            let counts =
-                |entry: &EventEntry| entry.is_software() && entry.state() == EventState::Counting;
-            for (_, entry) in self.table().opened().filter(|(_, entry)| counts(entry)) {
+            let counting = self.table().opened().filter(|(_, entry)| entry.counts_in_software());
+            for (_, entry) in counting {
                 self.enter_state(entry, EventState::Waiting);
             }
         }

@@ -20,8 +20,7 @@ impl EventTable {
         };
         for (event, entry) in self.opened() {
             let is_its = of.is_none_or(|of| self.are_together(of, event));
-            let counts = entry.is_software() && entry.state() == EventState::Counting;
-            if counts && is_its && entry.is_grouped() && takes(entry.group()) {
+            if entry.counts_in_software() && is_its && entry.is_grouped() && takes(entry.group()) {
                 entry.set_state(EventState::lost(entry));
             }
         }
@@ -45,6 +44,15 @@ impl EventEntry {
     /// Returns whether the kernel's calls count the event.
     pub(crate) fn is_software(&self) -> bool {
         self.members_select().is_software()
+    }
+
+    /// Returns which event the kernel's calls count.
+    pub(crate) fn software(&self) -> Option<SoftwareEvent> {
+        SoftwareEvent::of_select(self.members_select())
+    }
+
+    pub(crate) fn counts_in_software(&self) -> bool {
+        self.is_software() && self.state() == EventState::Counting
     }
 
     pub(crate) fn is_clock(&self) -> bool {
