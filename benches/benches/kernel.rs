@@ -186,7 +186,7 @@ fn by_hand(frame: PlainFrame) -> Claim {
     .tool(Callgrind::default().hard_limits([(EventKind::Ir, 306)])))]
 #[bench::version_4(pmu())]
 fn by_pmu(frame: PlainFrame) -> Claim {
-    PMU.interrupt(black_box(&frame)).claim
+    PMU.interrupt(black_box(&frame), |_| ()).claim
 }
 
 library_benchmark_group!(name = interrupts, benchmarks = [by_hand, by_pmu]);

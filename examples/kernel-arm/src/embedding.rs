@@ -102,7 +102,7 @@ extern "C" fn interrupted(elr: u64, spsr: u64) {
             let processor = machine::processor();
             INTERRUPTS[processor].fetch_add(1, Relaxed);
             let frame = frame(elr, spsr, processor);
-            let handled = PMU.interrupt_with(&frame, |sample| samples::count(sample.tag, elr));
+            let handled = PMU.interrupt(&frame, |sample| samples::count(sample.tag, elr));
             spare::follow();
             STUCK.fetch_add(handled.is_stuck.into(), Relaxed);
             if handled.overflows == 0 || handled.error.is_some() {

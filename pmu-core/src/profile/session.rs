@@ -534,13 +534,10 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// Returns the overflow of a row's event, or of an added source's.
+    /// Returns the overflow of a source: of a row of `table`, or of a source in `added`. Returns `None` if the kernel
+    /// opened the event itself.
     #[inline]
-    pub(crate) fn of(
-        table: &SourceTable,
-        added: &AddedSources,
-        overflow: EventOverflow,
-    ) -> Option<Self> {
+    pub fn of(table: &SourceTable, added: &AddedSources, overflow: EventOverflow) -> Option<Self> {
         let EventOverflow { event, period, counter, .. } = overflow;
         let source = match event.row() {
             Some(row) => table.rows().get(row)?.source(),

@@ -192,7 +192,7 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 /// }
 ///
 /// fn counters_interrupt(elr: u64, spsr: u64) -> Interrupted {
-///     PMU.interrupt(&frame(elr, spsr, processor_number()))
+///     PMU.interrupt(&frame(elr, spsr, processor_number()), |_sample| ())
 /// }
 /// # processor_up()?; // no PMUv3: no counters
 /// # let _ = counters_interrupt;

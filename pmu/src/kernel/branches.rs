@@ -40,7 +40,7 @@ use crate::per_processor::Busy;
 /// }
 ///
 /// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-///     PMU.interrupt_with(frame, |sample| {
+///     PMU.interrupt(frame, |sample| {
 ///         for branch in sample.branches() {
 ///             println!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
 ///         }

@@ -38,7 +38,7 @@ impl PmuEvent {
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Opens an event on the processor that executes the call. The event does not count before it is
     /// [enabled](Self::enable). The handler of the performance interrupt gets the samples of an event that has a
-    /// period: see [`interrupt_with`](Self::interrupt_with).
+    /// period: see [`interrupt`](Self::interrupt).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -1,8 +1,8 @@
 //! The performance interrupt.
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
-use pmu_core::profile::Report;
-use pmu_core::{Claim, CounterMemory, Platform, Sample, ServiceError};
+use pmu_core::profile::{KProfileSource, Overflow, Report, SourceInterface};
+use pmu_core::{Claim, CounterMemory, EventOverflow, Platform, Sample, ServiceError};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuSource};
@@ -37,20 +37,31 @@ pub struct Interrupted {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
-    /// overflowed, reports the interrupted address to the started profiles, and re-arms the counters. If the interrupt
-    /// is not an NMI, the call also writes the local APIC's EOI register.
+    /// overflowed, reports the interrupted address to the started profiles, calls `sampled` with each [`Sample`], and
+    /// re-arms the counters. If the interrupt is not an NMI, the call also writes the local APIC's EOI register.
+    ///
+    /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
+    /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of) tells.
+    /// For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that waits in the
+    /// buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
+    /// [facility](Sample::facility).
+    ///
+    /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
+    /// [`Kernel::TICK`] allows until the next tick. After the last one it is
+    /// [throttled](pmu_core::EventTable::is_throttled). Samples that other calls report are not counted.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::Pmu;
-    /// use pmu::core::Claim;
-    /// use pmu::core::frame::PlainFrame;
+    /// use pmu::{Claim, PlainFrame, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
     /// fn non_maskable_interrupt(frame: &PlainFrame) -> Claim {
-    ///     let interrupted = PMU.interrupt(frame);
+    ///     let interrupted = PMU.interrupt(frame, |sample| {
+    ///         // The sampled instruction of a precise event, and the interrupted one of any other.
+    ///         println!("{:?} at {:#x}", sample.event, sample.address(frame.pc));
+    ///     });
     ///     if let Some(error) = interrupted.error {
     ///         println!("performance counters: {error}");
     ///     }
@@ -63,82 +74,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
     /// executes the handler.
     #[inline]
-    pub fn interrupt<F: InterruptFrame>(&'static self, frame: &F) -> Interrupted {
-        self.interrupt_with(frame, |_| ())
-    }
-
-    /// Handles the performance interrupt as [`interrupt`](Self::interrupt) does. For each overflow of an event that the
-    /// kernel opened, the function also calls `sampled` with the [`Sample`]. See [`open`](Self::open) and
-    /// [`thread_event`](Self::thread_event). For an event with [precise](pmu_core::Event::precise) samples, the
-    /// function calls `sampled` for each record that waits in the buffer: [`Sample::instruction`] is the sampled
-    /// instruction, and the record is in the sample's [facility](Sample::facility).
-    ///
-    /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
-    /// [`Kernel::TICK`] allows until the next tick. After the last one it is
-    /// [throttled](pmu_core::EventTable::is_throttled). Samples that other calls report are not counted.
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::core::frame::PlainFrame;
-    /// use pmu::{Interrupted, Pmu};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// /// Prints the sampled instruction of a precise event, and the interrupted one of any other.
-    /// fn interrupt(frame: &PlainFrame, interrupted: u64) -> Interrupted {
-    ///     PMU.interrupt_with(frame, |sample| {
-    ///         println!("{:?} at {:#x}", sample.event, sample.address(interrupted));
-    ///     })
-    /// }
-    /// # let _ = interrupt;
-    /// ```
-    ///
-    /// # Context
-    /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
-    /// executes the handler.
-    #[inline]
-    pub fn interrupt_with<F: InterruptFrame>(
+    pub fn interrupt<F: InterruptFrame>(
         &'static self,
         frame: &F,
         mut sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> Interrupted {
-        self.interrupt_reporting(frame, move |report, sample| {
-            if let Report::Event(_) = report {
-                sampled(sample);
-            }
-        })
-    }
-
-    /// Handles the performance interrupt as [`interrupt_with`](Self::interrupt_with) does, and also calls `sampled` for
-    /// each overflow of a source, after the started profiles have counted it.
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::core::frame::PlainFrame;
-    /// use pmu::core::profile::Report;
-    /// use pmu::{Interrupted, Pmu};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
-    ///     PMU.interrupt_reporting(frame, |report, sample| match report {
-    ///         Report::Source(overflow) => println!("{:?}", overflow.source),
-    ///         Report::Event(_) => println!("{:?} after {} branches", sample.event, sample.branches().count()),
-    ///     })
-    /// }
-    /// # let _ = interrupt;
-    /// ```
-    ///
-    /// # Context
-    /// The handler of the performance interrupt, which may be an NMI. `frame` contains the number of the processor that
-    /// executes the handler.
-    #[inline]
-    pub fn interrupt_reporting<F: InterruptFrame>(
-        &'static self,
-        frame: &F,
-        mut sampled: impl FnMut(Report, PmuSample<'_, K>),
     ) -> Interrupted {
         let mut interrupted = Interrupted {
             claim: Claim::NotOurs,
@@ -158,7 +97,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Report::Source(overflow) => {
                     let exact = sample.instruction().and_then(|instruction| instruction.address);
                     self.profiles.interrupt(&SampledFrame::new(frame, exact), overflow.source);
-                    sampled(report, sample);
+                    sampled(sample);
                 }
                 Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
                     *is_stuck |= of.watchdog.is_stuck(overflow.event);
@@ -168,7 +107,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     // One interrupt may report many records of an event. It counts once toward the limit per tick.
                     let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
                     of.events.account_sample(overflow.event, is_first, K::now);
-                    sampled(report, sample);
+                    sampled(sample);
                 }
             };
             let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
@@ -199,6 +138,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
+    /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the overflow
+    /// is that of an event that the kernel opened.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
+        let sources = self.sources()?;
+        Overflow::of(sources.table(), sources.added(), *overflow).map(|overflow| overflow.source)
+    }
+
     /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,
     /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::reading::sample_read),
     /// [`user_view`](pmu_core::reading::user_view()), [`remote_count`](pmu_core::reading::remote_count()), and, before
@@ -222,7 +171,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// /// Samples the counts of an event's group, and silences the event after its last sample.
     /// fn interrupt(frame: &PlainFrame, now: u64, mut is_last: impl FnMut(u64, u64) -> bool) -> Interrupted {
     ///     let msr = MyKernel::msr();
-    ///     PMU.interrupt_with(frame, |overflow| {
+    ///     PMU.interrupt(frame, |overflow| {
     ///         let Some((events, memory)) = PMU.events_of(MyKernel::this_processor()) else { return };
     ///         let counts = sample_read(&events, &msr, memory, overflow.event, now);
     ///         for read in counts.into_iter().flatten() {

@@ -48,7 +48,7 @@ use crate::per_processor::Busy;
 /// }
 ///
 /// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-///     PMU.interrupt_with(frame, |sample| {
+///     PMU.interrupt(frame, |sample| {
 ///         let (pebs, _) = sample.facility();
 ///         let Some(record) = pebs.as_ref().and_then(|pebs| pebs.record()) else { return };
 ///         println!("{:x?} with {:?}", record.address(), record.registers());

@@ -60,7 +60,7 @@ static BUCKETS: [AtomicU32; 0x1_0000] = [const { AtomicU32::new(0) }; 0x1_0000];
 
 fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
     let frame = PlainFrame::new(trap.rip, trap.cs as u16, trap.rflags, processor_number());
-    let interrupted = PMU.interrupt_reporting(&frame, |_, sample| {
+    let interrupted = PMU.interrupt(&frame, |sample| {
         let address = sample.address(trap.rip); // of the sampled instruction, if the sample is precise
         for branch in sample.branches().take(1) {
             log_in_nmi!("{address:#x} after a branch from {:#x}", branch.from);

@@ -112,7 +112,7 @@ pub fn performance_interrupt(frame: ExceptionStackFrame) {
     let (pc, cs, flags) = (frame.rip, frame.cs as u16, frame.rflags);
     let processor = Hermit::this_processor();
     let context = PlainFrame { pc, cs, flags, processor, process: None };
-    let interrupted = PMU.interrupt_with(&context, |sample| report(pc, &sample));
+    let interrupted = PMU.interrupt(&context, |sample| report(pc, &sample));
     interrupted.error.inspect(hermit::log);
 }
 

@@ -64,7 +64,7 @@ pub fn init() -> Result<(), NoApic> {
     let _ = APIC.set(apic); // Set before: the same.
     ax::register_handler(PERFORMANCE_VECTOR, || {
         let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();
-        PMU.interrupt(&frame).error.inspect(ax::warn);
+        PMU.interrupt(&frame, |_| ()).error.inspect(ax::warn);
     });
     ax::register_handler(CALL_VECTOR, || PMU.serve_call());
     Ok(())

@@ -185,7 +185,7 @@ fn interrupts(level: u8) {
         IN_HANDLER.set(true);
         let mode = [0x0, 0x5, 0x9][usize::from(level)];
         let frame = frame(PLACE, mode, HERE.get());
-        let handled: Interrupted = PMU.get().unwrap().interrupt_with(&frame, |_| count_sample());
+        let handled: Interrupted = PMU.get().unwrap().interrupt(&frame, |_| count_sample());
         // A kernel ends the interrupt here, and a line that is still active would interrupt again.
         assert!(!(model().is_unmasked.get() && model().is_active()), "{handled:?} {:x?}", model());
         model().synchronize(); // the return

@@ -6,7 +6,7 @@ use std::panic::catch_unwind;
 use pmu::core::branch_recording::BranchError;
 use pmu::core::branches::BranchFilter;
 use pmu::core::frame::InterruptFrame;
-use pmu::core::profile::{KProfileSource, Report};
+use pmu::core::profile::KProfileSource;
 use pmu::core::{CounterError, Event, GenericEvent, NoFacility};
 use pmu::{Busy, PmuError};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
@@ -33,12 +33,12 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
     for (configuration, records) in kinds() {
         let (machine, pmu) = Machine::with_branches(configuration, records);
         machine.up();
-        let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
         let profiled = Event::generic(GenericEvent::Instructions).every(5_000);
         let profiled = profiled.with_branches(BranchFilter::KERNEL);
         let own = Event::generic(GenericEvent::Cycles).every(5_000);
         let own = own.with_branches(BranchFilter::KERNEL);
         let source = pmu.source(profiled).unwrap();
+        let callback = |_: &dyn InterruptFrame, _: KProfileSource| ();
         let recorded = pmu.record_branches(BranchFilter::KERNEL, |of| {
             of.freeze_on_interrupt().unwrap();
             of.start(BranchFilter::KERNEL).unwrap();
@@ -71,11 +71,8 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
         let expected: [(usize, &[u64]); 3] =
             [(0, &[0x2000, 0x1000]), (0, &[0x3000, 0x2000, 0x1000]), (1, &[0x4000])];
         assert_eq!(found, expected, "{configuration:?}");
-        let of_profile = samples.iter().map(|(_, report, _)| match report {
-            Report::Source(overflow) => overflow.source == source,
-            Report::Event(_) => false,
-        });
-        assert!(of_profile.eq([true, false, true]), "{configuration:?}");
+        let sources = samples.iter().map(|(_, source, _)| *source);
+        assert!(sources.eq([Some(source), None, Some(source)]), "{configuration:?}");
         machine.down();
         assert!(!machine.mocks[0].with_branch_records(|left| left.is_recording()).unwrap());
         assert!(machine.mocks.iter().all(|mock| mock.breach().is_none()));

@@ -39,7 +39,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     machine.mocks[1].on_interrupt(Box::leak(Box::new(move |_: &_| {
         let (events, memory) = pmu.events_of(World::this_processor()).unwrap();
         let msr = World::msr();
-        let interrupted = pmu.interrupt_with(&FRAME, |overflow| {
+        let interrupted = pmu.interrupt(&FRAME, |overflow| {
             let read = sample_read(&events, &msr, memory, overflow.event, 0).unwrap();
             let read = read.map(|read| (read.tag, read.count.unwrap().value));
             samples.borrow_mut().push(read.collect::<Vec<_>>().try_into().unwrap());

@@ -400,10 +400,10 @@ fn before_and_after_it_is_up_a_processor_refuses_and_its_interrupt_is_anothers()
             assert_eq!(pmu.processor_down(), Err(PmuError::NotUp));
             assert_eq!(pmu.processor_resumed(), Err(PmuError::NotUp));
             assert_eq!(pmu.watch(PERIOD, 10), Err(PmuError::NotUp));
-            assert_eq!(pmu.interrupt(&PlainFrame::default()).overflows, 0);
+            assert_eq!(pmu.interrupt(&PlainFrame::default(), |_| ()).overflows, 0);
         };
         assert!(pmu.machine().is_none());
-        let nothing = pmu.interrupt(&PlainFrame::default());
+        let nothing = pmu.interrupt(&PlainFrame::default(), |_| ());
         assert_eq!((nothing.claim, nothing.error), (Claim::NotOurs, None));
         refused();
         machine.up();

@@ -127,7 +127,7 @@ fn machine(
     ADDRESS.set(address);
     let pmu: &'static Pmu<Recording, 1> = Box::leak(Box::new(Pmu::new()));
     let handler = move |_: &Mock| {
-        let interrupted = pmu.interrupt_with(&PlainFrame::default(), |sample| sampled(&sample));
+        let interrupted = pmu.interrupt(&PlainFrame::default(), |sample| sampled(&sample));
         assert_eq!(interrupted.error, None);
     };
     self::mock().on_interrupt(Box::leak(Box::new(handler)));

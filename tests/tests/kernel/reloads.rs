@@ -79,7 +79,7 @@ fn machine(reloads: bool) -> &'static Pmu<Reloading, 1> {
     MOCK.set(Some(Box::leak(Box::new(mock))));
     let pmu: &'static Pmu<Reloading, 1> = Box::leak(Box::new(Pmu::new()));
     let handler = move |_: &Mock| {
-        let interrupted = pmu.interrupt_with(&PlainFrame::default(), |overflow| {
+        let interrupted = pmu.interrupt(&PlainFrame::default(), |overflow| {
             SAMPLES.with_borrow_mut(|samples| samples.push(overflow.tag));
         });
         assert_eq!(interrupted.error, None);

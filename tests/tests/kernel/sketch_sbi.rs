@@ -315,7 +315,7 @@ fn happen(event: u64, user: bool, times: u64) -> u32 {
         left -= FIRMWARE.with_borrow_mut(|firmware| firmware.happen(event, user, left));
         while FIRMWARE.with_borrow(Firmware::is_interrupted) {
             let frame = PlainFrame::new(0x8020_0000, if user { 3 } else { 0 }, 0, 0);
-            let _ = PMU.get().unwrap().interrupt_with(&frame, |_| samples += 1);
+            let _ = PMU.get().unwrap().interrupt(&frame, |_| samples += 1);
         }
     }
     samples

@@ -322,7 +322,7 @@ fn execute(user: bool, branches: u64) -> Vec<u64> {
             while toy().is_interrupted() {
                 let frame = PlainFrame::new(PLACE, if user { 0x33 } else { 0x10 }, 0, HERE.get());
                 let pmu = PMU.get().unwrap();
-                let interrupted = pmu.interrupt_with(&frame, |event| tags.push(event.tag));
+                let interrupted = pmu.interrupt(&frame, |event| tags.push(event.tag));
                 assert_eq!(interrupted.error, None);
                 interrupts += 1;
                 assert!(interrupts < 3, "the line stays active");
@@ -445,7 +445,7 @@ fn a_watchdog_bites_on_registers_that_are_unlike_x86() {
             while left != 0 {
                 left -= toy().happen(CYCLES, false, left);
                 if toy().is_interrupted() {
-                    stuck += u32::from(pmu.interrupt(&frame).is_stuck);
+                    stuck += u32::from(pmu.interrupt(&frame, |_| ()).is_stuck);
                 }
             }
         }

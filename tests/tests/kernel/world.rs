@@ -3,7 +3,7 @@
 use core::cell::{Cell, OnceCell, RefCell};
 
 use pmu::core::frame::PlainFrame;
-use pmu::core::profile::Report;
+use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
@@ -100,7 +100,7 @@ pub(crate) struct Machine {
     pub(crate) clock_timers: [Cell<Option<u64>>; PROCESSORS],
     beside: Beside,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
-    pub(crate) sampled: RefCell<Vec<(usize, Report, Vec<u64>)>>,
+    pub(crate) sampled: RefCell<Vec<(usize, Option<KProfileSource>, Vec<u64>)>>,
 }
 
 impl Machine {
@@ -240,21 +240,20 @@ impl Machine {
         let here = self.here.get();
         let frame =
             PlainFrame { pc: self.pc[here].get(), cs: 8, flags: 2, processor: here, process: None };
-        let overflowed = |overflow| self.overflows.borrow_mut().push((here, overflow));
         if let Beside::Branches(_) = self.beside {
-            let interrupted = self.pmu().interrupt_reporting(&frame, |report, sample| {
+            let interrupted = self.pmu().interrupt(&frame, |sample| {
                 let found = sample.branches().map(|branch| branch.from).collect();
-                self.sampled.borrow_mut().push((here, report, found));
+                self.sampled.borrow_mut().push((here, self.pmu().source_of(&sample), found));
             });
             self.interrupted.borrow_mut().push((here, interrupted));
             return;
         }
-        if let Beside::TopDown(_) = self.beside {
-            let interrupted = self.pmu().interrupt_with(&frame, |sample| overflowed(*sample));
-            self.interrupted.borrow_mut().push((here, interrupted));
-            return;
-        }
-        let interrupted = self.pmu().interrupt_with(&frame, |sample| overflowed(*sample));
+        let interrupted = self.pmu().interrupt(&frame, |sample| {
+            // Those of profiles' sources are in their buckets.
+            if self.pmu().source_of(&sample).is_none() {
+                self.overflows.borrow_mut().push((here, *sample));
+            }
+        });
         self.interrupted.borrow_mut().push((here, interrupted));
     }
 

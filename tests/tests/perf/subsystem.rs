@@ -131,7 +131,7 @@ impl<K: Kernel> Perf<K> {
 
     /// Handles the performance interrupt, also that of a profile.
     pub(crate) fn interrupt(&'static self, frame: &impl InterruptFrame) -> Interrupted {
-        self.pmu.interrupt_reporting(frame, |_, sample| self.push(&sample, frame.pc()))
+        self.pmu.interrupt(frame, |sample| self.push(&sample, frame.pc()))
     }
 
     /// The kernel counts something itself.

@@ -55,7 +55,7 @@ pub fn on_branches(function: OnBranches) {
 /// executing.
 pub fn performance_interrupt(frame: &TrapFrame) {
     let (number, interrupted) = (processor::number(), Interrupted(frame));
-    let interrupted = PMU.interrupt_with(&interrupted, |sample| sampled(frame.rip, &sample));
+    let interrupted = PMU.interrupt(&interrupted, |sample| sampled(frame.rip, &sample));
     OVERFLOWS[number].fetch_add(interrupted.overflows, Ordering::Relaxed);
     STUCK[number].fetch_add(interrupted.is_stuck.into(), Ordering::Relaxed);
     if interrupted.overflows == 0 && interrupted.error.is_none() {

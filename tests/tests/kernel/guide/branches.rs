@@ -16,7 +16,7 @@ fn start() -> Result<PmuEvent, PmuError> {
 }
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt_with(frame, |sample| {
+    PMU.interrupt(frame, |sample| {
         for branch in sample.branches() {
             log_in_nmi!("{:#x} -> {:#x}", branch.from, branch.to); // the newest first
         }

@@ -31,7 +31,7 @@ fn run_guest(enter: fn(global_control: u64)) -> Result<(), PmuError> {
 }
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    let interrupted = PMU.interrupt(frame);
+    let interrupted = PMU.interrupt(frame, |_sample| ());
     if interrupted.lent {
         inject_interrupt();
     }

@@ -19,7 +19,7 @@ fn start() -> Result<PmuEvent, PmuError> {
 }
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt_with(frame, |sample| {
+    PMU.interrupt(frame, |sample| {
         let Some(instruction) = sample.instruction() else { return };
         log_in_nmi!("{:x?} accesses {:x?}", instruction.address, instruction.access);
     })

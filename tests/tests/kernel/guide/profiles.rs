@@ -72,7 +72,7 @@ fn start(
 // ANCHOR_END: object
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame)
+    PMU.interrupt(frame, |_sample| ())
 }
 
 fn work() {

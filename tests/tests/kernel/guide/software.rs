@@ -47,8 +47,9 @@ fn timer_interrupt(frame: &PlainFrame) {
 
 #[test]
 fn a_kernel_counts_what_it_does_itself() {
-    let machine =
-        up(Configuration::Intel(IntelConfiguration::new(4, 4, 3)), |frame| PMU.interrupt(frame));
+    let machine = up(Configuration::Intel(IntelConfiguration::new(4, 4, 3)), |frame| {
+        PMU.interrupt(frame, |_sample| ())
+    });
     let [clock, faults, cycles] = open().unwrap();
     page_fault(&frame(true), false);
     page_fault(&frame(true), true);

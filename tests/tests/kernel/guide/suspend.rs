@@ -27,7 +27,7 @@ fn sleep(until_wake: fn()) -> Result<(), PmuError> {
 // ANCHOR_END: suspend
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame)
+    PMU.interrupt(frame, |_sample| ())
 }
 
 #[test]

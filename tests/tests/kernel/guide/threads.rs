@@ -40,7 +40,7 @@ fn print(thread: &Events) -> Result<(), PmuError> {
 // ANCHOR_END: group
 
 fn interrupt(frame: &PlainFrame) -> Interrupted {
-    PMU.interrupt(frame)
+    PMU.interrupt(frame, |_sample| ())
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn timer_tick() -> Result<(), PmuError> {
 }
 
 fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
-    let interrupted = PMU.interrupt(frame);
+    let interrupted = PMU.interrupt(frame, |_sample| ());
     if interrupted.is_stuck {
         log_in_nmi!("processor {} took no tick for 10 seconds at {:#x}", frame.processor, frame.pc);
     }
