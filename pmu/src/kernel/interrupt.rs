@@ -41,9 +41,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// re-arms the counters. If the interrupt is not an NMI, the call also writes the local APIC's EOI register.
     ///
     /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
-    /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of) tells.
-    /// For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that waits in the
-    /// buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
+    /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of)
+    /// tells. For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that waits in
+    /// the buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
     /// [facility](Sample::facility).
     ///
     /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
@@ -138,8 +138,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         interrupted
     }
 
-    /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the overflow
-    /// is that of an event that the kernel opened.
+    /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the
+    /// overflow is that of an event that the kernel opened.
     ///
     /// # Context
     /// Any context, including NMI.
