@@ -5,11 +5,13 @@
 
 mod attributes;
 mod branch_samples;
+mod data_source;
 mod errno;
 mod error;
 mod event_attr;
 mod event_text;
 pub(crate) mod generic;
+mod records;
 
 pub use attributes::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
@@ -21,3 +23,4 @@ pub use error::{Facility, PerfError};
 pub use event_attr::{AttrFlags, PerfEventAttr};
 pub use event_text::{CoreKind, PerfEvent};
 pub use generic::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
+pub use records::{RecordFormat, SampleContext};

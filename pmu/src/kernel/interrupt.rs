@@ -2,10 +2,13 @@
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::profile::{KProfileSource, Overflow, Report, SourceInterface};
-use pmu_core::{Claim, CounterMemory, EventOverflow, Platform, Sample, ServiceError};
+use pmu_core::reading::sample_read;
+use pmu_core::{
+    Claim, CounterMemory, EventCount, EventId, EventOverflow, Platform, Sample, ServiceError,
+};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
-use crate::kernel::pmu::{Pmu, PmuSource};
+use crate::kernel::pmu::{Pmu, PmuError, PmuSource};
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::local_apic::Delivery;
 
@@ -146,6 +149,33 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
         let sources = self.sources()?;
         Overflow::of(sources.table(), sources.added(), *overflow).map(|overflow| overflow.source)
+    }
+
+    /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of each
+    /// event, in the group's order, or of the event alone. Returns how many of `counts` were written.
+    ///
+    /// # Context
+    /// The closure given to [`interrupt`](Self::interrupt), or later in the same handler.
+    ///
+    /// # Errors
+    /// - [`NotUp`](PmuError::NotUp).
+    /// - [`Events`](PmuError::Events), [`Counters`](PmuError::Counters): the event is not open, or a count cannot be
+    ///   read; see [`sample_read`](pmu_core::reading::sample_read).
+    pub fn sample_read(
+        &'static self,
+        event: EventId,
+        counts: &mut [(u64, EventCount)],
+    ) -> Result<usize, PmuError> {
+        let (events, memory) = self.events_of(K::this_processor()).ok_or(PmuError::NotUp)?;
+        let msr = K::msr();
+        let mut read = 0;
+        for (count, of) in
+            counts.iter_mut().zip(sample_read(&events, &msr, memory, event, K::now())?)
+        {
+            *count = (of.tag, of.count?);
+            read += 1;
+        }
+        Ok(read)
     }
 
     /// Returns the event source and the counter memory of a processor. A handler, or a task on another processor,

@@ -159,6 +159,11 @@ impl BranchSamples {
         Ok(Self { wanted, filter })
     }
 
+    /// Returns whether each sample has the [hardware index](Self::HW_INDEX).
+    pub(crate) const fn has_hardware_index(&self) -> bool {
+        self.wanted & Self::HW_INDEX != 0
+    }
+
     /// Returns the filter for [`Event::with_branches`](pmu_core::Event::with_branches).
     pub const fn filter(&self) -> BranchFilter {
         self.filter
@@ -247,10 +252,14 @@ impl BranchEntry {
     /// Returns the 24 bytes of the entry, as a sample contains them.
     pub fn to_bytes(&self) -> [u8; 24] {
         let mut bytes = [0; 24];
-        for (place, word) in bytes.chunks_exact_mut(8).zip([self.from, self.to, self.flags]) {
+        for (place, word) in bytes.chunks_exact_mut(8).zip(self.words()) {
             place.copy_from_slice(&word.to_le_bytes());
         }
         bytes
+    }
+
+    pub(crate) const fn words(&self) -> [u64; 3] {
+        [self.from, self.to, self.flags]
     }
 }
 

@@ -39,6 +39,9 @@ pub enum PerfError {
     /// `sample_type` has reserved bits. The value is these bits.
     #[error("bits {0:#X} of sample_type are reserved")]
     SampleType(u64),
+    /// `sample_type` selects fields that no [record](crate::perf::RecordFormat) has. The value is these bits.
+    #[error("no record of a sample has the fields {0:#X} of sample_type")]
+    SampleFields(u64),
     /// `read_format` has reserved bits. The value is these bits.
     #[error("bits {0:#X} of read_format are reserved")]
     ReadFormat(u64),
@@ -142,7 +145,7 @@ impl PerfError {
             Self::BranchBits(_) | Self::NoBranchKind | Self::CallStackWithKinds => 22,
             Self::ExcludesAll | Self::Extension(_) => 22,
             Self::Modifier { .. } | Self::Term { .. } | Self::Value { .. } => 22,
-            Self::Facility(_) | Self::Needs { .. } => 95,
+            Self::SampleFields(_) | Self::Facility(_) | Self::Needs { .. } => 95,
         }
     }
 }

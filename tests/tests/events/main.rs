@@ -10,6 +10,7 @@ mod perf_branches;
 mod perf_generic;
 mod perf_names;
 mod perf_rates;
+mod perf_records;
 mod perf_software;
 mod perf_text;
 mod throttled;

@@ -7,7 +7,7 @@ use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
-use pmu::perf::{PerfEvent, PerfEventAttr};
+use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
 use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86};
 use pmu_tests::StateRegisters;
@@ -21,9 +21,12 @@ use pmu_virt::{
     ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown,
 };
 
-use crate::subsystem::{Everything, Perf};
+use crate::subsystem::{Everything, FIELDS, Perf, TIMES};
 
 pub(crate) const EINVAL: i32 = 22;
+
+/// Number of the event `slots`; those of its parts are one greater.
+pub(crate) const SLOTS_ID: u64 = 100;
 
 /// PERF_SAMPLE_BRANCH_ANY.
 const ANY_BRANCH: u64 = 1 << 3;
@@ -102,17 +105,24 @@ unsafe impl Kernel for World {
 
 /// The bytes that user mode passes.
 pub(crate) fn bytes(text: &str, branches: bool) -> Vec<u8> {
-    let mut attr = PerfEvent::parse(text, |_| None).unwrap().attr;
+    let mut attr = attr(text);
     if branches {
-        attr.sample_type = PerfEventAttr::SAMPLE_BRANCH_STACK;
+        attr.sample_type |= PerfEventAttr::SAMPLE_BRANCH_STACK;
         attr.branch_sample_type = ANY_BRANCH;
     }
     attr.to_bytes().to_vec()
 }
 
-/// Linux' `slots`.
+pub(crate) fn attr(text: &str) -> PerfEventAttr {
+    let attr = PerfEvent::parse(text, |_| None).unwrap().attr;
+    PerfEventAttr { sample_type: FIELDS, read_format: TIMES, ..attr }
+}
+
+/// Linux' `slots`, which leads a group.
 pub(crate) fn slots() -> Vec<u8> {
-    bytes("cpu/event=0x00,umask=0x4/", false)
+    let attr = attr("cpu/event=0x00,umask=0x4/");
+    let flags = AttrFlags::DISABLED;
+    PerfEventAttr { flags, read_format: PerfEventAttr::FORMAT_GROUP, ..attr }.to_bytes().to_vec()
 }
 
 /// Linux' `topdown-retiring`, `topdown-bad-spec`, `topdown-fe-bound`, `topdown-be-bound`, and those of level 2.
@@ -281,9 +291,9 @@ impl Machine {
         if self.has_units {
             return Err(EINVAL); // AMD's event 0 is another one.
         }
-        let leader = self.perf.open_disabled(&slots(), None)?;
-        let parts = (0..4)
-            .try_for_each(|number| self.perf.open_disabled(&part(number), Some(leader)).map(drop));
+        let leader = self.perf.open(&slots(), SLOTS_ID, None)?;
+        let member = |number| self.perf.open(&part(number), SLOTS_ID + 1, Some(leader)).map(drop);
+        let parts = (0..4).try_for_each(member);
         let counts = parts.and_then(|()| self.perf.enable(leader));
         counts.or_else(|errno| self.perf.close(leader).and(Err(errno))).map(|()| leader)
     }

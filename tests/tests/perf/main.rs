@@ -4,6 +4,7 @@
 mod machine;
 mod pages;
 mod random;
+mod records;
 mod subsystem;
 
 use core::sync::atomic::AtomicU32;
@@ -14,10 +15,12 @@ use pmu::core::precise::NotPrecise;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::precise::PreciseThreshold;
 use pmu::kprofile::ProfileError;
+use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, SoftwareEvent};
 
-use machine::{EINVAL, INTERRUPTED, MOST, Machine, bytes, models, part};
-use subsystem::{EOPNOTSUPP, Record};
+use machine::{EINVAL, INTERRUPTED, MOST, Machine, attr, bytes, models, part};
+use records::{Record, raw_records, read_count, read_records, words};
+use subsystem::{EFAULT, EOPNOTSUPP};
 
 /// Tags of the events.
 const CYCLES: u64 = 1;
@@ -63,28 +66,29 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         let machine = Machine::new(&model);
         let perf = machine.perf;
         let opened = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)];
-        let [cycles, branches, plain] = opened
-            .map(|(bytes, tag)| perf.open(&bytes, tag).map_err(|errno| (name, errno)).unwrap());
+        let [cycles, branches, plain] = opened.map(|(bytes, tag)| {
+            perf.open(&bytes, tag, None).map_err(|errno| (name, errno)).unwrap()
+        });
         machine.work(4 * PERIOD, 0x9000);
-        let records = perf.drain();
+        let records = read_records(perf);
         assert_cycles(&machine, &records, 4, name);
         let stack = Record {
             tag: BRANCHES,
             period: PERIOD,
             address: INTERRUPTED,
-            data: None,
+            data: 0,
             branches: vec![0x9000],
         };
         assert_eq!(of(&records, BRANCHES), vec![stack.clone(); 4], "{name}");
         let interrupted = Record { tag: PLAIN, branches: vec![], ..stack };
         assert_eq!(of(&records, PLAIN), vec![interrupted.clone(); 4], "{name}");
-        assert_eq!(perf.read(plain).unwrap().value, 4 * PERIOD, "{name}");
+        assert_eq!(read_count(perf, plain).unwrap().value, 4 * PERIOD, "{name}");
 
         // At once, as Linux' PERF_EVENT_IOC_PERIOD.
         perf.set_period(plain, 2 * PERIOD).unwrap();
         machine.work(5 * PERIOD, 0x9000);
         let longer = Record { period: 2 * PERIOD, ..interrupted };
-        let records = perf.drain();
+        let records = read_records(perf);
         assert_eq!(of(&records, PLAIN), vec![longer.clone(); 2], "{name}");
         assert_cycles(&machine, &records, 5, name);
 
@@ -93,26 +97,26 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         machine.suspend();
         perf.run_guest(|| machine.work(8 * PERIOD, 0xA000)).unwrap();
         perf.tick().unwrap();
-        let half = perf.drain();
+        let half = read_records(perf);
         assert!(
             half.is_empty() || machine.has_units && of(&half, CYCLES).len() == 1,
             "{name}: {half:?}"
         );
         machine.work(PERIOD / 2, 0xB000);
-        let records = perf.drain();
+        let records = read_records(perf);
         let stacks = of(&records, BRANCHES);
         assert_eq!((stacks.len(), stacks[0].branches.first()), (1, Some(&0xB000)), "{name}");
         assert!(!stacks[0].branches.contains(&0xA000), "{name}: the guest's");
         assert_eq!(of(&records, PLAIN), [longer], "{name}");
         assert_eq!(of(&records, CYCLES).len() + half.len(), 1, "{name}");
-        assert_eq!(perf.read(plain).unwrap().value, 10 * PERIOD, "{name}");
+        assert_eq!(read_count(perf, plain).unwrap().value, 10 * PERIOD, "{name}");
 
         for event in [cycles, branches, plain] {
             perf.close(event).unwrap();
-            perf.read(event).unwrap_err();
+            read_count(perf, event).unwrap_err();
         }
         machine.work(4 * PERIOD, 0x9000);
-        assert_eq!(perf.drain(), [], "{name}");
+        assert_eq!(read_records(perf), [], "{name}");
         machine.end(name);
     }
 }
@@ -130,7 +134,7 @@ fn a_frequency_is_kept_by_every_kind_of_event() {
             (bytes("instructions/freq=1000/", true), BRANCHES),
             (bytes("instructions/freq=1000/u", false), PLAIN),
         ]
-        .map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
+        .map(|(bytes, tag)| perf.open(&bytes, tag, None).unwrap());
         for tick in 0..50 {
             // Ticks of 4 ms.
             for _ in 0..8 {
@@ -139,10 +143,10 @@ fn a_frequency_is_kept_by_every_kind_of_event() {
             }
             perf.tick().unwrap();
             if tick == 24 {
-                perf.drain();
+                read_records(perf);
             }
         }
-        let records = perf.drain();
+        let records = read_records(perf);
         for tag in [CYCLES, BRANCHES, PLAIN] {
             let samples = of(&records, tag);
             assert!((95..=105).contains(&samples.len()), "{name}, {tag}: {}", samples.len());
@@ -150,7 +154,7 @@ fn a_frequency_is_kept_by_every_kind_of_event() {
             assert!(period.abs_diff(PER_MS) <= PER_MS / 8, "{name}, {tag}: {period}");
         }
         for event in [precise, branches, plain] {
-            assert_eq!(perf.read(event).unwrap().value / PER_MS, 200, "{name}");
+            assert_eq!(read_count(perf, event).unwrap().value / PER_MS, 200, "{name}");
             perf.close(event).unwrap();
         }
         machine.end(name);
@@ -167,7 +171,9 @@ fn a_frequency_is_kept_where_many_records_wait() {
         let perf = machine.perf;
         let Ok((_, memory)) = perf.pmu.precise_records(0) else { continue };
         memory.set_threshold(PreciseThreshold::NearlyFull);
-        let Ok(event) = perf.open(&bytes("cycles/freq=4000/p", false), CYCLES) else { continue };
+        let Ok(event) = perf.open(&bytes("cycles/freq=4000/p", false), CYCLES, None) else {
+            continue;
+        };
         for _ in 0..3 * 250 {
             for _ in 0..8 {
                 machine.pass(500_000);
@@ -176,7 +182,7 @@ fn a_frequency_is_kept_where_many_records_wait() {
             perf.tick().unwrap();
         }
         // In three seconds. What still waits is some hundred.
-        let samples = of(&perf.drain(), CYCLES).len();
+        let samples = of(&read_records(perf), CYCLES).len();
         assert!((11_000..=13_000).contains(&samples), "{name}: {samples}");
         perf.close(event).unwrap();
         tried += 1;
@@ -194,19 +200,19 @@ fn an_event_that_is_sampled_too_often_waits_for_the_tick() {
         let perf = machine.perf;
         perf.tick().unwrap(); // The limit begins.
         let opened = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)];
-        let events = opened.map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
+        let events = opened.map(|(bytes, tag)| perf.open(&bytes, tag, None).unwrap());
         for _ in 0..3 {
             machine.work(2 * u64::from(MOST) * PERIOD, 0x9000);
-            let records = perf.drain();
+            let records = read_records(perf);
             for tag in [CYCLES, BRANCHES, PLAIN] {
                 let samples = of(&records, tag).len() as u32;
                 assert_eq!(samples, MOST, "{name}, {tag}");
             }
             perf.tick().unwrap();
-            assert_eq!(perf.drain(), [], "{name}");
+            assert_eq!(read_records(perf), [], "{name}");
         }
         for event in events {
-            let count = perf.read(event).unwrap().value;
+            let count = read_count(perf, event).unwrap().value;
             assert_eq!(count, 6 * u64::from(MOST) * PERIOD, "{name}");
             perf.close(event).unwrap();
         }
@@ -238,7 +244,7 @@ fn a_profile_has_the_sampled_instructions_and_the_branches_before_them() {
         let profile = machine.perf.pmu.profile(event, addresses, &BUCKETS, || {
             machine.work(40 * PERIOD, 0x9000);
         });
-        let records = machine.perf.drain();
+        let records = read_records(machine.perf);
         if machine.sampled == INTERRUPTED {
             // The records of formats 0 and 1 have the address of the next instruction.
             let NotPrecise::NextAddressOnly = not_precise(profile.unwrap_err()) else { panic!() };
@@ -277,7 +283,7 @@ fn a_tasks_events_go_with_it_on_every_processor() {
             perf.switch(&mut other, &mut one).unwrap();
         }
         perf.switch(&mut one, &mut idle).unwrap();
-        let records = perf.drain();
+        let records = read_records(perf);
         assert_cycles(&machine, &records, 4, name);
         let stacks = of(&records, BRANCHES);
         assert_eq!(stacks.len(), 4, "{name}");
@@ -288,7 +294,7 @@ fn a_tasks_events_go_with_it_on_every_processor() {
         }
         assert_eq!(of(&records, PLAIN).len(), 2, "{name}");
         machine.work(8 * PERIOD, 0x9000);
-        assert_eq!(perf.drain(), [], "{name}");
+        assert_eq!(read_records(perf), [], "{name}");
         machine.end(name);
     }
 }
@@ -300,21 +306,23 @@ fn where_the_slots_go_is_counted_beside_or_refused() {
         let name = model.name;
         let machine = Machine::new(&model);
         let perf = machine.perf;
-        perf.open(&plain(), PLAIN).unwrap();
+        perf.open(&plain(), PLAIN, None).unwrap();
         if !machine.has_units {
-            assert_eq!(perf.open_disabled(&part(0), None), Err(EINVAL), "{name}: without slots");
+            assert_eq!(perf.open(&part(0), 0, None), Err(EINVAL), "{name}: without slots");
         }
         match machine.open_slots() {
             Err(errno) => assert_eq!(errno, EINVAL, "{name}"),
             Ok(slots) => {
                 divided += 1;
-                let fifth = perf.open_disabled(&part(4), Some(slots));
+                let fifth = perf.open(&part(4), 0, Some(slots));
                 assert_eq!(fifth, Err(EINVAL), "{name}: the group is enabled");
                 machine.work(PERIOD, 0x9000);
                 machine.pass_slots(1_000);
                 machine.suspend();
                 machine.pass_slots(1_000);
-                let counts = perf.read_group(slots).unwrap();
+                let mut bytes = [0; 48];
+                assert_eq!(perf.read(slots, &mut bytes), Ok(48));
+                let counts = &words(&bytes)[1..];
                 let parts = [100, 20, 60, 75].map(|share| 2_000 * share);
                 assert_eq!(counts[0], 2_000 * 255, "{name}");
                 assert_eq!(counts[1..], parts, "{name}");
@@ -339,31 +347,36 @@ fn software_events_are_counted_and_sampled_beside_all_others() {
         let name = model.name;
         let machine = Machine::new(&model);
         let perf = machine.perf;
-        let plain = |text| perf.open(&bytes(text, false), 0).map_err(|errno| (name, text, errno));
+        let plain =
+            |text| perf.open(&bytes(text, false), 0, None).map_err(|errno| (name, text, errno));
         let texts = ["task-clock", "context-switches", "cpu-migrations", "faults", "instructions"];
         let counted = texts.map(|text| plain(text).unwrap());
         let sampled = [(precise_cycles(), CYCLES), (with_branches(), BRANCHES)];
-        let _ = sampled.map(|(bytes, tag)| perf.open(&bytes, tag).unwrap());
-        perf.open(&bytes("major-faults/period=2/pppu", false), FAULTS).unwrap();
-        perf.open(&bytes("cpu-clock/period=1000000/P", false), CLOCK).unwrap();
-        assert_eq!(perf.open(&bytes("cpu-clock", true), 0), Err(EOPNOTSUPP), "{name}: branches");
+        let _ = sampled.map(|(bytes, tag)| perf.open(&bytes, tag, None).unwrap());
+        perf.open(&bytes("major-faults/period=2/pppu", false), FAULTS, None).unwrap();
+        perf.open(&bytes("cpu-clock/period=1000000/P", false), CLOCK, None).unwrap();
+        assert_eq!(
+            perf.open(&bytes("cpu-clock", true), 0, None),
+            Err(EOPNOTSUPP),
+            "{name}: branches"
+        );
         machine.work(2 * PERIOD, 0x9000);
         for what in [SoftwareEvent::MinorFaults, SoftwareEvent::MajorFaults].repeat(3) {
             machine.happen_in_software(what);
         }
         machine.happen_in_software(SoftwareEvent::ContextSwitches);
-        let before = perf.read(counted[0]).unwrap();
+        let before = read_count(perf, counted[0]).unwrap();
         machine.pass_with_clocks(5_500_000);
         perf.run_guest(|| machine.work(3 * PERIOD, 0xA000)).unwrap();
-        let after = perf.read(counted[0]).unwrap();
+        let after = read_count(perf, counted[0]).unwrap();
         assert_eq!(after.value - before.value, after.running - before.running, "{name}");
         assert!(after.value.abs_diff(5_500_000) < 100_000, "{name}: {}", after.value);
-        let counts = counted.map(|event| perf.read(event).unwrap().value);
+        let counts = counted.map(|event| read_count(perf, event).unwrap().value);
         assert_eq!(counts[1..], [1, 0, 6, 2 * PERIOD], "{name}");
-        let records = perf.drain();
+        let records = read_records(perf);
         let faults = of(&records, FAULTS);
         let expected =
-            Record { tag: FAULTS, period: 2, address: INTERRUPTED, data: None, branches: vec![] };
+            Record { tag: FAULTS, period: 2, address: INTERRUPTED, data: 0, branches: vec![] };
         assert_eq!(faults, [expected], "{name}");
         assert_eq!(of(&records, CLOCK).len(), 5, "{name}");
         assert_cycles(&machine, &records, 2, name);
@@ -385,13 +398,60 @@ fn what_a_processor_cannot_is_refused_as_the_event_is_opened() {
         };
         let misses = ("cpu/event=0x2e,umask=0x41,period=4096/ppp", misses);
         for (text, expected) in [("cycles:p", Err(EINVAL)), misses] {
-            let opened = machine.perf.open(&bytes(text, false), CYCLES).map(|_| ());
+            let opened = machine.perf.open(&bytes(text, false), CYCLES, None).map(|_| ());
             assert_eq!(opened, expected, "{name}, {text}");
         }
-        machine.perf.open(&plain(), PLAIN).unwrap();
+        machine.perf.open(&plain(), PLAIN, None).unwrap();
         machine.work(PERIOD, 0x9000);
-        assert_eq!(machine.perf.drain().len(), 1, "{name}");
+        assert_eq!(read_records(machine.perf).len(), 1, "{name}");
         machine.end(name);
+    }
+}
+
+/// By `perf_event_open(2)`: the words of a read and of a record, of which each one is known.
+#[test]
+fn a_group_is_read_and_sampled_with_its_counts_numbers_and_times() {
+    const LEADER: u64 = 0x1111;
+    const MEMBER: u64 = 0x2222;
+    // PERF_SAMPLE_IP, _TID, _READ, _CPU, _PERIOD, _IDENTIFIER.
+    let sample_type = 1 << 0 | 1 << 1 | 1 << 4 | 1 << 7 | 1 << 8 | 1 << 16;
+    // PERF_FORMAT_ID, _GROUP and _LOST; in the second turn, both times, too.
+    for times in [0, 0b11] {
+        for model in models() {
+            let name = model.name;
+            let machine = Machine::new(&model);
+            let perf = machine.perf;
+            let of = |text, flags| {
+                let read_format = 1 << 2 | 1 << 3 | 1 << 4 | times;
+                PerfEventAttr { sample_type, read_format, flags, ..attr(text) }.to_bytes()
+            };
+            let leader = of("instructions/period=4096/u", AttrFlags::DISABLED);
+            let leader = perf.open(&leader, LEADER, None).unwrap();
+            let member = of("instructions:u", AttrFlags::default());
+            perf.open(&member, MEMBER, Some(leader)).unwrap();
+            perf.enable(leader).unwrap();
+            machine.work(PERIOD + 100, 0x9000);
+            let mut bytes = [0; 128];
+            let length = perf.read(leader, &mut bytes).unwrap();
+            let read = words(&bytes[..length]);
+            let (head, counts) = read.split_at(1 + times.count_ones() as usize);
+            assert_eq!(head[0], 2, "{name}");
+            let total = PERIOD + 100;
+            assert_eq!(counts, [total, LEADER, 0, total, MEMBER, 0], "{name}");
+            assert!(times == 0 || head[1] >= head[2] && head[2] > 0, "{name}: {head:?}");
+            assert_eq!(perf.read(leader, &mut bytes[..length - 1]), Err(EFAULT), "{name}");
+
+            let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+            let kernel = 1 << 32;
+            let header = 9 | kernel | (8 * record.len() as u64) << 48;
+            let (processor, process) = (0, 0);
+            let fields = [header, LEADER, INTERRUPTED, process, processor, PERIOD];
+            assert_eq!(record[..6], fields, "{name}: {record:x?}");
+            let (head, counts) = record[6..].split_at(head.len());
+            assert_eq!(head[0], 2, "{name}");
+            assert_eq!(counts, [PERIOD, LEADER, 0, PERIOD, MEMBER, 0], "{name}");
+            machine.end(name);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::mock::{Deviations, Fault};
 
 use crate::machine::{Machine, models};
+use crate::records::read_count;
 use crate::{BRANCHES, CYCLES, PERIOD, PLAIN, plain, precise_cycles, with_branches};
 
 /// Tag of the processor's own event.
@@ -35,7 +36,8 @@ fn a_thread_reads_its_events_from_their_pages() {
             let thread = |event| perf.pmu.read_thread(event).unwrap().value;
             // A sampling unit has no RDPMC: the thread makes a system call.
             let cycles = (!machine.has_units).then(|| thread(&task[1]));
-            let counts = [Some(perf.read(own).unwrap().value), Some(thread(&task[0])), cycles];
+            let counts =
+                [Some(read_count(perf, own).unwrap().value), Some(thread(&task[0])), cycles];
             assert_eq!(pages, counts, "{name}, {what}");
         };
         perf.switch(&mut vec![], &mut task).unwrap();
@@ -44,10 +46,10 @@ fn a_thread_reads_its_events_from_their_pages() {
         check(&task, "while it counts");
         machine.work(7 * PERIOD, 0x9000);
         check(&task, "after interrupts");
-        let before = perf.read(own).unwrap().value;
+        let before = read_count(perf, own).unwrap().value;
         // An event for the only counters of the others, if there are any.
-        let more = perf.open(&precise_cycles(), 4).and_then(|more| perf.close(more));
-        let more = more.and(perf.open(&with_branches(), BRANCHES));
+        let more = perf.open(&precise_cycles(), 4, None).and_then(|more| perf.close(more));
+        let more = more.and(perf.open(&with_branches(), BRANCHES, None));
         check(&task, "beside others");
         machine.suspend();
         check(&task, "after a suspend");
@@ -56,7 +58,7 @@ fn a_thread_reads_its_events_from_their_pages() {
         perf.tick().unwrap();
         machine.work(PERIOD, 0x9000);
         check(&task, "after a tick");
-        assert_eq!(perf.read(own).unwrap().value, before + PERIOD, "{name}");
+        assert_eq!(read_count(perf, own).unwrap().value, before + PERIOD, "{name}");
         perf.switch(&mut task, &mut vec![]).unwrap();
         perf.switch(&mut vec![], &mut task).unwrap();
         check(&task, "switched in again");
@@ -82,7 +84,7 @@ fn the_page_of_an_event_that_is_closed_is_hidden_whatever_interrupts() {
                 let machine = Machine::of(&model, Deviations::NONE, |_| ());
                 let (perf, page) = (machine.perf, machine.map(OWN));
                 let event = perf.open_event(&own()).unwrap();
-                perf.open(&plain(), PLAIN).unwrap(); // what interrupts
+                perf.open(&plain(), PLAIN, None).unwrap(); // what interrupts
                 machine.work(100, 0x9000);
                 machine.disturb(at, Fault::None);
                 if is_down {
@@ -145,7 +147,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
         let event = machine.perf.open_event(&own()).unwrap();
         machine.work(1_000, 0x9000);
         let page = machine.map(OWN);
-        machine.perf.read(event).unwrap();
+        read_count(machine.perf, event).unwrap();
         assert_eq!(machine.read_page(page), Some(1_000));
         (machine, event, page)
     };
@@ -172,7 +174,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
     assert_eq!(machine.read_page(page), None, "interrupted while it is suspended");
     machine.perf.pmu.processor_resumed().unwrap();
     machine.work(1_000, 0x9000);
-    assert_eq!(machine.read_page(page), Some(machine.perf.read(event).unwrap().value));
+    assert_eq!(machine.read_page(page), Some(read_count(machine.perf, event).unwrap().value));
 
     let (machine, _, page) = opened();
     let guest = || {
@@ -203,7 +205,7 @@ fn only_events_that_were_opened_for_user_mode_have_pages() {
         let event = Event::generic(GenericEvent::Instructions).tagged(77);
         let event = machine.perf.open_event(&event).unwrap();
         machine.work(1_000, 0x9000);
-        assert_eq!(machine.perf.read(event).unwrap().value, 1_000);
+        assert_eq!(read_count(machine.perf, event).unwrap().value, 1_000);
         assert_eq!(machine.read_page(page), None, "{}", model.name);
     }
 }

@@ -8,6 +8,7 @@ use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
 use crate::machine::{Machine, Model, models};
+use crate::records::{read_count, read_records};
 use crate::subsystem::Task;
 use crate::{
     BRANCHES, CYCLES, PERIOD, PLAIN, assert_cycles, bytes, of, plain, precise_cycles, with_branches,
@@ -66,7 +67,7 @@ impl Attack {
         let pinned = bytes("instructions/period=4096/uD", false);
         Self {
             name: format!("{} {deviations}", model.name),
-            witness: machine.perf.open(&pinned, WITNESS).unwrap(),
+            witness: machine.perf.open(&pinned, WITNESS, None).unwrap(),
             worked: 0,
             machine,
             random: Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
@@ -116,7 +117,7 @@ impl Attack {
         self.machine.disturb(interrupt, fault);
         let outcome: Result<(), i32> = match (operation, chosen) {
             (0 | 1, _) => self.switch(number as usize),
-            (2, _) => perf.open(&attr, tag).map(|event| self.events.push(event)),
+            (2, _) => perf.open(&attr, tag, None).map(|event| self.events.push(event)),
             (3, Some(event)) => {
                 self.events.retain(|of| *of != event);
                 perf.close(event)
@@ -161,7 +162,7 @@ impl Attack {
                 let event = request.event().every(PERIOD).tagged(OF_UNIT).rotating();
                 perf.open_event(&event).map(|event| self.events.push(event))
             }
-            (_, Some(event)) => perf.read(event).map(drop),
+            (_, Some(event)) => read_count(perf, event).map(drop),
             _ => Ok(()),
         };
         self.machine.disturb(0, Fault::None);
@@ -174,9 +175,9 @@ impl Attack {
     fn check(&self) {
         let context = || format!("{}\n{}", self.name, self.log.join("\n"));
         let perf = self.machine.perf;
-        let counted = perf.read(self.witness).unwrap().value;
+        let counted = read_count(perf, self.witness).unwrap().value;
         assert_eq!(counted, self.worked, "{}", context());
-        let records = of(&perf.drain(), WITNESS);
+        let records = of(&read_records(perf), WITNESS);
         assert_eq!(records.len() as u64, counted / PERIOD, "{}", context());
     }
 
@@ -197,13 +198,13 @@ impl Attack {
         }
         for event in self.events.into_iter().chain([self.witness]) {
             let _ = perf.close(event);
-            perf.read(event).expect_err("it is closed");
+            read_count(perf, event).expect_err("it is closed");
         }
         if let Some(slots) = self.slots {
             let _ = perf.close(slots);
-            perf.read(slots).expect_err("it is closed");
+            read_count(perf, slots).expect_err("it is closed");
         }
-        perf.drain();
+        read_records(perf);
         for again in [false, true] {
             if again {
                 perf.pmu.processor_down().unwrap();
@@ -212,11 +213,12 @@ impl Attack {
             let opened =
                 [(precise_cycles(), CYCLES), (with_branches(), BRANCHES), (plain(), PLAIN)].map(
                     |(attr, tag)| {
-                        perf.open(&attr, tag).unwrap_or_else(|errno| panic!("{errno}: {context}"))
+                        perf.open(&attr, tag, None)
+                            .unwrap_or_else(|errno| panic!("{errno}: {context}"))
                     },
                 );
             self.machine.work(3 * PERIOD, 0xB000);
-            let records = perf.drain();
+            let records = read_records(perf);
             assert_cycles(&self.machine, &records, 3, &context);
             let stacks = of(&records, BRANCHES);
             assert_eq!(stacks.len(), 3, "{context}");

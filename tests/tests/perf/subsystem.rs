@@ -1,40 +1,60 @@
-//! A kernel's perf subsystem with all facilities, as its adopter writes it: one type for what events may ask for, one
-//! handler, and nothing that depends on the vendor.
+//! A kernel's perf subsystem with all facilities, as its adopter writes it: the bytes of `perf_event_attr` in; counts,
+//! samples and pages out, as bytes. One type says what events may ask for, there is one handler, and nothing depends on
+//! the vendor.
 
 use core::cell::RefCell;
+use std::collections::BTreeMap;
 
 use pmu::core::frame::InterruptFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount};
-use pmu::perf::PerfEventAttr;
+use pmu::perf::{AttrFlags, BranchSamples, PerfEventAttr, RecordFormat, SampleContext};
 use pmu::{
     BranchRecords, CounterReloads, Interrupted, Kernel, Pmu, PmuEvent, PmuSample, PreciseRecords,
     SoftwareEvent, SoftwareEvents, TopDownParts,
 };
 
 /// Linux' error numbers.
+pub(crate) const EBADF: i32 = 9;
+pub(crate) const EFAULT: i32 = 14;
 pub(crate) const EOPNOTSUPP: i32 = 95;
 
 /// The hardware beside the counters of one processor, of any vendor.
 pub(crate) type Everything =
     ((PreciseRecords<2048>, BranchRecords), ((CounterReloads, TopDownParts), SoftwareEvents));
 
-/// A record of the ring that user mode reads.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) tag: u64,
-    pub(crate) period: u64,
-    pub(crate) address: u64,
-    /// The data's address, if the instruction accesses memory.
-    pub(crate) data: Option<u64>,
-    /// Sources of the branches before, the newest first.
-    pub(crate) branches: Vec<u64>,
+/// The most events of a group.
+const MOST: usize = 16;
+
+/// An event's descriptor. The number `id` is also the event's tag.
+#[derive(Clone, Copy)]
+struct Descriptor {
+    event: PmuEvent,
+    leader: PmuEvent,
+    id: u64,
 }
 
 /// The subsystem of one processor.
 pub(crate) struct Perf<K: Kernel> {
     pub(crate) pmu: Pmu<K, 1, 16, 4>,
-    ring: RefCell<Vec<Record>>,
+    descriptors: RefCell<Vec<Descriptor>>,
+    formats: RefCell<BTreeMap<u64, RecordFormat>>,
+    /// The ring that user mode maps; it never becomes full.
+    ring: RefCell<Vec<u8>>,
+}
+
+/// PERF_SAMPLE_IP, _ADDR, _PERIOD and _IDENTIFIER.
+pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 3 | 1 << 8 | 1 << 16;
+/// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
+pub(crate) const TIMES: u64 = 0b11;
+
+/// The records of what the kernel samples itself.
+fn own_format() -> Option<RecordFormat> {
+    let sample_type = FIELDS | PerfEventAttr::SAMPLE_BRANCH_STACK;
+    let (branch_sample_type, read_format) = (BranchSamples::ANY, TIMES);
+    let attr =
+        PerfEventAttr { sample_type, branch_sample_type, read_format, ..PerfEventAttr::default() };
+    attr.records().ok()
 }
 
 /// A task's events.
@@ -42,82 +62,111 @@ pub(crate) type Task = Vec<ThreadEvent>;
 
 impl<K: Kernel> Perf<K> {
     pub(crate) fn new() -> &'static Self {
-        Box::leak(Box::new(Self { pmu: Pmu::new(), ring: RefCell::default() }))
+        Box::leak(Box::new(Self {
+            pmu: Pmu::new(),
+            descriptors: RefCell::default(),
+            formats: RefCell::default(),
+            ring: RefCell::default(),
+        }))
     }
 
-    /// Returns the event that a system call asks for.
-    fn event(&'static self, attr: &[u8], tag: u64) -> Result<Event, i32> {
-        let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
-        let event = self.pmu.perf_event(&attr, |_| None).map_err(|error| error.errno())?;
-        Ok(event.tagged(tag))
+    /// Returns the event that a system call asks for, and keeps the format of its records.
+    fn event(&'static self, attr: &PerfEventAttr, id: u64) -> Result<Event, i32> {
+        let event = self.pmu.perf_event(attr, |_| None).map_err(|error| error.errno())?;
+        let format = attr.records().map_err(|error| error.errno())?;
+        self.formats.borrow_mut().insert(id, format);
+        Ok(event.tagged(id))
     }
 
-    /// Opens an event of the processor, and lets it count.
-    pub(crate) fn open(&'static self, attr: &[u8], tag: u64) -> Result<PmuEvent, i32> {
-        self.open_event(&self.event(attr, tag)?)
-    }
-
-    /// Opens an event of the processor that the kernel made itself.
-    pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
-        let event = self.pmu.open(event).map_err(|error| error.errno())?;
-        let enabled = self.enable(event);
-        enabled.or_else(|errno| self.close(event).and(Err(errno))).map(|()| event)
-    }
-
-    /// Opens an event that does not count yet, beside others in a group.
-    pub(crate) fn open_disabled(
+    /// `perf_event_open` for the processor. An event counts at once, unless it is disabled or in a group.
+    pub(crate) fn open(
         &'static self,
         attr: &[u8],
+        id: u64,
         group: Option<PmuEvent>,
     ) -> Result<PmuEvent, i32> {
-        let event = self.event(attr, 0)?;
-        let opened = match group {
-            Some(leader) => self.pmu.open_member(leader, &event),
-            None => self.pmu.open(&event),
-        };
-        opened.map_err(|error| error.errno())
+        let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
+        let event = self.event(&attr, id)?;
+        if group.is_some() || attr.flags.contains(AttrFlags::DISABLED) {
+            self.open_disabled(&event, group)
+        } else {
+            self.open_event(&event)
+        }
     }
 
-    pub(crate) fn enable(&'static self, event: PmuEvent) -> Result<(), i32> {
-        self.pmu.enable(event).map_err(|error| error.errno())
+    /// Opens an event that the kernel may have made itself, and lets it count.
+    pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
+        let opened = self.open_disabled(event, None)?;
+        let enabled = self.enable(opened);
+        enabled.or_else(|errno| self.close(opened).and(Err(errno))).map(|()| opened)
     }
 
-    /// Returns the counts of an event's group.
-    pub(crate) fn read_group(&'static self, event: PmuEvent) -> Result<Vec<u64>, i32> {
-        let mut counts = [EventCount::default(); 16];
-        let read = self.pmu.read_group(event, &mut counts).map_err(|error| error.errno())?;
-        Ok(counts[..read].iter().map(|count| count.value).collect())
-    }
-
-    /// Opens an event of a task.
-    pub(crate) fn open_of(
+    fn open_disabled(
         &'static self,
-        task: &mut Task,
-        attr: &[u8],
-        tag: u64,
-    ) -> Result<(), i32> {
-        // A task reads its own events in user mode.
-        let event = self.event(attr, tag)?.with_user_rdpmc();
+        event: &Event,
+        group: Option<PmuEvent>,
+    ) -> Result<PmuEvent, i32> {
+        let opened = match group {
+            Some(leader) => self.pmu.open_member(leader, event),
+            None => self.pmu.open(event),
+        };
+        let opened = opened.map_err(|error| error.errno())?;
+        let leader = group.unwrap_or(opened);
+        self.descriptors.borrow_mut().push(Descriptor { event: opened, leader, id: event.tag() });
+        Ok(opened)
+    }
+
+    /// `perf_event_open` for a task, which reads its own events in user mode.
+    pub(crate) fn open_of(&'static self, task: &mut Task, attr: &[u8], id: u64) -> Result<(), i32> {
+        let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
+        let event = self.event(&attr, id)?.with_user_rdpmc();
         task.push(self.pmu.thread_event(&event).map_err(|error| error.errno())?);
         Ok(())
     }
 
     /// Switches the processor from a task's events to another's. If one fails, the others are switched.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<(), i32> {
-        self.pmu.switch(from, to, |sample| self.push(&sample, 0)).map_err(|error| error.errno())
+        self.pmu.switch(from, to, |sample| self.push(&sample, None)).map_err(|error| error.errno())
     }
 
-    pub(crate) fn read(&'static self, event: PmuEvent) -> Result<EventCount, i32> {
-        self.pmu.read(event).map_err(|error| error.errno())
+    /// `PERF_EVENT_IOC_ENABLE`.
+    pub(crate) fn enable(&'static self, event: PmuEvent) -> Result<(), i32> {
+        self.pmu.enable(event).map_err(|error| error.errno())
     }
 
+    /// `PERF_EVENT_IOC_PERIOD`.
     pub(crate) fn set_period(&'static self, event: PmuEvent, period: u64) -> Result<(), i32> {
         self.pmu.set_period(event, period, |_| ()).map_err(|error| error.errno())
     }
 
+    /// `read`: what the event's format says, of the event or of its group. Returns the bytes that it wrote.
+    pub(crate) fn read(&'static self, event: PmuEvent, bytes: &mut [u8]) -> Result<usize, i32> {
+        let descriptors = self.descriptors.borrow();
+        let of = descriptors.iter().find(|of| of.event == event).ok_or(EBADF)?;
+        let format = self.format(of.id).ok_or(EBADF)?;
+        let mut counts = [EventCount::default(); MOST];
+        let read = match format.reads_group() {
+            true => self.pmu.read_group(event, &mut counts),
+            false => self.pmu.read(event).map(|count| {
+                counts[0] = count;
+                1
+            }),
+        };
+        let read = read.map_err(|error| error.errno())?;
+        let is_read = |other: &&Descriptor| match format.reads_group() {
+            true => other.leader == of.leader,
+            false => other.event == event,
+        };
+        let ids = descriptors.iter().filter(is_read).map(|of| of.id);
+        let counts: Vec<_> = ids.zip(counts).take(read).collect();
+        format.read(&counts, bytes).map_err(|error| error.errno())
+    }
+
     /// The last descriptor of an event is closed.
     pub(crate) fn close(&'static self, event: PmuEvent) -> Result<(), i32> {
-        self.pmu.close_member(event).map_err(|error| error.errno())
+        self.pmu.close_member(event).map_err(|error| error.errno())?;
+        self.descriptors.borrow_mut().retain(|of| of.event != event);
+        Ok(())
     }
 
     pub(crate) fn tick(&'static self) -> Result<(), i32> {
@@ -126,37 +175,54 @@ impl<K: Kernel> Perf<K> {
 
     /// Runs a guest, which finds nothing of the host's.
     pub(crate) fn run_guest(&'static self, guest: impl FnOnce()) -> Result<(), i32> {
-        self.pmu.lend(|sample| self.push(&sample, 0), |_| guest()).map_err(|error| error.errno())
+        let lent = self.pmu.lend(|sample| self.push(&sample, None), |_| guest());
+        lent.map_err(|error| error.errno())
     }
 
     /// Handles the performance interrupt, also that of a profile.
     pub(crate) fn interrupt(&'static self, frame: &impl InterruptFrame) -> Interrupted {
-        self.pmu.interrupt(frame, |sample| self.push(&sample, frame.pc()))
+        self.pmu.interrupt(frame, |sample| self.push(&sample, Some(frame)))
     }
 
     /// The kernel counts something itself.
     pub(crate) fn happened(&'static self, what: SoftwareEvent, frame: &impl InterruptFrame) {
-        self.pmu.happened(what, frame, |sample| self.push(&sample, frame.pc()));
+        self.pmu.happened(what, frame, |sample| self.push(&sample, Some(frame)));
     }
 
     /// Handles the clock timer's interrupt.
     pub(crate) fn clock_interrupt(&'static self, frame: &impl InterruptFrame) {
-        self.pmu.clock_interrupt(frame, |sample| self.push(&sample, frame.pc()));
+        self.pmu.clock_interrupt(frame, |sample| self.push(&sample, Some(frame)));
     }
 
-    fn push(&self, sample: &PmuSample<'_, K>, interrupted: u64) {
-        let access = sample.instruction().and_then(|instruction| instruction.access);
-        self.ring.borrow_mut().push(Record {
-            tag: sample.tag,
-            period: sample.period,
-            address: sample.address(interrupted),
-            data: access.and_then(|access| access.address),
-            branches: sample.branches().map(|branch| branch.from).collect(),
-        });
+    fn format(&self, id: u64) -> Option<RecordFormat> {
+        self.formats.borrow().get(&id).copied().or_else(own_format)
+    }
+
+    /// Writes a sample to the ring. Those of a profile have no descriptor, and are written as the kernel chooses.
+    fn push(&'static self, sample: &PmuSample<'_, K>, frame: Option<&dyn InterruptFrame>) {
+        let Some(format) = self.format(sample.tag) else { return };
+        let mut counts = [(0, EventCount::default()); MOST];
+        let read = match format.samples_counts() {
+            true => self.pmu.sample_read(sample.event, &mut counts).unwrap_or(0),
+            false => 0,
+        };
+        let context = SampleContext {
+            ip: frame.map_or(0, |frame| frame.pc()),
+            in_user: frame.is_some_and(|frame| frame.in_user()),
+            id: sample.tag,
+            stream_id: sample.tag,
+            time: K::now(),
+            cpu: K::this_processor() as u32,
+            ..SampleContext::default()
+        };
+        let mut record = [0; 2048];
+        if let Ok(length) = format.sample(sample, &context, &counts[..read], &mut record) {
+            self.ring.borrow_mut().extend(&record[..length]);
+        }
     }
 
     /// Takes the records that user mode has not read.
-    pub(crate) fn drain(&self) -> Vec<Record> {
+    pub(crate) fn drain(&self) -> Vec<u8> {
         self.ring.take()
     }
 }

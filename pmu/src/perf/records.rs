@@ -1,0 +1,313 @@
+//! What a read of an event and the record of a sample contain, as bytes.
+//!
+//! Source: `perf_event_open(2)`, "Reading results" and `PERF_RECORD_SAMPLE`.
+
+use pmu_core::facility::EventFacility;
+use pmu_core::{EventCount, Sample};
+
+use crate::perf::branch_samples::BranchSamples;
+use crate::perf::data_source::data_source;
+use crate::perf::error::PerfError;
+use crate::perf::event_attr::PerfEventAttr;
+
+/// The fields of an event's records, as its attributes select them: what a read of the event returns, and the record
+/// `PERF_RECORD_SAMPLE` of a sample. [`PerfEventAttr::records`] creates the value, which a kernel keeps with the event.
+///
+/// ```
+/// use pmu::core::EventCount;
+/// use pmu::core::facility::EventFacility;
+/// use pmu::perf::{PerfError, PerfEventAttr, RecordFormat, SampleContext};
+/// use pmu::core::Sample;
+///
+/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records.
+/// fn sampled<F: EventFacility>(format: &RecordFormat, sample: &Sample<'_, F>, rip: u64, ring: fn(&[u8])) {
+///     let mut record = [0; 1024];
+///     let context = SampleContext { ip: rip, id: sample.tag, ..SampleContext::default() };
+///     if let Ok(length) = format.sample(sample, &context, &[], &mut record) {
+///         ring(&record[..length]);
+///     }
+/// }
+/// // A read with PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING: three words.
+/// let attr = PerfEventAttr { read_format: 0b11, ..PerfEventAttr::default() };
+/// let mut bytes = [0; 24];
+/// let count = EventCount { value: 1_000, enabled: 50, running: 40 };
+/// assert_eq!(attr.records()?.read(&[(7, count)], &mut bytes), Ok(24));
+/// assert_eq!(bytes[..2], 1_000_u16.to_le_bytes());
+/// # let _ = sampled::<()>;
+/// # Ok::<(), PerfError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct RecordFormat {
+    sample_type: u64,
+    read_format: u64,
+    branches: Option<BranchSamples>,
+}
+
+/// What the kernel knows of a sample, beside the sample itself. A field that the event's attributes do not select is
+/// not written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct SampleContext<'a> {
+    /// The interrupted instruction pointer.
+    pub ip: u64,
+    /// The interrupted code is user mode's.
+    pub in_user: bool,
+    /// Process and thread.
+    pub pid: u32,
+    /// See [`pid`](Self::pid).
+    pub tid: u32,
+    /// Time by the clock that the attributes select.
+    pub time: u64,
+    /// Number of the event, for `PERF_SAMPLE_ID` and `PERF_SAMPLE_IDENTIFIER`. Of an inherited event, it is the number
+    /// of the event that was opened.
+    pub id: u64,
+    /// Number of the event itself, for `PERF_SAMPLE_STREAM_ID`.
+    pub stream_id: u64,
+    /// The processor.
+    pub cpu: u32,
+    /// The call chain: return addresses, and marks such as `PERF_CONTEXT_USER`.
+    pub call_chain: &'a [u64],
+    /// Physical addresses may be told, because the reader is privileged. Otherwise `PERF_SAMPLE_PHYS_ADDR` is 0.
+    pub is_privileged: bool,
+}
+
+// Bits of `sample_type`.
+const IP: u64 = 1 << 0;
+const TID: u64 = 1 << 1;
+const TIME: u64 = 1 << 2;
+const ADDR: u64 = 1 << 3;
+const READ: u64 = PerfEventAttr::SAMPLE_READ;
+const CALLCHAIN: u64 = 1 << 5;
+const ID: u64 = 1 << 6;
+const CPU: u64 = 1 << 7;
+const PERIOD: u64 = 1 << 8;
+const STREAM_ID: u64 = 1 << 9;
+const BRANCH_STACK: u64 = PerfEventAttr::SAMPLE_BRANCH_STACK;
+const WEIGHT: u64 = 1 << 14;
+const DATA_SRC: u64 = 1 << 15;
+const IDENTIFIER: u64 = 1 << 16;
+const TRANSACTION: u64 = 1 << 17;
+const PHYS_ADDR: u64 = 1 << 19;
+const WEIGHT_STRUCT: u64 = 1 << 24;
+
+const WRITTEN: u64 = IP
+    | TID
+    | TIME
+    | ADDR
+    | READ
+    | CALLCHAIN
+    | ID
+    | CPU
+    | PERIOD
+    | STREAM_ID
+    | BRANCH_STACK
+    | WEIGHT
+    | DATA_SRC
+    | IDENTIFIER
+    | TRANSACTION
+    | PHYS_ADDR
+    | WEIGHT_STRUCT;
+
+// Bits of `read_format`.
+const TIME_ENABLED: u64 = 1 << 0;
+const TIME_RUNNING: u64 = 1 << 1;
+const FORMAT_ID: u64 = 1 << 2;
+const GROUP: u64 = PerfEventAttr::FORMAT_GROUP;
+const LOST: u64 = 1 << 4;
+
+// `struct perf_event_header`: type, misc.
+const RECORD_SAMPLE: u32 = 9;
+const MISC_KERNEL: u32 = 1;
+const MISC_USER: u32 = 2;
+const MISC_EXACT_IP: u32 = 1 << 14;
+
+impl PerfEventAttr {
+    /// Returns the fields of the event's records.
+    ///
+    /// # Errors
+    /// - The errors of [`branches`](Self::branches).
+    /// - [`SampleFields`](PerfError::SampleFields): `sample_type` selects fields that no record has: raw data, registers,
+    ///   the user stack, AUX data, cgroups, or sizes of pages.
+    pub fn records(&self) -> Result<RecordFormat, PerfError> {
+        let missing = self.sample_type & !WRITTEN;
+        if missing != 0 {
+            return Err(PerfError::SampleFields(missing));
+        }
+        let Self { sample_type, read_format, .. } = *self;
+        Ok(RecordFormat { sample_type, read_format, branches: self.branches()? })
+    }
+}
+
+impl RecordFormat {
+    /// Returns whether a read, and a sample with `PERF_SAMPLE_READ`, has the counts of the whole group.
+    pub const fn reads_group(&self) -> bool {
+        self.read_format & GROUP != 0
+    }
+
+    /// Returns whether a sample has counts: the argument `counts` of [`sample`](Self::sample).
+    pub const fn samples_counts(&self) -> bool {
+        self.sample_type & READ != 0
+    }
+
+    /// Writes what a read of the event returns, and returns its length in bytes. `counts` has the number of each event
+    /// with its count: of the event alone, or of its group, the leader first, if the format [is of a
+    /// group](Self::reads_group).
+    ///
+    /// # Errors
+    /// [`Short`](PerfError::Short): the bytes are too few. A part may be written.
+    pub fn read(&self, counts: &[(u64, EventCount)], bytes: &mut [u8]) -> Result<usize, PerfError> {
+        let mut record = Record { bytes, length: 0 };
+        self.write_counts(&mut record, counts);
+        record.finish()
+    }
+
+    /// Writes the record of a sample, with its header, and returns its length in bytes: a multiple of 8, below 64 KiB.
+    /// `counts` is as for [`read`](Self::read), and empty unless a sample [has counts](Self::samples_counts):
+    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler.
+    ///
+    /// # Context
+    /// Any context, including NMI.
+    ///
+    /// # Errors
+    /// [`Short`](PerfError::Short): the bytes are too few, or the call chain makes the record longer than its header can
+    /// tell. A part may be written.
+    pub fn sample<F: EventFacility>(
+        &self,
+        sample: &Sample<'_, F>,
+        context: &SampleContext<'_>,
+        counts: &[(u64, EventCount)],
+        bytes: &mut [u8],
+    ) -> Result<usize, PerfError> {
+        let instruction = sample.instruction().unwrap_or_default();
+        let access = instruction.access.unwrap_or_default();
+        let mut record = Record { bytes, length: 0 };
+        record.word(0); // The header, which has the length.
+        let [mode, exact] = [
+            if context.in_user { MISC_USER } else { MISC_KERNEL },
+            if instruction.address.is_some() { MISC_EXACT_IP } else { 0 },
+        ];
+        let physical = access.physical_address.filter(|_| context.is_privileged);
+        let taken = instruction.branch.and_then(|branch| branch.target);
+        let has = |field: u64| self.sample_type & field != 0;
+        // In the order of the fields in the record, which is not that of the bits.
+        for (field, word) in [
+            (IDENTIFIER, context.id),
+            (IP, sample.address(context.ip)),
+            (TID, pair(context.pid, context.tid)),
+            (TIME, context.time),
+            (ADDR, access.address.or(taken).unwrap_or(0)),
+            (ID, context.id),
+            (STREAM_ID, context.stream_id),
+            (CPU, context.cpu.into()),
+            (PERIOD, sample.period),
+        ] {
+            record.word_if(has(field), word);
+        }
+        if has(READ) {
+            self.write_counts(&mut record, counts);
+        }
+        if has(CALLCHAIN) {
+            record.word(context.call_chain.len() as u64);
+            context.call_chain.iter().for_each(|address| record.word(*address));
+        }
+        if let Some(branches) = self.branches {
+            self.write_branches(&mut record, &branches, sample);
+        }
+        // `var1_dw`, `var2_w` and `var3_w`.
+        let weights =
+            [(access.latency, 0), (instruction.latency, 32), (instruction.retire_latency, 48)];
+        let known = if has(WEIGHT_STRUCT) { weights.len() } else { 1 };
+        let weight = weights.iter().take(known);
+        let weight = weight.fold(0, |word, (part, at)| word | u64::from(part.unwrap_or(0)) << at);
+        for (field, word) in [
+            (WEIGHT | WEIGHT_STRUCT, weight),
+            (DATA_SRC, data_source(&instruction)),
+            (TRANSACTION, 0),
+            (PHYS_ADDR, physical.unwrap_or(0)),
+        ] {
+            record.word_if(has(field), word);
+        }
+        let length =
+            u16::try_from(record.length).map_err(|_| PerfError::Short { needed: record.length })?;
+        record.replace(0, pair(RECORD_SAMPLE, mode | exact | u32::from(length) << 16));
+        record.finish()
+    }
+
+    /// Writes `struct read_format`.
+    fn write_counts(&self, record: &mut Record<'_>, counts: &[(u64, EventCount)]) {
+        let has = |field: u64| self.read_format & field != 0;
+        let (_, leader) = counts.first().copied().unwrap_or_default();
+        let counts = if self.reads_group() { counts } else { counts.get(..1).unwrap_or(&[]) };
+        let times = |record: &mut Record<'_>| {
+            record.word_if(has(TIME_ENABLED), leader.enabled);
+            record.word_if(has(TIME_RUNNING), leader.running);
+        };
+        if self.reads_group() {
+            record.word(counts.len() as u64);
+            times(record);
+        }
+        for (id, count) in counts {
+            record.word(count.value);
+            if !self.reads_group() {
+                times(record);
+            }
+            record.word_if(has(FORMAT_ID), *id);
+            // How many samples the ring had no room for: the kernel's to know, and not asked for.
+            record.word_if(has(LOST), 0);
+        }
+    }
+
+    /// Writes the branches before a sample.
+    fn write_branches<F: EventFacility>(
+        &self,
+        record: &mut Record<'_>,
+        branches: &BranchSamples,
+        sample: &Sample<'_, F>,
+    ) {
+        let number = record.length;
+        record.word(0);
+        record.word_if(branches.has_hardware_index(), u64::MAX); // unknown
+        let mut written = 0;
+        for entry in sample.branches().filter_map(|branch| branches.entry(&branch)) {
+            entry.words().into_iter().for_each(|word| record.word(word));
+            written += 1;
+        }
+        record.replace(number, written);
+    }
+}
+
+const fn pair(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+/// The bytes of a record. Words beyond the last byte are counted and not written, so that the error has the length that
+/// is needed.
+struct Record<'b> {
+    bytes: &'b mut [u8],
+    length: usize,
+}
+
+impl Record<'_> {
+    fn word(&mut self, word: u64) {
+        self.replace(self.length, word);
+        self.length += 8;
+    }
+
+    fn word_if(&mut self, is_selected: bool, word: u64) {
+        if is_selected {
+            self.word(word);
+        }
+    }
+
+    fn replace(&mut self, at: usize, word: u64) {
+        if let Some(place) = self.bytes.get_mut(at..at + 8) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+    }
+
+    fn finish(self) -> Result<usize, PerfError> {
+        let Self { bytes, length } = self;
+        if length <= bytes.len() { Ok(length) } else { Err(PerfError::Short { needed: length }) }
+    }
+}
