@@ -151,8 +151,28 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Overflow::of(sources.table(), sources.added(), *overflow).map(|overflow| overflow.source)
     }
 
-    /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of each
-    /// event, in the group's order, or of the event alone. Returns how many of `counts` were written.
+    /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of
+    /// each event, in the group's order, or of the event alone. Returns how many of `counts` were written.
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::core::EventCount;
+    /// use pmu::{Interrupted, PlainFrame, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
+    ///     PMU.interrupt(frame, |sample| {
+    ///         let mut counts = [(0, EventCount::default()); 8];
+    ///         let read = PMU.sample_read(sample.event, &mut counts).unwrap_or(0);
+    ///         for (tag, count) in &counts[..read] {
+    ///             println!("{tag}: {}", count.value);
+    ///         }
+    ///     })
+    /// }
+    /// # let _ = interrupt;
+    /// ```
     ///
     /// # Context
     /// The closure given to [`interrupt`](Self::interrupt), or later in the same handler.
@@ -192,26 +212,21 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
     /// use pmu::core::EventSource;
-    /// use pmu::core::frame::PlainFrame;
-    /// use pmu::core::reading::sample_read;
-    /// use pmu::{Interrupted, Kernel, Pmu};
+    /// use pmu::{Interrupted, Kernel, PlainFrame, Pmu};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
     ///
-    /// /// Samples the counts of an event's group, and silences the event after its last sample.
-    /// fn interrupt(frame: &PlainFrame, now: u64, mut is_last: impl FnMut(u64, u64) -> bool) -> Interrupted {
-    ///     let msr = MyKernel::msr();
-    ///     PMU.interrupt(frame, |overflow| {
-    ///         let Some((events, memory)) = PMU.events_of(MyKernel::this_processor()) else { return };
-    ///         let counts = sample_read(&events, &msr, memory, overflow.event, now);
-    ///         for read in counts.into_iter().flatten() {
-    ///             if read.count.is_ok_and(|count| is_last(read.tag, count.value)) {
-    ///                 let _ = events.opened().stop_reporting(overflow.event);
-    ///             }
+    /// /// Samples until the reader has enough: then the event counts on, without samples.
+    /// fn interrupt(frame: &PlainFrame, mut is_last: impl FnMut(u64) -> bool) -> Interrupted {
+    ///     PMU.interrupt(frame, |sample| {
+    ///         if is_last(sample.tag)
+    ///             && let Some((events, _)) = PMU.events_of(MyKernel::this_processor())
+    ///         {
+    ///             let _ = events.opened().stop_reporting(sample.event);
     ///         }
     ///     })
     /// }
-    /// # let _ = |frame: &PlainFrame| interrupt(frame, 0, |_, _| false);
+    /// # let _ = |frame: &PlainFrame| interrupt(frame, |_| false);
     /// ```
     ///
     /// # Context

@@ -1,4 +1,4 @@
-//! What a read of an event and the record of a sample contain, as bytes.
+//! Reads of an event and records of its samples, as bytes.
 //!
 //! Source: `perf_event_open(2)`, "Reading results" and `PERF_RECORD_SAMPLE`.
 
@@ -44,7 +44,7 @@ pub struct RecordFormat {
     branches: Option<BranchSamples>,
 }
 
-/// What the kernel knows of a sample, beside the sample itself. A field that the event's attributes do not select is
+/// The kernel's knowledge of a sample, beside the sample itself. A field that the event's attributes do not select is
 /// not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -127,8 +127,8 @@ impl PerfEventAttr {
     ///
     /// # Errors
     /// - The errors of [`branches`](Self::branches).
-    /// - [`SampleFields`](PerfError::SampleFields): `sample_type` selects fields that no record has: raw data, registers,
-    ///   the user stack, AUX data, cgroups, or sizes of pages.
+    /// - [`SampleFields`](PerfError::SampleFields): `sample_type` selects fields that no record has: raw data,
+    ///   registers, the user stack, AUX data, cgroups, or sizes of pages.
     pub fn records(&self) -> Result<RecordFormat, PerfError> {
         let missing = self.sample_type & !WRITTEN;
         if missing != 0 {
@@ -170,8 +170,8 @@ impl RecordFormat {
     /// Any context, including NMI.
     ///
     /// # Errors
-    /// [`Short`](PerfError::Short): the bytes are too few, or the call chain makes the record longer than its header can
-    /// tell. A part may be written.
+    /// [`Short`](PerfError::Short): the bytes are too few, or the call chain makes the record longer than its header
+    /// can tell. A part may be written.
     pub fn sample<F: EventFacility>(
         &self,
         sample: &Sample<'_, F>,
@@ -253,7 +253,7 @@ impl RecordFormat {
                 times(record);
             }
             record.word_if(has(FORMAT_ID), *id);
-            // How many samples the ring had no room for: the kernel's to know, and not asked for.
+            // Only the kernel knows how many samples its ring had no room for, and it can write the word itself.
             record.word_if(has(LOST), 0);
         }
     }

@@ -466,6 +466,7 @@ fn the_subsystem_names_few_types_and_no_vendor() {
     });
     let count = names.filter(|name| name.starts_with(char::is_uppercase)).count();
     assert!((10..=25).contains(&count), "{count}");
+    assert!(source.lines().count() <= 300);
     for vendor in ["intel", "amd", "Intel", "Amd", "AMD", "Pebs", "Ibs"] {
         assert!(!source.contains(vendor), "{vendor}");
     }

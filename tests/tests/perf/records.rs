@@ -1,4 +1,4 @@
-//! What user mode reads: the counts and the records, taken apart as `perf_event_open(2)` describes them.
+//! Counts and records in user mode, taken apart as `perf_event_open(2)` describes them.
 
 use pmu::core::EventCount;
 use pmu::{Kernel, PmuEvent};

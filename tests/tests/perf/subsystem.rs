@@ -198,6 +198,7 @@ impl<K: Kernel> Perf<K> {
         self.formats.borrow().get(&id).copied().or_else(own_format)
     }
 
+    // ANCHOR: sample
     /// Writes a sample to the ring. Those of a profile have no descriptor, and are written as the kernel chooses.
     fn push(&'static self, sample: &PmuSample<'_, K>, frame: Option<&dyn InterruptFrame>) {
         let Some(format) = self.format(sample.tag) else { return };
@@ -220,6 +221,7 @@ impl<K: Kernel> Perf<K> {
             self.ring.borrow_mut().extend(&record[..length]);
         }
     }
+    // ANCHOR_END: sample
 
     /// Takes the records that user mode has not read.
     pub(crate) fn drain(&self) -> Vec<u8> {
