@@ -68,6 +68,8 @@ impl CoreType {
     ///   this name.
     pub fn event(&self, name: &str) -> Result<PmuEvent, EventError> {
         match Wanted::new(name, &mut [0; _]) {
+            // Characters are examined only after a miss: a name that exists does not pay for a better error of one that
+            // does not.
             Some(wanted) => find(&self.table, &wanted).ok_or_else(|| unknown(name)),
             None => Err(EventError::TooLong),
         }
@@ -101,6 +103,7 @@ impl CoreType {
     pub fn matching<'p>(&self, pattern: &'p str) -> Result<Matching<'p>, EventError> {
         let wildcard = |c: &(usize, u8)| c.1 != b'*' && c.1 != b'?';
         for (at, _) in pattern.bytes().enumerate().filter(wildcard) {
+            // A part of a character of several bytes is no text. It is as odd as NUL: names are ASCII.
             if odd_character(pattern.get(at..=at).unwrap_or("\0")).is_some() {
                 return Err(EventError::Character { at });
             }
@@ -153,6 +156,8 @@ impl CoreType {
     pub fn event_or_uncore(&self, name: &str) -> Result<PmuEvent, EventError> {
         self.event(name).map_err(|error| {
             let named = |event: &UncoreEvent| event.name().eq_ignore_ascii_case(name);
+            // Several units may have an event of this name: the first one suffices to say that no counter of a core
+            // counts it.
             match Uncore::of(self).and_then(|units| units.events().find(named)) {
                 Some(event) => EventError::Uncore(event),
                 None => error,
@@ -183,11 +188,13 @@ impl CoreType {
         let mut distances = [usize::MAX; COUNT];
         for event in self.events() {
             let far = distance(event.name().as_str().as_bytes(), name.as_bytes());
+            // Behind those that are as near, because the events come in the order of their names.
             let place = distances.partition_point(|other| *other <= far);
             if let (Some(behind), Some(others)) =
                 (nearest.get_mut(place..), distances.get_mut(place..))
                 && !behind.is_empty()
             {
+                // The farthest one comes around to the free place, and is overwritten there.
                 behind.rotate_right(1);
                 others.rotate_right(1);
                 behind[0] = Some(event);
@@ -234,7 +241,8 @@ impl CoreType {
         /// Edge, any thread, inversion, counter mask.
         const QUALIFIERS: u64 = 0xFFA4_0000;
         let bits = select.select_bits();
-        // From the narrowest mask of bits that are an event's.
+        // No list names every unit mask and qualifier that a processor takes, so the rows nearest to the encoding stand
+        // for it: events of one number are mostly confined alike.
         let masks = [QUALIFIERS | UNIT_MASK | self.number, UNIT_MASK | self.number, self.number];
         let counters = masks.iter().find_map(|mask| {
             let counted = |precise_only: bool| {
@@ -248,8 +256,12 @@ impl CoreType {
                     (every & event.counters(), any | event.counters())
                 };
                 let (every, any) = sets.fold((first, first), both);
+                // No counter at all would refuse an event that can be counted: Skylake's 0xC0 with unit mask 1 is on
+                // counter 1 in one row, and on the others in another.
                 Some(if every.is_empty() { any } else { every })
             };
+            // PEBS confines some events further: Knights Landing's `ANY_PS` is on counter 0 alone, and its plain
+            // `ANY_P` on 0 and 1.
             counted(false).or_else(|| counted(true))
         })?;
         let general = !(counters & CounterSet::GENERAL).is_empty();
@@ -261,7 +273,7 @@ impl CoreType {
 fn find(table: &Table, name: &Wanted<'_>) -> Option<PmuEvent> {
     let seed = *table.seeds.get(name.bucket(table.seeds.len()))?;
     let place = u16::from_le_bytes(*table.slots.get(name.slot(seed, table.slots.len()))?);
-    // The offset in an empty slot is beyond the records.
+    // An empty slot needs no mark of its own: its offset is beyond the records, of which none can be read there.
     let (record, _) = Record::read(table.records.get(usize::from(place)..)?, table.shapes)?;
     let event = PmuEvent::new(record, table.dictionary);
     // A perfect hash leads every text to some event: only the comparison tells whether it is this one.

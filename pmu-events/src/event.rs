@@ -119,6 +119,8 @@ impl PmuEvent {
     pub fn encodings(&self) -> impl ExactSizeIterator<Item = Encoding> + Clone {
         let Record { select, shape, value, .. } = self.record;
         let value = value.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
+        // `others` are differences, so that events with different numbers can have the same shape: a shape's place is
+        // one byte of a record.
         (0..shape.others.len() + 1).map(move |place| {
             let other = place.checked_sub(1).and_then(|place| shape.others.get(place)).copied();
             let register = shape.registers.get(place).copied();
@@ -183,7 +185,8 @@ impl PmuEvent {
     /// `arch/x86/events/intel/core.c`.
     pub fn perf_config(&self) -> (u64, u64) {
         let qualifiers = self.record.select & !0xFFFF;
-        // Linux knows these two events of fixed counters by the encodings of general counters.
+        // Linux knows these two events by the encodings of general counters: its constraints put 0xC0 and 0x3C on the
+        // fixed counters.
         let config = match (self.is_fixed_only(), self.record.select & 0xFFFF) {
             (true, 0x0100) => qualifiers | 0x00C0,
             (true, 0x0200) => qualifiers | 0x003C,
@@ -198,6 +201,8 @@ impl PmuEvent {
             "umask" => (8, 0xFF),
             "edge" => (18, 1),
             "cmask" => (24, 0xFF),
+            // A field that was left out would make the event another one; without the event, the metric says what it
+            // lacks.
             _ => return None,
         };
         let cleared = self.record.select & !(mask << shift);
@@ -210,11 +215,16 @@ impl PmuEvent {
     pub(crate) fn is_named(&self, name: &Wanted<'_>) -> bool {
         let mut at = 0;
         for token in self.dictionary.tokens(self.record.name) {
+            // The mask is 0 behind the token, so tokens of every length are compared as one number of 16 bytes.
             if (name.window(at) ^ token.spelled) & token.mask != 0 {
                 return false;
             }
+            // Never wraps, because no name fills its room: the remainder shows the compiler that `window` stays within
+            // it.
             at = (at + usize::from(token.len)) % ROOM;
         }
+        // A wanted name may continue behind the last token. One that ends before it has failed already: no token
+        // matches the zeros there.
         at == name.len()
     }
 }
@@ -229,6 +239,8 @@ impl PmuEvent {
 impl From<PmuEvent> for Event {
     fn from(event: PmuEvent) -> Self {
         let plain = Self::raw(event.select()).on(event.counters());
+        // An alternative is 16 bits, because the generator refuses encodings that differ in more than event number and
+        // unit mask.
         event.encodings().enumerate().fold(plain, |plain, (place, Encoding { select, extra })| {
             match extra.and_then(|extra| Some((extra.address()?, extra.value))) {
                 Some((register, value)) if place == 0 => plain.with_extra(register, value),
@@ -280,6 +292,8 @@ impl ExtraMsr {
     /// Returns the address of the MSR as an [`MsrAddress`] of `pmu-core`. Returns `None` if no event in this crate's
     /// tables needs an MSR with this address.
     pub const fn address(&self) -> Option<MsrAddress> {
+        // The field is public, so it may have any number. An unknown register might hold an address, to which the
+        // processor writes.
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {
                 // SAFETY: masks and thresholds of events (SDM vol. 4); none holds an address.

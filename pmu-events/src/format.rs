@@ -28,6 +28,7 @@ impl Table {
     ) -> Self {
         let (seeds, rest) = bytes.split_at(buckets);
         let (places, records) = rest.split_at(2 * slots);
+        // Pairs of bytes, not numbers: what `include_bytes!` yields has no alignment.
         let (slots, _) = places.as_chunks();
         Self { seeds, slots, records, events, shapes, dictionary }
     }
@@ -197,7 +198,7 @@ impl Token {
         let mut at = 0;
         while at < bytes.len() {
             spelled[at] = bytes[at];
-            // In ASCII, bit 5 is the case of a letter.
+            // In ASCII, bit 5 is the case of a letter, which a name that is looked up need not share.
             mask[at] = if bytes[at].is_ascii_alphabetic() { !0x20 } else { !0 };
             at += 1;
         }
@@ -271,6 +272,7 @@ impl Record {
         bytes: &'static [u8],
         shapes: &'static [Shape],
     ) -> Option<(Self, &'static [u8])> {
+        // Checked to the end, though the generator has written the bytes: nothing in a library may panic.
         let ([shape, event, unit_mask], mut rest) = bytes.split_first_chunk()?;
         let shape = shapes.get(usize::from(*shape))?;
         let mut erratum = None;
@@ -307,6 +309,7 @@ pub(crate) struct Formula {
 impl Formula {
     /// Returns whether the formula is that of a metric for a core type.
     pub(crate) fn is_of(&self, metric: &str, core_type: &str) -> bool {
+        // By whole names: `skylake` is the beginning of `skylakex`.
         self.metric == metric && self.core_types.split(' ').any(|name| name == core_type)
     }
 }

@@ -21,6 +21,7 @@ impl EventName {
     /// Appends text; the part beyond [`MAX_NAME`] is dropped.
     pub(crate) fn push(&mut self, text: &[u8]) {
         let len = usize::from(self.len);
+        // Nothing of a listed name is dropped: the generator refuses names that are longer.
         if let Some(room) = self.bytes.get_mut(len..len + text.len()) {
             room.copy_from_slice(text);
             self.len += text.len() as u8;
@@ -30,6 +31,7 @@ impl EventName {
     /// Returns the name as a string slice.
     pub fn as_str(&self) -> &str {
         let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or_default();
+        // Never the default: the generator lets only some ASCII characters into a name.
         core::str::from_utf8(bytes).unwrap_or_default()
     }
 }
@@ -103,7 +105,8 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
 
 /// Returns the edit distance (Levenshtein) of two names, ignoring letter case.
 pub(crate) fn distance(a: &[u8], b: &[u8]) -> usize {
-    // The row of distances from the text so far of `a` to each beginning of `b`.
+    // Of the matrix of distances, only the row of the text so far of `a` is ever read: all of it would take 75 KB of
+    // stack.
     let mut row = [0; MAX_NAME + 1];
     for (place, cell) in row.iter_mut().enumerate() {
         *cell = place;

@@ -42,7 +42,8 @@ impl Processor {
     pub fn detect(processor: &Snapshot) -> Result<Self, UnknownCoreType> {
         let (vendor, family) = (processor.vendor(), processor.family());
         let (model, stepping) = (processor.model(), processor.stepping());
-        // SDM vol. 2A, CPUID, leaf 1AH: core type in bits 31:24, native model in the others.
+        // The kind of core (bits 31:24) is not enough: the two kinds of E-cores of Arrow Lake H differ in the native
+        // model alone (SDM vol. 2A, CPUID, leaf 1AH).
         let core = processor.leaf(0x1A, 0).eax;
         let mut unknown = UnknownCoreType::Model { vendor, family, model, stepping };
         for row in &MODELS {
@@ -50,6 +51,8 @@ impl Processor {
                 if row.core.is_none_or(|known| known == core) {
                     return Ok(Self(row));
                 }
+                // Another row of the model may have this core. Without one, the model is still known, and the error
+                // says what is not.
                 unknown = UnknownCoreType::Core(core);
             }
         }
@@ -82,6 +85,7 @@ impl Processor {
     pub fn other_core_types(&self) -> impl Iterator<Item = &'static CoreType> {
         let Self(own) = *self;
         MODELS.iter().filter_map(move |row| {
+            // The rows of a model differ by stepping or by kind of core, and have the same range of models.
             let same = row.vendor == own.vendor
                 && row.family == own.family
                 && row.models == own.models

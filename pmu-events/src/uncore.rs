@@ -65,6 +65,7 @@ impl UncoreEvent {
     /// ```
     pub fn fields(&self) -> impl Iterator<Item = (&'static str, u64)> + Clone + use<> {
         self.fields.split(' ').filter_map(|field| {
+            // The files have every value in hexadecimal.
             let (name, value) = field.split_once("=0x")?;
             Some((name, u64::from_str_radix(value, 16).ok()?))
         })

@@ -1,8 +1,6 @@
 //! Branch records of one virtual processor: Intel's architectural and legacy last-branch records, and AMD's LBR
 //! version 2. The embedder feeds the branches to [`VirtualBranches`].
 
-// This module uses the module `pmu` and the modules that `pmu` uses.
-
 pub(crate) mod configuration;
 pub(crate) mod record;
 pub(crate) mod virtual_branches;

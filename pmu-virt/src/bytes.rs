@@ -87,9 +87,6 @@ mod with_serde;
 use crate::configuration::error::ConfigurationError;
 use crate::pmu::state::StateError;
 
-// The form that the bytes of all facilities share: a magic number, the version of the layout, and words after a
-// header.
-
 /// Returns the header of a facility's bytes. Bytes behind the fields are 0.
 fn header<const FIELDS: usize, const HEADER: usize>(
     magic: [u8; 4],
@@ -109,6 +106,7 @@ fn body<const HEADER: usize>(
     if bytes.len() != length {
         return Err(BytesError::Length(bytes.len()));
     }
+    // A later layout has an error of its own, by which an embedder tells a newer release from damage.
     match bytes.iter().zip(&header).position(|(found, expected)| found != expected) {
         None => Ok(bytes.get(HEADER..).unwrap_or_default()),
         Some(0..4) => Err(BytesError::Malformed { at: 0 }),

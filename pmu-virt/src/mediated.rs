@@ -2,8 +2,6 @@
 //! Read first: SDM vol. 3C, "Loading Guest State" and "VM-Exit Controls", `IA32_PERF_GLOBAL_CTRL`; APM vol. 2, "Core
 //! Performance Event-Select Register", GuestOnly.
 
-// This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mock` and `bytes`.
-
 pub(crate) mod access;
 pub(crate) mod host_counters;
 pub(crate) mod interrupts;

@@ -7,8 +7,6 @@
 //! empty type then implements register access, and forwards each access to the mock of the current thread. The test
 //! also leaks the `Pmu`, because all tests of a program would share a `static` one.
 
-// This module uses the module `pmu` and the modules that `pmu` uses. It does not use `mediated` and `bytes`.
-
 mod backend;
 mod deviation;
 pub(crate) mod facilities;

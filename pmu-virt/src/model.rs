@@ -11,9 +11,6 @@ use crate::registers::table::{
     Counters, Family, MAX_COUNTERS, MAX_PER_KIND, from_global, places, to_global,
 };
 
-// The registers, and each counter's event. Each write updates the assignment of events to counters, so that feeding
-// events needs no search.
-
 /// The registers, and the state derived from them, so that feeding events needs no search.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
@@ -101,15 +98,17 @@ impl Model {
         select: u64,
     ) {
         let counter = counter % MAX_PER_KIND;
-        // Both vendors: 16 USR, 17 OS, 20 INT, 22 EN.
+        // The vendors agree on these bits, so the model need not know the vendor: 16 USR, 17 OS, 20 INT, 22 EN.
         let privileges = (select >> 16 & 3) as u8;
         let (interrupt, enable) = ((select >> 20 & 1) as u8, select >> 22 & 1 != 0);
         let bit = 1 << counter;
         self.budget_is_stale = true;
+        // Also of a counter that is disabled: PMI_InUse of `IA32_PERF_GLOBAL_INUSE` tells of it, too.
         let [interrupting, _] = &mut self.interrupting;
         *interrupting ^= (*interrupting ^ interrupt.wrapping_neg()) & bit;
         let others = self.enabled[0] & !bit;
         self.enabled[0] = others;
+        // The cell of a disabled counter stays as it is: only running counters draw from theirs.
         if enable && privileges != 0 {
             if self.allows(policy, select) {
                 self.enabled[0] = others | bit;
@@ -124,6 +123,7 @@ impl Model {
     /// Returns whether the policy allows the event of a select, with its qualifiers.
     #[inline]
     fn allows<P: EventPolicy>(&self, policy: &P, select: u64) -> bool {
+        // A policy that denies an event denies it with each qualifier: KVM's entries have no field for them.
         let key = SelectKey::of(select & !self.layout.qualifiers).unqualified();
         let (event, unit_mask, high) = (key.event(), key.unit_mask(), key.unit_mask_2());
         policy.allows_general(event, unit_mask)
@@ -195,7 +195,8 @@ impl Model {
         let events = self.registers.0.first_chunk::<MAX_PER_KIND>();
         let events = events
             .map_or(0, |selects| ByteOfEach::from_le_bytes(selects.map(|select| select as u8)));
-        // The highest bit of each byte that is not 0.
+        // A byte that is not 0 has its highest bit, or gets it by a carry from the lower seven. No carry leaves a byte,
+        // so all selects are examined at once.
         let low = !(EACH << 7);
         let general = u64::from(bits_of((((events & low) + low) | events) >> 7));
         general | u64::from(self.enabled[1]) << 32 | u64::from(self.interrupting() != 0) << 63
@@ -205,6 +206,7 @@ impl Model {
     #[inline]
     pub(crate) fn overflows_in(&mut self, feed: &Feed, counter: usize, greatest: u64) -> bool {
         let value = self.registers.counter_mut(counter);
+        // A counter of 64 bits leaves no room for a sum above its greatest value: only the carry tells.
         let (sum, carry) = value.overflowing_add(feed.at(self.cells[counter % MAX_COUNTERS]));
         let overflows = carry || sum > greatest;
         if !overflows {
@@ -278,6 +280,7 @@ impl Model {
     /// Sets the status bits of counters that overflowed, and raises an interrupt if one of these counters asks for it.
     /// Returns whether it raised one.
     pub(crate) fn raise(&mut self, overflowed: Counters) -> bool {
+        // Version 1 and AMD's older counters have no status.
         if self.layout.global() != 0 {
             *self.registers.of_mut(Family::GlobalStatus) |= to_global(overflowed);
         }
@@ -330,6 +333,7 @@ impl Model {
         }
     }
 
+    // Not inlined: most calls of `next_overflow` find the budget fresh.
     #[inline(never)]
     pub(crate) fn refresh_budget(&mut self) {
         let mut budget = OverflowBudget::none(&self.events);

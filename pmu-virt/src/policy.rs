@@ -166,6 +166,7 @@ impl<const EVENTS: usize> EventFilter<EVENTS> {
         for (event, entry) in events.iter_mut().zip(entries) {
             *event = entry.event;
         }
+        // All numbers are sorted before any mask is set: to insert each entry of 300 would move the rows behind it.
         events.sort_unstable();
         let mut rows = [FilterRow { event: 0, unit_masks: [0; 4] }; EVENTS];
         let mut used = 0;
@@ -207,6 +208,7 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
     }
 
     fn allows_fixed(&self, counter: u8) -> bool {
+        // KVM's bitmap has 32 bits: a counter beyond them is not listed.
         let matched = self.fixed.checked_shr(counter.into()).unwrap_or(0) & 1 != 0;
         matched == (self.action == FilterAction::Allow)
     }

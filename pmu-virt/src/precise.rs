@@ -4,8 +4,6 @@
 //!
 //! Read first: SDM vol. 3B, "Processor Event Based Sampling (PEBS)" and "Branch Trace Store (BTS)".
 
-// This module uses the modules `branches` and `pmu`, and the modules that these use.
-
 pub(crate) mod architectural;
 pub(crate) mod configuration;
 pub(crate) mod memory;

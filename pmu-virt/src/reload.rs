@@ -180,6 +180,7 @@ impl VirtualReload {
                 pmu.model.recorded = recorded;
                 let mut advanced = advanced?;
                 let caused = from_global(advanced.records) & causes;
+                // An overflow that only reloads is no record.
                 advanced.records &= to_global(recorded);
                 advanced.pmi |= self.reload(pmu, caused, caused & !recorded);
                 all = all.and(advanced);
@@ -206,9 +207,12 @@ impl VirtualReload {
         let own = own.fold(0, |own, counter| own | 1 << counter);
         for counter in (0..MAX_COUNTERS).filter(|counter| reloads(*counter, overflowed)) {
             let value = self.values.get(counter).copied().unwrap_or(0);
+            // The register has the low half of a negative period.
             pmu.model.load(counter, i64::from(value as i32) as u64);
         }
         let raised = pmu.model.raise(reported & !own);
+        // Such an interrupt finds no bit in the status: Linux keeps it disabled on counters that reload themselves
+        // (commit 1271aecc).
         let silent = own & pmu.model.interrupting() != 0;
         if silent && !raised {
             pmu.model.interrupt();

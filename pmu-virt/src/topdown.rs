@@ -174,6 +174,7 @@ impl VirtualTopDown {
         let whole = u128::from(self.slots) + slots;
         let overflows = whole / range != u128::from(self.slots) / range;
         let counted = if self.level_2 { mix.shares.len() } else { mix.shares.len() / 2 };
+        // Sums of slots, because the register's bytes are too coarse to be added to.
         for (part, share) in self.parts.iter_mut().zip(mix.shares).take(counted) {
             *part = part.saturating_add(slots * u128::from(share));
         }

@@ -23,6 +23,8 @@ impl<'a> Evaluation<'a> {
         value_of: &'a dyn Fn(&'static str) -> Result<Ratio, MetricError>,
         malformed: MetricError,
     ) -> Result<Ratio, MetricError> {
+        // Computed as it is read: a tree of the formula would need an allocation. The texts are the crate's own, so no
+        // caller decides how deep the recursion goes.
         let mut evaluation = Self { words: Words(text), value_of, malformed };
         let value = evaluation.value(CHOICE)?;
         evaluation.words.next().map_or(Ok(value), |_| Err(malformed))
@@ -33,6 +35,7 @@ impl<'a> Evaluation<'a> {
         let mut value = self.operand()?;
         loop {
             let sign = |sign| Word::Sign(sign);
+            // The right side of an operator binds more tightly than the operator, so that `a - b - c` is `(a - b) - c`.
             if level <= PRODUCT && self.words.take_word(sign(b'*')) {
                 value = value.by(self.value(OPERAND)?);
             } else if level <= PRODUCT && self.words.take_word(sign(b'/')) {
@@ -45,6 +48,7 @@ impl<'a> Evaluation<'a> {
             } else if level == CHOICE && self.words.take_word(Word::Name("if")) {
                 let is_so = self.comparison()?;
                 self.expect(Word::Name("else"))?;
+                // Both sides are computed, because reading the rest of the text is computing it.
                 let other = self.value(CHOICE)?;
                 value = if is_so { value } else { other };
             } else {
@@ -106,6 +110,7 @@ impl<'a> Evaluation<'a> {
 /// Reads a number such as `12` or `0.5`.
 fn number(digits: &str) -> Option<Ratio> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    // As a fraction: most decimals have no exact binary form, and a kernel may not use floating-point registers.
     let mut value = Ratio::whole(whole.parse().ok()?);
     let mut unit = Ratio::whole(1);
     for digit in fraction.chars() {
@@ -148,6 +153,8 @@ impl Iterator for Words {
     fn next(&mut self) -> Option<Word> {
         let text = self.0.trim_start();
         let first = *text.as_bytes().first()?;
+        // A name and the fields of its select, such as `A.B:cmask=1`, are one word, by which the caller is asked for
+        // the count.
         let in_word = |c: u8| c.is_ascii_alphanumeric() || b"_.:=".contains(&c);
         let len = text.bytes().position(|c| !in_word(c)).unwrap_or(text.len());
         let (word, rest) = text.split_at_checked(len.max(1))?;
@@ -213,6 +220,8 @@ impl Ratio {
         let (under, shifted) = product(self.under, other.under);
         let (mut high, high_shift) = product(self.over, other.under);
         let (mut low, low_shift) = product(other.over, self.under);
+        // The number with the greater exponent is shifted to the left, which loses nothing while there is room: only
+        // what is left of the distance costs bits of the smaller one.
         let mut high_exponent = self.exponent.saturating_add(high_shift);
         let mut low_exponent = other.exponent.saturating_add(low_shift);
         if high_exponent < low_exponent {
@@ -226,6 +235,7 @@ impl Ratio {
         let exponent = high_exponent.saturating_sub(left as i32);
         let (over, exponent) = match high.checked_add(low) {
             Some(sum) => (sum, exponent),
+            // Halves of two numbers always have a sum, which lacks the last bit at most.
             None => ((high >> 1) + (low >> 1), exponent.saturating_add(1)),
         };
         Self { over, under, exponent: exponent.saturating_sub(shifted) }
@@ -246,6 +256,7 @@ impl Ratio {
 
     /// Returns the quotient; `None` if `other` is 0.
     pub(crate) fn per(self, other: Self) -> Option<Self> {
+        // The sign goes to the numerator: a comparison looks at that alone.
         let sign = other.over.signum();
         let under = other.over.checked_mul(sign).unwrap_or(i128::MAX);
         let inverse =
@@ -276,10 +287,12 @@ fn product(a: i128, b: i128) -> (i128, i32) {
 /// Returns the number of bits by which a value can be shifted to the left.
 fn room(value: i128) -> u32 {
     let unused = if value < 0 { value.leading_ones() } else { value.leading_zeros() };
+    // One of them is the sign.
     unused - 1
 }
 
 fn shift_right(value: i128, by: u32) -> i128 {
+    // A shift by all bits is an error; after one bit less, nothing but the sign is left.
     value >> by.min(i128::BITS - 1)
 }
 

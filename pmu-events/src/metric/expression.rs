@@ -291,6 +291,7 @@ impl Expression {
     pub fn events(&self) -> impl Iterator<Item = MetricEvent> {
         let (core_type, own) = (self.core_type, self.names());
         self.names().enumerate().filter_map(move |(place, name)| {
+            // Read again for each name: a formula has few names, and remembering them would need an allocation.
             let is_first = !own.clone().take(place).any(|before| before == name);
             is_first.then(|| MetricEvent::find(core_type, name)).flatten()
         })
@@ -330,6 +331,7 @@ impl Expression {
         let malformed = MetricError::NotHere(self.metric);
         let value_of = |name: &'static str| match Metric::named(name) {
             Some(metric) if depth > 0 => self.core_type.metric(metric)?.value(counted, depth - 1),
+            // Never of the crate's own formulas, which refer to fewer levels: it bounds the recursion.
             Some(_) => Err(malformed),
             None => match counted(name) {
                 Some(count) => Ok(Ratio::whole(count.into())),
@@ -368,6 +370,7 @@ impl Iterator for Names {
 
     fn next(&mut self) -> Option<&'static str> {
         loop {
+            // A stack in place of recursion: an iterator returns in the midst of a formula within a formula.
             match self.texts.get_mut(self.depth)?.next() {
                 Some(Word::Name(name)) if !is_keyword(name) => match Metric::named(name) {
                     None => return Some(name),
@@ -413,6 +416,7 @@ impl MetricEvent {
         let listed = core_type.event(parts.next()?).ok()?;
         let event = parts.try_fold(listed, |event, field| {
             let (field, value) = field.split_once('=')?;
+            // The fields are as in Linux' formulas, which have some values in hexadecimal.
             let value = match value.strip_prefix("0x") {
                 Some(digits) => u8::from_str_radix(digits, 16),
                 None => value.parse(),

@@ -44,10 +44,14 @@ impl<'a> Wanted<'a> {
         }
         padded.get_mut(..len)?.copy_from_slice(name.as_bytes());
         let (words, _) = padded.as_chunks();
+        // By words of eight bytes, since a lookup is to take at most 400 instructions. The zeros behind the name
+        // complete its last word.
         let words = words.get(..len.div_ceil(8))?.iter();
         let hash = words.fold(len as u64, |hash, word| {
             hash.wrapping_add(u64::from_le_bytes(*word) | LETTER_CASE).wrapping_mul(FACTOR)
         });
+        // `reduce` uses the low half, which a product mixes worst: its lowest bit depends on the factors' lowest bits
+        // alone.
         Some(Self { bytes: padded, len, hash: hash ^ hash >> 32 })
     }
 
@@ -72,6 +76,8 @@ impl<'a> Wanted<'a> {
     /// Returns the slot of the name, out of this many, in a bucket with this seed.
     #[inline]
     pub(crate) fn slot(&self, seed: u8, slots: usize) -> usize {
+        // The names of a bucket agree in the bits that `reduce` puts first, and the seed changes the last ones: the
+        // product carries the change upwards.
         let hash = (self.hash ^ (u64::from(seed) + 1)).wrapping_mul(FACTOR);
         reduce(hash ^ hash >> 32, slots)
     }
@@ -88,5 +94,6 @@ const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Maps a hash to a number below `count`.
 #[inline]
 const fn reduce(hash: u64, count: usize) -> usize {
+    // A remainder would cost a division, the slowest instruction of a lookup.
     (((hash & 0xFFFF_FFFF) * count as u64) >> 32) as usize
 }

@@ -161,15 +161,17 @@ impl BranchConfiguration {
     pub(crate) const fn declared(&self, leaf: CpuidLeaf) -> CpuidLeaf {
         match (self, leaf.leaf, leaf.subleaf) {
             (Self::Architectural(_), 0, _) => {
+                // Software reads no leaf above the highest one, which leaf 0 names.
                 let needed = if leaf.at_least < 0x1C { 0x1C } else { leaf.at_least };
                 leaf.at_least(needed)
             }
-            // SDM vol. 2A, CPUID: EDX bit 19, architectural LBRs.
+            // Drivers look for architectural records by this bit, and then read leaf 0x1C (SDM vol. 2A, CPUID: EDX bit
+            // 19).
             (Self::Architectural(_), 7, Some(0)) => leaf.bits(EDX, 1 << 19, 1 << 19),
             (Self::Architectural(branches), 0x1C, _) => {
                 let eax = branches.depths as u32
                     | (branches.resets_in_deep_sleep as u32) << 30
-                    // Addresses are linear.
+                    // A `FedBranch` has linear addresses, not offsets in a segment.
                     | 1 << 31;
                 let ebx = branches.privilege_filter as u32
                     | (branches.kind_filter as u32) << 1
@@ -180,6 +182,7 @@ impl BranchConfiguration {
                     | (branches.counters as u32) << 16;
                 leaf.bits(EAX, u32::MAX, eax).bits(EBX, u32::MAX, ebx).bits(ECX, u32::MAX, ecx)
             }
+            // The freeze has a bit of its own: some of Zen 4 have the records without it (Linux commit 598c2fafc06f).
             // APM vol. 3, leaf 0x80000022: EAX 1 LbrStack, 2 LbrAndPmcFreeze; EBX 9:4 LbrStackSize.
             (Self::Amd(branches), 0x8000_0022, _) => {
                 let eax = 1 << 1 | (branches.freeze as u32) << 2;

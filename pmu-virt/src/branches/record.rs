@@ -73,6 +73,7 @@ impl VirtualBranches {
         let depth = usize::from(self.depth);
         let number = match self.configuration {
             BranchConfiguration::Legacy { .. } => {
+                // A legacy stack has 16 or 32 records: the mask leads from record 0 back to the last one.
                 (self.words[TOP] as usize).wrapping_sub(age) & (depth - 1)
             }
             _ => age,
@@ -102,6 +103,7 @@ impl VirtualBranches {
         let enabled = match self.configuration {
             BranchConfiguration::Architectural(_) => self.words[CONTROL] & 1 != 0,
             BranchConfiguration::Legacy { .. } => self.words[DEBUG] & 1 != 0,
+            // LBRV2EN is the only bit that the word can hold.
             BranchConfiguration::Amd(_) => self.words[EXTENSION] != 0,
         };
         // From version 4 on, a freeze leaves the enable bit set.
@@ -133,6 +135,7 @@ impl VirtualBranches {
             // `IA32_LBR_CTL`: bits enable.
             BranchConfiguration::Architectural(branches) => {
                 retired
+                    // Without a filter its bits are reserved, and nothing is left out.
                     && (has(1 + u32::from(user)) || !branches.privilege_filter)
                     && (has(kind.control) || !branches.kind_filter)
             }
@@ -149,6 +152,7 @@ impl VirtualBranches {
             self.words[TOP] = (self.words[TOP] + 1) % u64::from(self.depth);
             self.records[self.words[TOP] as usize % MAX_RECORDS] = record;
         } else if let Some(records) = self.records.get_mut(..depth) {
+            // These records have no register that points to the newest: it is always number 0.
             records.rotate_right(1);
             self.records[0] = record;
         }
@@ -158,6 +162,8 @@ impl VirtualBranches {
     fn pop(&mut self) {
         let depth = usize::from(self.depth);
         if let BranchConfiguration::Legacy { .. } = self.configuration {
+            // In the ring, the place that becomes free is the oldest one: without this, the call would be seen once
+            // more there.
             self.records[self.words[TOP] as usize % MAX_RECORDS] = Record::EMPTY;
             self.words[TOP] = self.words[TOP].checked_sub(1).unwrap_or(u64::from(self.depth) - 1);
         } else if let Some(records) = self.records.get_mut(..depth) {
@@ -315,10 +321,12 @@ impl Record {
                 info: 0,
             },
             BranchConfiguration::Legacy { format } => {
+                // Goldmont Plus, whose format is 7, has no TSX.
                 let transaction = if *format == 5 { transaction } else { 0 };
                 Self { from, to, info: mispredicted | transaction | cycles }
             }
-            // APM vol. 2, "LastBranchStackFromIp", "LastBranchStackToIp".
+            // Valid says that the path was right, and neither bit that the record is empty: so the wrong path is
+            // speculative alone (APM vol. 2, "LastBranchStackToIp").
             BranchConfiguration::Amd(_) => {
                 let path = match branch.path {
                     FedPath::Retired => VALID,

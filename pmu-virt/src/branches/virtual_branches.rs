@@ -53,7 +53,7 @@ pub struct VirtualBranches {
     pub(crate) records: [Record; MAX_RECORDS],
 }
 
-// The records take 768 bytes.
+// The README promises this size: a guest pays for its 768 bytes of records, and little else.
 const _: () = assert!(size_of::<VirtualBranches>() <= 832);
 
 /// Number of words.
@@ -117,11 +117,10 @@ impl VirtualBranches {
         if self.words[DEBUG] & DEBUG_FREEZE == 0 {
             return;
         }
-        // SDM vol. 3B, "Freezing LBR and Performance Counters on PMI": a status bit from version 4 on, the enable bit
-        // before.
         if self.has_frozen_bit() {
             self.words[STATUS] = FROZEN;
         } else {
+            // No acknowledgement sets the bit again: software of these versions has to.
             self.words[DEBUG] &= !DEBUG_LBR;
         }
     }
@@ -281,7 +280,8 @@ impl Rows for VirtualBranches {
     fn hold(&mut self, _: Writer, register: &Register<Self>, value: u64) {
         let record = &mut self.records[register.number % MAX_RECORDS];
         match register.row.value {
-            // A write of IA32_LBR_DEPTH clears all records.
+            // Every write clears the records, also of the depth that is there already (SDM vol. 3B, "Last Branch
+            // Records").
             DEPTH => (self.depth, self.records) = (value as u8, [Record::EMPTY; MAX_RECORDS]),
             CAPABILITIES => {}
             SELECTS => {
@@ -303,7 +303,8 @@ impl Rows for VirtualBranches {
     /// A depth that the processor lacks is illegal, and the bits by which an address in a word of a record is not
     /// canonical in 57 bits. The host restores what the processor has recorded, which in format 4 a guest cannot write.
     fn breaks(&self, writer: Writer, register: &Register<Self>, value: u64) -> u64 {
-        // The lowest bit above the sign that is not part of the address.
+        // Formats have flags in the highest bits of a word, which are no part of the address: `end` is the lowest of
+        // them.
         let end = match (register.row.value, self.configuration) {
             (DEPTH, _) => return if self.has_depth(value) { 0 } else { u64::MAX },
             (FROM, BranchConfiguration::Legacy { format: 3 | 6 }) => 63,
@@ -311,11 +312,13 @@ impl Rows for VirtualBranches {
                 Writer::Guest if !self.transactional => 63,
                 _ => 61,
             },
+            // Cycles are in the upper bits.
             (TO, BranchConfiguration::Legacy { format: 6 }) => return 0,
             (FROM | TO, BranchConfiguration::Amd(_)) => return 0,
             (FROM | TO, _) => 64,
             _ => return 0,
         };
+        // 57 bits, of five levels of paging: the widest address that a guest can have.
         let extended = ((value << 7) as i64 >> 7) as u64;
         (value ^ extended) & (u64::MAX >> (64 - end))
     }

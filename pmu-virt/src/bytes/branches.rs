@@ -51,6 +51,7 @@ impl VirtualBranches {
     /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
+        // The depth is the guest's choice. The rest of the header is the configuration, which must be the same.
         let depth = bytes.get(7).copied().unwrap_or(0);
         let mut new = Self { depth, ..*self };
         let body = body(bytes, new.header(), Self::BYTES)?;
@@ -66,6 +67,7 @@ impl VirtualBranches {
         for record in &mut new.records {
             (record.from, record.to, record.info) = (next(), next(), next());
         }
+        // The rules of the registers judge the bytes, too: a list of what a guest can reach would have to repeat them.
         if new.restored_from(new.after_reset()) != new {
             return Err(BytesError::Malformed { at: HEADER });
         }

@@ -57,6 +57,7 @@ impl VirtualIbs {
         new.fetch_low = fetch_low.into();
         new.random = u32::from_le_bytes([r0, r1, r2, r3]);
         let same = found.get(..FIXED) == self.header().get(..FIXED);
+        // If the configuration is the same, the byte that cannot be is behind it.
         let body = match body(bytes, new.header(), Self::BYTES) {
             Ok(body) if new.could_be_random() => body,
             Ok(_) | Err(BytesError::Malformed { .. }) if same => {
@@ -89,6 +90,7 @@ impl VirtualIbs {
 
     /// Returns whether a guest can have reached this state of the random bits and of the count of fetches.
     fn could_be_random(&self) -> bool {
+        // A xorshift generator never reaches 0, and would never leave it.
         self.random != 0 && self.fetch_low <= 0xF
     }
 }

@@ -56,6 +56,7 @@ impl VirtualPrecise {
         let mut new = *self;
         (new.words, new.controls) = (new.words.map(|_| next()), new.controls.map(|_| next()));
         let mut reached = new.restored_from(new.after_reset());
+        // No register shows which records are due, so no write restores it.
         reached.words[DUE] = new.words[DUE] & reached.enabled();
         if reached != new {
             return Err(BytesError::Malformed { at: HEADER });

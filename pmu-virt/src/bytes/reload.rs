@@ -56,6 +56,7 @@ impl VirtualReload {
         let reached = new.restored_from(reset);
         let of = |own: Self| own.causes.into_iter().zip(own.values);
         if let Some(counter) = of(reached).zip(of(new)).position(|(can, has)| can != has) {
+            // The wrong byte may also be the counter's CFG_C, which is behind this place.
             return Err(BytesError::Malformed { at: HEADER + 8 * counter });
         }
         *self = new;
@@ -64,6 +65,7 @@ impl VirtualReload {
 
     fn header(&self) -> [u8; HEADER] {
         let of = self.configuration;
+        // Beside precise records of other counters, other registers would answer: this is of the configuration, too.
         let [e, f] = self.shared.to_le_bytes();
         let fields = [of.general, of.fixed, of.causing_general, of.causing_fixed, e, f];
         header(MAGIC, Self::BYTES_VERSION, fields)

@@ -27,6 +27,7 @@ impl VirtualTopDown {
     /// ```
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let words = [self.slots, self.written].into_iter().flat_map(u64::to_le_bytes);
+        // Not the register's bytes: they are rounded, and what is counted later adds to the exact sums.
         let parts = self.parts.into_iter().flat_map(u128::to_le_bytes);
         joined(self.header(), words.chain(parts))
     }

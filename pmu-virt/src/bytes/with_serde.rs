@@ -54,6 +54,7 @@ impl<'de> Deserialize<'de> for Configuration {
 impl Serialize for PmuState {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let bytes = self.to_bytes();
+        // Not the zeros behind the last register, which `from_bytes` does not need: in JSON, each would be a number.
         let used = PREFIX + REGISTER * self.registers().count();
         serializer.serialize_bytes(bytes.get(..used).unwrap_or(&bytes))
     }

@@ -37,6 +37,8 @@ impl FedEvents {
         for (place, key) in places.iter_mut().zip(keys) {
             *place = key.in_select();
         }
+        // In their order, a key is found in four steps, and the identity is the same in whichever order the caller
+        // names them.
         places.sort_unstable();
         let named =
             |key: &EventKey| places.iter().filter(|place| **place == key.in_select()).count();
@@ -63,6 +65,7 @@ impl FedEvents {
     #[inline]
     pub(crate) fn place(&self, key: SelectKey) -> Option<u8> {
         let mut place = 0;
+        // Free places have the greatest key, so the search needs no length: each write of an event select makes one.
         for step in [8, 4, 2, 1] {
             if self.keys[(place + step) % EVENTS] <= key {
                 place += step;
@@ -306,7 +309,8 @@ impl Feed {
             let base = event * CELLS;
             let (user, kernel) = (self.cells[base + USER], self.cells[base + KERNEL]);
             let (taken_user, mut taken_kernel) = (share(user), share(kernel));
-            // Rounded apart, both shares could miss the overflow by one: the kernel's share is the rest.
+            // A cell of one privilege holds `whole`, of which the share is exact. The two cells of both are rounded
+            // apart, and could miss the overflow by one: the kernel's share is the rest.
             if event == exactly.event() && exactly.user() && exactly.kernel() {
                 taken_kernel = part.saturating_sub(taken_user);
             }

@@ -68,7 +68,6 @@ impl SelectKey {
     pub(crate) const fn hash_into(self, mut hash: u32) -> u32 {
         let mut shift = 0;
         while shift < 64 {
-            // FNV-1a.
             hash = (hash ^ (self.0 >> shift) as u32 & 0xFF).wrapping_mul(0x0100_0193);
             shift += 8;
         }
@@ -273,6 +272,7 @@ impl EventKey {
     /// assert_eq!(EventKey::of_select(Vendor::Amd, 0x1_0053_01C0), EventKey::general(0x1C0, 1));
     /// ```
     pub const fn of_select(vendor: Vendor, select: u64) -> Self {
+        // The vendors use bits 35:32 and 47:40 for different fields, which follow by vendor.
         let of_both = Self::OF_SELECT & !(0xF << 32 | Self::UNIT_MASK_2);
         let (event, qualifiers) = match vendor {
             Vendor::Intel => {

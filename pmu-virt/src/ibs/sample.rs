@@ -17,7 +17,8 @@ impl VirtualIbs {
             self.registers[OP_CTL] = control & !OP_COUNT | count << 32;
             return false;
         }
-        // An op that the filter leaves out begins the period anew, too.
+        // Processors begin at a random count, so that a loop as long as the period is not sampled at the same op each
+        // time. An op that the filter leaves out begins the period anew, too.
         let randomized = control & !OP_COUNT | self.random(OP_RANDOM) << 32;
         self.registers[OP_CTL] = randomized;
         if !self.wants_op(op) {
@@ -58,6 +59,7 @@ impl VirtualIbs {
         let own = FETCH_PERIOD | FETCH_ENABLE | FETCH_RANDOM | FETCH_L3_MISS_ONLY;
         let of_sample = self.legal_fetch() & !(own | FETCH_VALID | FETCH_COUNT);
         self.registers[FETCH_CTL] =
+            // The guest's own bits stay, whatever the embedder's fetch has there.
             control & own | (count >> 4) << 16 | fetch.control & of_sample | FETCH_VALID;
         self.registers[FETCH_LINADDR] = fetch.linear_address;
         self.registers[FETCH_PHYSADDR] = fetch.physical_address;
@@ -88,6 +90,7 @@ impl VirtualIbs {
             self.next_sample();
         // Never past a sample: the embedder feeds the sampled op or fetch itself.
         let short_of = |until: Option<u64>, passed: u64| Some(passed.min(until? - 1));
+        // A guest's period is of ops or of cycles: one of the two is `None`.
         if let Some(passed) = short_of(until_op, ops).or(short_of(until_cycle, cycles)) {
             self.registers[OP_CTL] += passed << 32;
         }
@@ -100,6 +103,7 @@ impl VirtualIbs {
     /// Returns the numbers of ops, cycles and fetches until the next sample.
     pub fn next_sample(&self) -> NextSample {
         let op = self.registers[OP_CTL];
+        // A guest may write a count that is not below its period. The next op is sampled then.
         let left = |period: u64, count: u64| period.saturating_sub(count).max(1);
         let until_op = self.op_period().map(|period| left(period, (op & OP_COUNT) >> 32));
         let of_ops = op & OP_COUNTS_OPS != 0;
@@ -113,9 +117,12 @@ impl VirtualIbs {
     /// Returns the period of ops; `None` if they are not counted.
     fn op_period(&self) -> Option<u64> {
         let control = self.registers[OP_CTL];
+        // Nothing is counted until the guest clears the valid bit of the last sample (APM vol. 2, "Instruction-Based
+        // Sampling").
         let runs = control & OP_ENABLE != 0
             && control & OP_VALID == 0
             && self.registers[OP_CTL2] & DISABLE == 0;
+        // Periods are multiples of 16, whose low bits the register leaves out. The high bits are in their own places.
         let period = (control & OP_PERIOD) << 4 | control & OP_PERIOD_HIGH;
         (runs && period != 0).then_some(period)
     }
@@ -152,6 +159,7 @@ impl VirtualIbs {
         let (control, control2) = (self.registers[OP_CTL], self.registers[OP_CTL2]);
         let high = op.rip >> 63 != 0;
         let missed = op.data3 & 1 != 0 && op.data3 >> 7 & 1 != 0;
+        // 0 is a threshold, too, because this filter has an enable bit. That of fetches has none: 0 disables it.
         let threshold = ((control & OP_LATENCY) >> 59) * 128 + 128;
         let slow = control & OP_LATENCY_FILTER == 0 || !missed || op.latency() > threshold;
         (control & OP_L3_MISS_ONLY == 0 || op.missed_l3())
@@ -168,6 +176,7 @@ impl VirtualIbs {
         let threshold = (control2 >> 1 & 0xF) * 128;
         (control & FETCH_L3_MISS_ONLY == 0 || fetch.control & FETCH_L3_MISS != 0)
             && (threshold == 0 || fetch.latency() > threshold)
+            // The order is not that of `IBS_OP_CTL2`: the lower bit leaves out addresses with bit 63 set.
             && (control2 & 1 << 5 == 0 || !high)
             && (control2 & 1 << 6 == 0 || high)
     }

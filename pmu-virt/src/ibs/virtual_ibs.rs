@@ -43,6 +43,7 @@ pub struct VirtualIbs {
 
 const _: () = assert!(size_of::<VirtualIbs>() <= 192);
 
+// Any number but 0, which xorshift never leaves.
 const SEED: u32 = 0x2545_F491;
 
 impl VirtualIbs {
@@ -112,7 +113,8 @@ impl VirtualIbs {
 
     /// Returns the next random bits.
     pub(crate) fn random(&mut self, mask: u64) -> u64 {
-        // Marsaglia's xorshift.
+        // Marsaglia's xorshift, whose whole state is saved with the guest: a guest that was restored samples the ops
+        // that it would have sampled here.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
@@ -203,7 +205,8 @@ impl IbsConfiguration {
     pub(crate) fn declared(&self, leaf: CpuidLeaf) -> CpuidLeaf {
         match leaf.leaf {
             0x8000_0000 => leaf.at_least(leaf.at_least.max(0x8000_001B)),
-            // ECX: 3 ExtApicSpace, 10 IBS.
+            // Without the extended entries (ExtApicSpace, bit 3), a driver would find no way to get the interrupt of
+            // IBS (bit 10).
             0x8000_0001 => leaf.bits(ECX, 1 << 3 | 1 << 10, 1 << 3 | 1 << 10),
             0x8000_001B => leaf.bits(EAX, u32::MAX, self.capabilities),
             _ => leaf,
@@ -298,6 +301,7 @@ impl Rows for VirtualIbs {
         let place = register.row.value % REGISTERS;
         let found = self.registers[place];
         self.registers[place] = value;
+        // A guest that is restored continues in the midst of its period.
         if writer == Writer::Host {
             return;
         }
@@ -331,9 +335,8 @@ impl Rows for VirtualIbs {
     }
 }
 
-// Instruction-based sampling as a facility beside the PMU: RDMSR, WRMSR, CPUID, lists. A register that the
-// configuration lacks is unhandled: the PMU then answers #GP.
-
+// A register that the configuration lacks is unhandled here. The PMU has it as one that it does not offer, and answers
+// #GP.
 impl GuestFacility for VirtualIbs {
     answers_by_rows!();
 

@@ -53,6 +53,7 @@ impl HostCounters {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn intercepts<P: EventPolicy>(&self, guest: &VirtualPmu<P>, address: u32) -> bool {
+        // The real processor may have what this guest's lacks.
         let Some(located) = guest.model.layout.find(address) else { return true };
         match located.row.family {
             Family::GeneralCounter | Family::FixedCounter => false,
@@ -118,6 +119,7 @@ impl HostCounters {
         msr: &M,
     ) -> Result<Write, MediationError> {
         loaded.check(guest)?;
+        // The guest's PMU judges first: what faults on the guest's processor never reaches a real register.
         let answer = guest.write(address, value).answer;
         let Some(located) = guest.model.layout.find(address) else { return Ok(answer) };
         // A put that has saved the guest, and is to be tried again, has taken the guest's state off the counters.
@@ -136,6 +138,8 @@ impl HostCounters {
             }
             Family::GlobalControl => {
                 loaded.global_control = registers.of(Family::GlobalControl);
+                // On Intel, the next VM entry loads the register. On AMD, owners of counters that are not lent continue
+                // to count.
                 if self.is_amd() {
                     // The next attempt of a put stops the counters again.
                     loaded.stopped = false;
@@ -150,6 +154,7 @@ impl HostCounters {
                     WriteAs::Set => {
                         *guests |= others;
                         loaded.note_status();
+                        // No interrupt comes for bits that software sets, and `put` would otherwise announce one.
                         loaded.interrupts.know(value);
                         msr.write(status_set, value)?;
                     }
@@ -229,6 +234,7 @@ impl HostCounters {
             (Family::GlobalControl, _) => loaded.global_control,
             (Family::GlobalStatus, ReadAs::Held) => {
                 let [_, guests] = loaded.others;
+                // Other bits may be the host's, of which the guest is to know nothing.
                 msr.read(self.registers.status)? & (self.counter_bits() | guests)
             }
             _ => return Ok(guest.read(address)),
@@ -262,4 +268,5 @@ impl HostCounters {
     }
 }
 
+// `write` takes an event select's place in the register file for the counter's number.
 const _: () = assert!(Family::EventSelect.first() == 0 && MAX_PER_KIND == 8);

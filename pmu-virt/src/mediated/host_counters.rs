@@ -146,15 +146,19 @@ impl HostCounters {
             Configuration::Intel(intel) if intel.version < 4 => {
                 return Err(MediationError::NoStatusSet);
             }
+            // A legacy write is 32 bits, sign-extended: most values of a guest's counter cannot be loaded by it.
             Configuration::Intel(intel) if !intel.full_width_writes => {
                 return Err(MediationError::NoFullWidthWrites);
             }
             Configuration::Intel(_) => INTEL,
+            // VMRUN does not switch the global control: by GuestOnly alone, the counters leave out the host's
+            // instructions between `load` and `put`.
             Configuration::Amd(amd) if !amd.guest_host => return Err(MediationError::NoGuestOnly),
             Configuration::Amd(_) => AMD,
             Configuration::Hidden(_) => return Err(MediationError::NoStatusSet),
         };
         let layout = Layout::of(&host);
+        // AMD's legacy counters and the core extension have no global registers, and so no status to set.
         if layout.global() == 0 {
             return Err(MediationError::NoStatusSet);
         }
@@ -251,6 +255,7 @@ impl HostCounters {
 
     /// Returns the status bits that belong to counters: their overflows, and the freeze of all.
     pub(super) fn counter_bits(&self) -> u64 {
+        // The PMU of an AMD guest never freezes, so this bit is not the guest's there.
         let frozen = if self.is_amd() { 0 } else { Layout::FROZEN };
         self.layout.global() | frozen
     }

@@ -105,7 +105,9 @@ impl GuestInterrupts {
 
     /// Notes that the guest is loaded, and that it has had the interrupts of the overflows `known`.
     pub(super) fn load(&self, known: u64, interrupting: u64) {
+        // Before the flag that the guest is loaded: a handler that sees the flag sees these counters, too.
         self.interrupting.store(interrupting, Relaxed);
+        // An interrupt that an earlier put announced may come as late as now.
         let load = |state| Some(state & (PENDING | EXPECTED) | LOADED | known & COUNTERS);
         let _ = self.state.fetch_update(AcqRel, Acquire, load);
     }

@@ -69,6 +69,7 @@ impl HostCounters {
             debug_control: registers.of(Family::DebugControl),
             programmed: 0,
             others: [0; 2],
+            // All of them: where an access fails, it is not known how many were written.
             dirty: guest.model.layout.counters(),
             stopped: false,
             saved: None,
@@ -134,6 +135,8 @@ impl HostCounters {
                     fixed_width: host.fixed_width,
                     ..*guest
                 };
+                // A guest may lack features of the host, and has none beyond them: then the PMU in common is the
+                // guest's. Counters and widths are the same, because the guest reads the real counters without an exit.
                 let both = Configuration::Intel(host).intersect(&Configuration::Intel(same));
                 guest.version >= 4 && *guest == same && both == Ok(Configuration::Intel(same))
             }
@@ -202,6 +205,7 @@ impl HostCounters {
             return Ok(put);
         }
         let Registers { control, status, .. } = self.registers;
+        // A copy: if an access fails, the guest keeps its old state until the next attempt.
         let (layout, mut registers) = (&guest.model.layout, guest.model.registers);
         if !self.is_amd() {
             loaded.global_control = saved & layout.global();
@@ -292,6 +296,7 @@ impl HostCounters {
         guest: &VirtualPmu<P>,
         msr: &Access<'_, M>,
     ) -> Result<(), MediationError> {
+        // AMD has no fixed counters and no such register; without fixed counters, Intel's is 0.
         if guest.model.layout.counters() >> MAX_PER_KIND == 0 {
             return Ok(());
         }

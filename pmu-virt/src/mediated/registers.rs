@@ -23,6 +23,7 @@ pub(super) struct Registers {
 /// SDM vol. 4, table "IA-32 Architectural MSRs".
 pub(super) const INTEL: Registers = Registers {
     select: 0x186,
+    // In full width: at 0xC1, a value of 32 bits would be sign-extended.
     general: 0x4C1,
     stride: 1,
     fixed: 0x309,

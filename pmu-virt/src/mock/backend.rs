@@ -186,6 +186,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 let written = pmu.write_beside(&mut *beside, register, value);
                 let both = to_global(pmu.model.both());
                 drop((pmu, beside));
+                // Processors take such a write, but a counter that writes records must not interrupt: its buffer does.
                 if both != 0 {
                     self.answer_breach(Breach { operation, register, value, illegal: both });
                 }
@@ -274,6 +275,7 @@ impl Plan {
         let number = self.made.get().saturating_add(1);
         self.made.set(number);
         let fault = self.fault.get();
+        // RDPMC's operand is a counter's number, and no address.
         let of_register = operation != MsrOperation::ReadPmc;
         let strikes = match fault {
             Fault::None => false,

@@ -252,7 +252,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let layout = pmu.model.layout;
         let own = layout.global() & 0xFF;
         if left(Deviation::LeftRunning) {
-            // Cycles, at every privilege, interrupting; a few short of the overflow.
+            // Ten cycles short of an overflow, at every privilege: a driver that does not stop the counter soon has an
+            // interrupt that is not its own.
             let event = if amd { 0x76 } else { 0x3C };
             for counter in (0..MAX_PER_KIND).filter(|counter| layout.has(*counter)) {
                 let select = Family::EventSelect.first() + counter;
@@ -266,6 +267,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             *registers.of_mut(Family::GlobalStatus) |= own;
         }
         if left(Deviation::LeftFrozen) && layout.global() != 0 {
+            // Counters freeze only where DEBUGCTL asks for it. On that platform, `deviate` answers DEBUGCTL in place of
+            // the PMU.
             if !amd && !left(Deviation::NarrowAcknowledge) {
                 *registers.of_mut(Family::DebugControl) |= FREEZE_COUNTERS;
             }
@@ -306,7 +309,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let deviates = |deviation| self.deviations.contains(deviation);
         let refused = Some(Err(MsrErrorKind::GeneralProtection));
         match (register, value) {
-            // The second counter, by each of its addresses.
+            // The second counter is dead by each of its addresses, whichever one a driver chooses for its version.
             (0xC2 | 0x4C2 | 0x1904 | 0xC001_0005 | 0xC001_0203, _)
                 if deviates(Deviation::DeadCounter) =>
             {
@@ -314,6 +317,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             }
             (DEBUGCTL, Some(value)) if deviates(Deviation::IgnoresDebugControl) => Some(Ok(value)),
             (DEBUGCTL, _) if deviates(Deviation::NarrowAcknowledge) => {
+                // The PMU never sees the bit, so its counters never freeze. The branch records still get their own
+                // bits.
                 let [_, kept] = self.shared.get();
                 if let Some(value) = value {
                     self.set_other_bits(register, value);
@@ -323,6 +328,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             }
             (MISC_ENABLE, None) if self.has_bare_precise() => {
                 match self.pmu.borrow().read(register) {
+                    // A driver disables PEBS only where it seems to exist.
                     Read::Shared { value, .. } => Some(Ok(value & !PEBS_UNAVAILABLE)),
                     _ => None,
                 }

@@ -252,6 +252,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     pub fn with_reload(mut self, reload: VirtualReload) -> Self {
         let ((_, (_, precise)), (_, present)) = self.beside.get_mut();
+        // Whichever of the two a test adds last: `with_precise` does the same.
         *present = Some(match precise {
             Some(precise) => reload.sharing(precise),
             None => reload,
@@ -277,6 +278,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             None => pmu.advance(feed),
         };
         match reload {
+            // The metrics within the reload: a reload of the slots' counter in the midst of a span would hide how far
+            // it went.
             Some(reload) => reload.advance_by(pmu, feed, pass),
             None => pass(pmu, feed),
         }

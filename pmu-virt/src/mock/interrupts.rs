@@ -23,6 +23,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     pub(super) fn interrupt(&self) {
         match self.plan.pmi.get() {
             PmiFault::None => self.deliver(),
+            // INIT drops the pending interrupt, and leaves every register as it is.
             PmiFault::Lost => self.pmu.borrow_mut().init(),
             PmiFault::Late(accesses) => self.plan.deliver_in.set(accesses.saturating_add(1)),
         }
@@ -110,6 +111,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             if let Some(handler) = self.handler.get() {
                 handler(self);
             }
+            // An NMI that was latched comes when the outermost handler returns.
             if outer || !self.latched.take() {
                 break;
             }

@@ -139,6 +139,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let ((branches, (_, Some(precise))), _) = &mut *self.beside.borrow_mut() else {
             return false;
         };
+        // The mock counts by `advance`, which tells no facility of its overflows.
         precise.words[DUE] |= counters & precise.enabled();
         let mut pmi = false;
         for counters in self.deviations.collided(counters) {
@@ -265,6 +266,7 @@ struct Deviating<'m> {
 impl GuestMemory for Deviating<'_> {
     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {
         self.memory.read(linear, bytes)?;
+        // Four words at this address are the buffer's description: no other access has this form.
         if linear == self.area
             && self.deviations.contains(Deviation::ShortDebugStore)
             && let ([base, _, maximum, threshold], []) = bytes.as_chunks_mut::<8>()

@@ -73,6 +73,7 @@ impl<'m> ProcessMemory<'m> {
     }
 
     fn store(&self, address: u64, bytes: &[u8], is_physical: bool) -> Result<(), GuestFault> {
+        // By single bytes: a record may begin at any of them, and the memory consists of whole words.
         for (at, byte) in (address..).zip(bytes) {
             let (word, bit) = self.find(at, is_physical)?;
             let others = word.load(Ordering::Relaxed) & !(0xFF << bit);

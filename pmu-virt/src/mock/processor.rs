@@ -442,15 +442,17 @@ impl<'h, const T: usize> MockMsr<'h, T> {
             beside.0.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
         let level_1_alone = beside.1.0.is_some_and(|metrics| !metrics.has_level_2());
         let (name, signature) = match (configuration.vendor(), legacy) {
-            // Cores whose branch records have the format: Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
+            // Depth and addresses of legacy records are told by the model alone, so this is a core with the format:
+            // Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
             (Vendor::Intel, Some(3)) => (b"GenuineIntel", 0x0002_06A7),
             (Vendor::Intel, Some(4)) => (b"GenuineIntel", 0x0003_06C3),
             (Vendor::Intel, Some(5)) => (b"GenuineIntel", 0x0005_06E3),
             (Vendor::Intel, Some(6)) => (b"GenuineIntel", 0x0005_06C9),
             (Vendor::Intel, Some(_)) => (b"GenuineIntel", 0x0007_06A1),
-            // Ice Lake, whose metrics have level 1 alone.
+            // No bit says whether there is level 2, so drivers go by the model: Ice Lake has level 1 alone.
             (Vendor::Intel, None) if level_1_alone => (b"GenuineIntel", 0x0007_06E5),
-            // Cores whose precise records have the format: Penryn, Nehalem, Haswell, Skylake; later Sapphire Rapids.
+            // The model tells which counters write records, so this is a core with the format: Penryn, Nehalem,
+            // Haswell, Skylake; later Sapphire Rapids.
             (Vendor::Intel, None) => (
                 b"GenuineIntel",
                 match format {
@@ -461,7 +463,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                     _ => 0x0008_06F8,
                 },
             ),
-            // Zen 4.
+            // Zen 4 can have each facility that a mock of AMD's plays.
             (Vendor::Amd, _) => (b"AuthenticAMD", 0x00A6_0F12),
         };
         let word = |at: usize| {
@@ -474,7 +476,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 1 => [signature, 0, 0, 0],
                 0x8000_0000 => [0x8000_0001, 0, 0, 0],
                 0x8000_0001 => [0, 0, 1 << 2, 1 << 29],
-                // 48 bits of linear address, 48 of physical.
+                // Drivers extend the sign of a branch's address from the linear width: 48 bits, as of the physical
+                // address.
                 0x8000_0008 => [0x3030, 0, 0, 0],
                 _ => [0; 4],
             };

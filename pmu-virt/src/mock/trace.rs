@@ -108,6 +108,7 @@ impl<const T: usize> Trace<T> {
     }
 
     pub(super) fn push(&mut self, record: Record) {
+        // A mock may keep no trace at all: `T` is 0 then.
         if let Some(place) = self.total.checked_rem(T).and_then(|p| self.records.get_mut(p)) {
             *place = Some(record);
         }

@@ -63,6 +63,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             }
             general &= general - 1;
         }
+        // In a loop of their own, because all fixed counters have one width, and the general ones may have another.
         let mut fixed = u32::from(running >> MAX_PER_KIND);
         while fixed != 0 {
             let counter = MAX_PER_KIND + fixed.trailing_zeros() as usize % MAX_PER_KIND;
@@ -107,6 +108,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             return Ok(first);
         }
         let rest = feed.take_all();
+        // The first overflow may have frozen them.
         let running = self.model.running();
         Ok(first.and(self.model.count(&rest, running)))
     }

@@ -286,6 +286,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
         let own = facility.check_write(writer, address, value);
         let (rest, mask) = match own.answer {
             Write::Done | Write::GeneralProtection => {
+                // The PMU is not asked: it lacks a register that is the facility's as a whole, and would refuse the
+                // write.
                 let written = facility.write(writer, address, value);
                 self.attach(facility);
                 return written;
@@ -299,6 +301,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
                 _ => (value & !mask, mask),
             },
         };
+        // The PMU comes first, because it may still refuse the write: the facility has been asked already.
         let mut written = match writer {
             Writer::Guest => self.write(address, rest),
             Writer::Host => self.host_write(address, rest),
@@ -309,6 +312,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
                 Write::GeneralProtection => return written,
                 Write::Done => {}
                 Write::Shared { mask: others } => *others |= mask,
+                // Of AMD's DebugCtl, the PMU has no bit. The rest is the embedder's.
                 Write::Unhandled => written.answer = Write::Shared { mask },
             }
             let _ = facility.write(writer, address, value);
@@ -366,6 +370,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`write_beside`](Self::write_beside) itself calls `attach` after the facility has changed.
     pub fn attach(&mut self, facility: &impl GuestFacility) {
         let recorded = from_global(facility.own_counters()) & self.model.layout.counters();
+        // Most writes of a facility's registers change nothing here, and leave the budget fresh.
         if recorded != self.model.recorded {
             self.model.recorded = recorded;
             self.model.budget_is_stale = true;

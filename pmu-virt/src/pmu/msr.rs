@@ -126,6 +126,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             // The registers that a guest writes most are always stored, and never shared.
             Family::EventSelect => {
                 let written = self.store(row, index, value);
+                // Only the third select has IN_TXCP, which `store` refuses as a bit that its family lacks.
                 if written.answer != Write::Done {
                     return self.write_select_of_its_own(row, index, value);
                 }
@@ -246,8 +247,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
         let Model { layout, registers, .. } = &self.model;
         let index = (ecx & 0xFFFF) as usize;
-        // RDPMC user disable: bit 37 of a select, and bit 33 + 4n of the fixed counters' control. User mode then reads
-        // 0.
+        // The bits are read without a look at the feature: where it is absent, they are reserved, and therefore 0.
         let (counter, disabled) = match ecx >> 16 {
             0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
             0x4000 if index < MAX_PER_KIND => {
@@ -459,6 +459,8 @@ impl Bits {
                 // sign-extended.
                 let extended = value as u32 as i32 as i64 as u64;
                 let high = value >> 32;
+                // Software writes a negative number in 64 bits, or in the counter's width: neither is a mistake that a
+                // driver's test should report.
                 let plausible =
                     high == 0 || high == extended >> 32 || high == (extended & legal) >> 32;
                 let illegal = if plausible { 0 } else { (value ^ extended) & !0xFFFF_FFFF };
@@ -471,6 +473,7 @@ impl Bits {
             WriteAs::Ignored => return (Written::IGNORED, held),
             WriteAs::Refused => return (Written::REFUSED, held),
         };
+        // The other bits are their owner's to judge.
         let illegal = illegal & owned;
         let answer = match owned {
             _ if illegal & faults != 0 => Write::GeneralProtection,

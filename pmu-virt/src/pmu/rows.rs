@@ -153,6 +153,7 @@ pub(crate) trait Rows: GuestFacility + Copy + 'static {
         Self::ROWS.iter().find_map(|row| {
             let distance = address.checked_sub(row.address)?;
             let register = Register { row, number: (distance >> row.shift) as usize };
+            // An address between two registers of a row belongs to none of them.
             let exists =
                 register.number < 64 && register.address() == address && register.exists(self);
             exists.then_some(register)
@@ -196,6 +197,7 @@ pub(crate) trait Rows: GuestFacility + Copy + 'static {
         if self.is_beyond(&register) {
             return (Written::REFUSED, None);
         }
+        // The PMU refuses the register as a whole, this facility's bits included.
         if write == WriteAs::Refused && owned != u64::MAX {
             return (Written::UNHANDLED, None);
         }
@@ -242,6 +244,7 @@ pub(crate) trait Rows: GuestFacility + Copy + 'static {
                 is_writable,
                 legal: (row.legal)(self) & owned,
                 owned,
+                // A register that faults at present cannot be read to be saved.
                 is_state: is_writable && !self.is_beyond(&register),
             })
         })

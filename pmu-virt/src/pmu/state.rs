@@ -162,6 +162,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
         events: FedEvents,
         policy: P,
     ) -> Result<Self, StateError> {
+        // A forged state must not choose the guest's PMU.
         if state.configuration != configuration {
             return Err(StateError::OtherConfiguration(state.configuration));
         }
@@ -169,6 +170,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
             .map_err(StateError::Configuration)?;
         pmu.model.registers = state.registers;
         pmu.model.pmi_pending = state.pmi_pending;
+        // Events and policy are not in the state, and may be other ones here.
         pmu.model.derive(&pmu.policy);
         Ok(pmu)
     }

@@ -36,7 +36,7 @@ pub struct VirtualPmu<P = AllowAll> {
     pub(crate) load: LoadNumber,
 }
 
-// One virtual processor is to fit in 1 KiB.
+// The README promises embedders that a virtual processor takes less than 1 KiB.
 const _: () = assert!(size_of::<VirtualPmu>() < 1024);
 
 impl VirtualPmu {
@@ -211,6 +211,7 @@ impl LoadNumber {
     /// Returns the number of a new load.
     pub(crate) fn new() -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
+        // The number has to be unique, and orders no other access. The first one is 1, because 0 is no load.
         Self { number: LAST.fetch_add(1, Relaxed).wrapping_add(1), reset: false }
     }
 }

@@ -50,6 +50,7 @@ impl Architectural<'_> {
         if !self.fragments {
             return self.fragment(all, false, store);
         }
+        // A driver reads on while a fragment says that the record continues.
         let last = EACH.into_iter().rfind(|group| all & group != 0);
         EACH.into_iter()
             .filter(|group| all & group != 0)
@@ -63,6 +64,7 @@ impl Architectural<'_> {
         continued: bool,
         store: &mut Store<'_>,
     ) -> Result<(), GuestFault> {
+        // The header has the size, and stands before the groups.
         let mut counting = Store::counting();
         self.body(groups, &mut counting)?;
         let size = 16 + counting.length.next_multiple_of(16);
@@ -70,7 +72,7 @@ impl Architectural<'_> {
         let more = if continued { CONTINUED } else { 0 };
         store.words([groups | mode | more | size, 0])?;
         self.body(groups, store)?;
-        // An odd number of counters.
+        // Linux' driver expects fragments of whole 16 bytes: an odd number of counters leaves eight.
         if counting.length.is_multiple_of(16) { Ok(()) } else { store.words([0]) }
     }
 
@@ -78,7 +80,7 @@ impl Architectural<'_> {
         let fed = self.fed;
         let has = |group: u64| groups & group != 0;
         if has(BASIC) {
-            // Bit 16: the latency is valid.
+            // A driver takes the latency only where bit 16 says that it is valid.
             let retired = u64::from(fed.retire_latency) | 1 << 16;
             store.words([fed.ip, self.counters, fed.tsc, retired, 0, 0])?;
         }
@@ -110,7 +112,7 @@ impl Architectural<'_> {
     fn vectors(&self, groups: u64, store: &mut Store<'_>) -> Result<(), GuestFault> {
         let vectors = self.fed.vectors();
         let has = |group: u64| groups & group != 0;
-        // The components of XSAVE: 1 XMM, 2 YMM, 5 opmask, 6 and 7 ZMM.
+        // The header of this group is that of an XSAVE area, whose components are 1 XMM, 2 YMM, 5 opmask, 6 and 7 ZMM.
         let component = |group, number: u32| u64::from(has(group)) << number;
         let components = component(XMM, 1)
             | component(YMM_HIGH, 2)
@@ -140,7 +142,7 @@ impl Architectural<'_> {
         let branches = self.fed.branches;
         let control = branches.map_or(0, |branches| branches.words[CONTROL]);
         let depth = branches.map_or(0, |branches| u64::from(branches.depth));
-        // Reserved; IA32_LBR_CTL, IA32_LBR_DEPTH; the last exception.
+        // The branches of the last exception, the last three words, are not modeled.
         store.words([0, control, depth, 0, 0, 0])?;
         let count = match (groups & BRANCHES) >> 40 {
             1 => 8,

@@ -198,6 +198,7 @@ impl PreciseConfiguration {
                 DebugStoreRecords { format: format @ ..4, baseline: true, .. } => {
                     E::RecordBaseline(format)
                 }
+                // The save area of these formats has reset values for four counters.
                 DebugStoreRecords { format: ..3, general: general @ 0x10.., .. } => {
                     E::RecordCounters(general)
                 }
@@ -231,7 +232,8 @@ impl VirtualPrecise {
     /// Returns the PMU's leaf with the bits that declare the records and the trace.
     pub(crate) fn declared(&self, leaf: CpuidLeaf) -> CpuidLeaf {
         match (leaf.leaf, leaf.subleaf) {
-            // ECX: 2 DTES64, 4 DS-CPL. EDX: 21 DS.
+            // DTES64 (ECX bit 2), because the area and the records have the 64-bit form; DS-CPL (bit 4), because the
+            // trace has a filter by privilege. EDX bit 21 is DS.
             (1, _) if self.has_debug_store() => {
                 let by_privilege = u32::from(self.configuration.branch_trace) << 4;
                 leaf.bits(ECX, 1 << 2 | 1 << 4, 1 << 2 | by_privilege).bits(EDX, 1 << 21, 1 << 21)
@@ -241,6 +243,7 @@ impl VirtualPrecise {
                     return leaf;
                 };
                 let [a, b, c, d] = match subleaf {
+                    // Drivers look for both sub-leaves, 4 and 5: one without the other declares nothing.
                     0 => [0b11 << 4, 0, 0, 0],
                     4 => [0, records.groups, 0, 0],
                     5 => [

@@ -275,12 +275,14 @@ impl VirtualPrecise {
         let mut buffer = Buffer::read(memory, self.words[AREA], BRANCHES)?;
         let wraps = self.words[DEBUG] & DEBUG_INTERRUPT == 0;
         if !buffer.has_room(SIZE) {
+            // A ring ends at its maximum: an index below the base is one that something else has written.
             if !wraps || buffer.index < buffer.base {
                 recorded.lost += 1;
                 return Ok(!wraps && buffer.interrupts());
             }
             // Without its interrupt, the buffer is a ring (SDM vol. 3B, "BTS and DS Save Area").
             buffer.index = buffer.base;
+            // The guest may have described a ring that is smaller than a record.
             if !buffer.has_room(SIZE) {
                 recorded.lost += 1;
                 return Ok(false);

@@ -167,6 +167,7 @@ impl VirtualPrecise {
         memory: &mut dyn GuestMemory,
         buffer: &mut Buffer,
     ) -> Result<bool, GuestFault> {
+        // An overflow that is recorded sets no bit of the status, which the record has all the same.
         let status = model.registers.of(Family::GlobalStatus) | self.words[STATUS] | counters;
         let groups = if self.words[ADAPTIVE] & counters != 0 { self.words[DATA] } else { 0 };
         let adaptive = Adaptive { groups, counters, timing: records.timing, fed, model };
@@ -211,6 +212,7 @@ impl VirtualPrecise {
         let length = 4096 << (self.words[BASE] & BASE_SIZE);
         let offset = self.words[INDEX] & INDEX_WRITE;
         let end = offset + counting.length;
+        // A buffer may be longer than the offset can tell.
         let has_room = self.words[INDEX] & INDEX_FULL == 0 && end <= length && end <= INDEX_WRITE;
         let written = if has_room {
             let first = (self.words[BASE] & BASE_ADDRESS).wrapping_add(offset);
@@ -220,10 +222,12 @@ impl VirtualPrecise {
         };
         for place in places(from_global(counters)) {
             let reload = self.controls[place % 16] as u32;
+            // The field is the low half of a negative number. 0 is no reload: the counter runs on from where it is.
             if reload != 0 {
                 model.load(place, u64::from(reload) | 0xFFFF_FFFF << 32);
             }
         }
+        // After the reload: the counter goes on where its record failed.
         written?;
         if has_room {
             self.words[INDEX] = self.words[INDEX] & !INDEX_WRITE | end;
@@ -233,6 +237,7 @@ impl VirtualPrecise {
             recorded.lost += 1;
         }
         let threshold = (self.words[INDEX] >> 36 & 0x7F_FFFF) << 4;
+        // A full buffer interrupts wherever its threshold is: nothing is written before the driver has emptied it.
         Ok(!has_room || end >= threshold)
     }
 
@@ -376,6 +381,7 @@ pub(crate) fn store_fixed(
     store: &mut Store<'_>,
 ) -> Result<(), GuestFault> {
     let [ax, cx, dx, bx, sp, bp, si, di, high @ ..] = fed.registers.general;
+    // Only these formats have this order: later ones have the registers by their numbers.
     store.words([fed.registers.flags, fed.registers.ip, ax, bx, cx, dx, si, di, bp, sp])?;
     store.words::<8>(high)?;
     if format >= 1 {

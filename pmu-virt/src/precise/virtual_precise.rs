@@ -219,6 +219,7 @@ impl VirtualPrecise {
     }
 
     fn legal_enable(&self) -> u64 {
+        // With baseline, the bits of load latency are those of the fixed counters.
         let loads = self.debug_store().is_some_and(|own| own.load_latency && !own.baseline);
         self.counters() | when(loads, u64::from(self.general) << 32)
     }

@@ -71,6 +71,7 @@ impl Layout {
     /// bit 0.
     pub(crate) const fn with(mut self, family: Family, counters: u8, legal: u64) -> Self {
         self.present |= (counters as u32) << family.first();
+        // 0 says that the family is absent: `global` is asked in this way.
         self.legal[family as usize] = if counters == 0 { 0 } else { legal };
         self
     }
@@ -119,6 +120,7 @@ impl Layout {
     /// Returns whether the processor has this register.
     #[inline]
     pub(crate) const fn exists(&self, located: &Located) -> bool {
+        // `NOWHERE` has no bit in `present`, so a register without a place exists on no processor.
         self.present >> (located.index % 32) & 1 != 0 && self.rows >> (located.number % 64) & 1 != 0
     }
 

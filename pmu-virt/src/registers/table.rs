@@ -98,6 +98,7 @@ impl Table {
     pub(crate) fn find(&'static self, address: u32) -> Option<Located> {
         let tag = address / LINE as u32;
         let line = usize::from(self.pages[page(tag) % 256]) % LINES;
+        // The first line has tag 0, and no row: so addresses below 32, and those of unknown pages, are found nowhere.
         if self.tags[line] != tag {
             return None;
         }
@@ -292,6 +293,8 @@ impl Row {
 
     /// Returns a register's place in the register file; [`NOWHERE`] if no processor has the register.
     pub(crate) const fn index(&self, place: usize) -> usize {
+        // Version 6 has addresses for 32 counters: those of counters that no model has must fault, and not be the
+        // embedder's.
         if place < self.family.count() { self.family.first() + place } else { NOWHERE }
     }
 
