@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
-use pmu::{Kernel, LocalApic, Machine, NoTimer, Pmu};
+use pmu::apic::{LocalApic, NoTimer};
+use pmu::{Kernel, LvtEntry, Machine, Pmu};
 use pmu_core::frame::PlainFrame;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{KProfileSource, Report, SourceInterface};
@@ -54,9 +55,9 @@ impl MsrBackend for Registers {
     }
 }
 
-impl pmu::ApicRegisters for Registers {
+impl pmu::apic::ApicRegisters for Registers {
     #[inline]
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(&self, entry: LvtEntry) {
         FILE[0].store(entry.into(), Relaxed);
     }
 }
@@ -87,7 +88,7 @@ unsafe impl Kernel for OneProcessor {
         act()
     }
     #[inline]
-    fn write_performance_entry(entry: u32) {
+    fn write_performance_entry(entry: LvtEntry) {
         FILE[0].store(entry.into(), Relaxed);
     }
     fn end_of_interrupt() {}
@@ -118,7 +119,7 @@ fn snapshot() -> Snapshot {
 }
 
 fn apic() -> LocalApic<Registers> {
-    LocalApic::new(Registers, pmu::Delivery::NON_MASKABLE, NoTimer)
+    LocalApic::new(Registers, pmu::apic::Delivery::NON_MASKABLE, NoTimer)
 }
 
 /// The second source of the table's counts on the first counter.

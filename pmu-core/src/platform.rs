@@ -10,8 +10,8 @@ use crate::interval::Interval;
 /// - No method takes a lock that the interrupted code may hold.
 ///
 /// # Examples
-/// This kernel gets the interrupt as an NMI, and has no profile timer. `pmu::LocalApic` implements this trait for the
-/// local APIC in xAPIC mode and in x2APIC mode.
+/// This kernel gets the interrupt as an NMI, and has no profile timer. `pmu::apic::LocalApic` implements this trait for
+/// the local APIC in xAPIC mode and in x2APIC mode.
 ///
 /// ```
 /// use pmu_core::Platform;

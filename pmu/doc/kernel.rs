@@ -30,7 +30,7 @@ unsafe impl pmu::Kernel for MyKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(_: u32) {}
+    fn write_performance_entry(_: pmu::LvtEntry) {}
     fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
 }

@@ -25,13 +25,11 @@ pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::pmu::{Pmu, PmuError, PmuSession, PmuSource};
 pub use kernel::precise::PreciseRecords;
 pub use kernel::profile::Profiled;
-pub use kernel::reach::{CrossCalls, MachineSources, PmuHardware};
-pub use kernel::required::{Kernel, KernelApic, KernelHooks};
+pub use kernel::reach::{MachineSources, PmuHardware};
+pub use kernel::required::{Kernel, KernelHooks};
 pub use kernel::top_down::TopDownParts;
-pub use local_apic::{ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer};
+pub use local_apic::LvtEntry;
 pub use machine::Machine;
-pub use native_apic::{NativeApic, NoApic};
-pub use per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;
 pub use pmu_core as core;
@@ -49,3 +47,18 @@ pub use pmu_core::{
 pub use pmu_intel as intel;
 pub use pmu_kprofile as kprofile;
 pub use watchdog::Watchdog;
+
+/// x86's local APIC, whose entry delivers the performance interrupt, and the timer of the source `ProfileTime`.
+pub mod apic {
+    pub use crate::kernel::required::KernelApic;
+    pub use crate::local_apic::{
+        ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer,
+    };
+    pub use crate::native_apic::{NativeApic, NoApic};
+}
+
+/// A kernel's processors: memory of each, and calls of one by another.
+pub mod processors {
+    pub use crate::kernel::reach::CrossCalls;
+    pub use crate::per_processor::{Busy, OnProcessor, PerProcessor, ProcessorLocal, Processors};
+}

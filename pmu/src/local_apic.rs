@@ -19,11 +19,12 @@ use pmu_core::{Platform, PlatformError};
 /// has code for the local APIC, the implementation calls that code:
 ///
 /// ```
-/// use pmu::{ApicRegisters, LocalApic};
+/// use pmu::LvtEntry;
+/// use pmu::apic::{ApicRegisters, Delivery, LocalApic};
 /// # unsafe fn wrmsr(_: u32, _: u64) {}
 /// struct X2Apic;
 /// impl ApicRegisters for X2Apic {
-///     fn write_performance_entry(&self, entry: u32) {
+///     fn write_performance_entry(&self, entry: LvtEntry) {
 ///         // SAFETY: the entry is one that this kernel made; its vector has a handler.
 ///         unsafe { wrmsr(LocalApic::<Self>::X2APIC_MSR, entry.into()) }
 ///     }
@@ -31,20 +32,20 @@ use pmu_core::{Platform, PlatformError};
 ///
 /// struct XApic(usize); // where the registers are mapped, uncached
 /// impl ApicRegisters for XApic {
-///     fn write_performance_entry(&self, entry: u32) {
+///     fn write_performance_entry(&self, entry: LvtEntry) {
 ///         let register = self.0 + LocalApic::<Self>::XAPIC_OFFSET;
 ///         # if self.0 == 0 { return }
 ///         // SAFETY: the local APIC's page is mapped there, and registers are 32 bits wide.
-///         unsafe { (register as *mut u32).write_volatile(entry) }
+///         unsafe { (register as *mut u32).write_volatile(entry.into()) }
 ///     }
 /// }
-/// # XApic(0).write_performance_entry(0);
+/// # XApic(0).write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, false));
 /// ```
 pub trait ApicRegisters {
     /// Writes the LVT entry for performance counters (LVTPC). In x2APIC mode, the entry is the MSR
     /// [`X2APIC_MSR`](LocalApic::X2APIC_MSR). In xAPIC mode, the entry is at offset
     /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) in the page of registers.
-    fn write_performance_entry(&self, entry: u32);
+    fn write_performance_entry(&self, entry: LvtEntry);
 
     /// Reads an extended LVT entry of AMD's processors. Such an entry delivers the interrupts of instruction-based
     /// sampling. Returns `None` if the local APIC has no entry with this number. In x2APIC mode, the entry is the MSR
@@ -70,7 +71,7 @@ pub trait ApicRegisters {
 }
 
 impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(&self, entry: LvtEntry) {
         (**self).write_performance_entry(entry);
     }
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
@@ -117,7 +118,7 @@ impl Delivery {
     /// The vector is below 32 (SDM vol. 3A, table "Protected-Mode Exceptions and Interrupts").
     ///
     /// ```
-    /// use pmu::{Delivery, InvalidVector};
+    /// use pmu::apic::{Delivery, InvalidVector};
     /// assert_eq!(Delivery::vector(0xE1).map(Delivery::entry), Ok(0xE1));
     /// assert_eq!(Delivery::NON_MASKABLE.entry(), 0x400);
     /// assert_eq!(Delivery::vector(14), Err(InvalidVector(14))); // the page fault's
@@ -133,6 +134,48 @@ impl Delivery {
     }
 }
 
+/// Value of the LVT entry for performance counters. A kernel on another architecture than x86 only needs to know
+/// whether the interrupt [is masked](Self::is_masked).
+///
+/// ```
+/// use pmu::LvtEntry;
+/// use pmu::apic::Delivery;
+/// let entry = LvtEntry::new(Delivery::NON_MASKABLE, true);
+/// assert_eq!((u32::from(entry), entry.is_masked()), (0x1_0400, true));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct LvtEntry(u32);
+
+impl LvtEntry {
+    /// Creates the value that masks or unmasks the interrupt, and delivers it so.
+    pub const fn new(delivery: Delivery, is_masked: bool) -> Self {
+        Self(delivery.entry() | if is_masked { MASKED } else { 0 })
+    }
+
+    /// Returns whether the interrupt is masked: bit 16.
+    #[inline]
+    pub const fn is_masked(self) -> bool {
+        self.0 & MASKED != 0
+    }
+}
+
+/// Returns the value of the 32-bit register: see [`ApicRegisters::write_performance_entry`].
+impl From<LvtEntry> for u32 {
+    #[inline]
+    fn from(entry: LvtEntry) -> Self {
+        entry.0
+    }
+}
+
+/// Returns the value of the MSR in x2APIC mode.
+impl From<LvtEntry> for u64 {
+    #[inline]
+    fn from(entry: LvtEntry) -> Self {
+        entry.0.into()
+    }
+}
+
 /// Access to a periodic timer on the processor that executes the call. The kernel implements this trait for the profile
 /// source `ProfileTime`.
 ///
@@ -141,7 +184,7 @@ impl Delivery {
 ///
 /// ```
 /// use core::cell::Cell;
-/// use pmu::ProfileTimer;
+/// use pmu::apic::ProfileTimer;
 /// use pmu::core::interval::Interval;
 /// use pmu::core::PlatformError;
 ///
@@ -212,10 +255,11 @@ const SETTABLE: u32 = MASKED | 0x7FF;
 /// ```
 /// use core::cell::Cell;
 /// use pmu::core::Platform;
-/// use pmu::{ApicRegisters, Delivery, LocalApic, NoTimer};
+/// use pmu::LvtEntry;
+/// use pmu::apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
 /// # struct Apic(Cell<u32>);
 /// # impl ApicRegisters for Apic {
-/// #     fn write_performance_entry(&self, entry: u32) { self.0.set(entry) }
+/// #     fn write_performance_entry(&self, entry: LvtEntry) { self.0.set(entry.into()) }
 /// # }
 /// let apic = Apic(Cell::new(0x1_0000));
 /// let platform = LocalApic::new(&apic, Delivery::NON_MASKABLE, NoTimer);
@@ -225,7 +269,7 @@ const SETTABLE: u32 = MASKED | 0x7FF;
 #[derive(Clone, Copy, Debug)]
 pub struct LocalApic<A, T = NoTimer> {
     registers: A,
-    entry: u32,
+    delivery: Delivery,
     timer: T,
 }
 
@@ -252,18 +296,18 @@ impl<A: ApicRegisters, T: ProfileTimer> LocalApic<A, T> {
     /// A processor needs two `LocalApic` values: one for its session, and one for its interrupt handler. Both must have
     /// the same `delivery`, because each value writes the whole LVT entry when it unmasks the interrupt.
     pub const fn new(registers: A, delivery: Delivery, timer: T) -> Self {
-        Self { registers, entry: delivery.entry(), timer }
+        Self { registers, delivery, timer }
     }
 }
 
 impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
     #[inline]
     fn unmask_performance_interrupt(&self) {
-        self.registers.write_performance_entry(self.entry);
+        self.registers.write_performance_entry(LvtEntry::new(self.delivery, false));
     }
 
     fn mask_performance_interrupt(&self) {
-        self.registers.write_performance_entry(self.entry | MASKED);
+        self.registers.write_performance_entry(LvtEntry::new(self.delivery, true));
     }
 
     /// Unmasks the extended LVT entry, and sets this platform's delivery in it. If the entry is already unmasked with
@@ -273,8 +317,8 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
         let found = found.ok_or(PlatformError::NoExtendedEntry)? & SETTABLE;
         // A masked entry has no owner, as after a reset. Another one that delivers otherwise may be firmware's.
         if found & MASKED != 0 {
-            self.registers.write_extended_entry(entry, self.entry);
-        } else if found != self.entry {
+            self.registers.write_extended_entry(entry, self.delivery.entry());
+        } else if found != self.delivery.entry() {
             return Err(PlatformError::ExtendedEntryInUse(found));
         }
         Ok(())
@@ -317,8 +361,8 @@ mod tests {
     struct Hardware(RefCell<Vec<Call>>);
 
     impl ApicRegisters for Hardware {
-        fn write_performance_entry(&self, entry: u32) {
-            self.0.borrow_mut().push(Call::Entry(entry));
+        fn write_performance_entry(&self, entry: LvtEntry) {
+            self.0.borrow_mut().push(Call::Entry(entry.into()));
         }
     }
 
@@ -355,7 +399,7 @@ mod tests {
     struct Extended(RefCell<[u32; 3]>);
 
     impl ApicRegisters for Extended {
-        fn write_performance_entry(&self, _: u32) {}
+        fn write_performance_entry(&self, _: LvtEntry) {}
         fn read_extended_entry(&self, number: u8) -> Option<u32> {
             self.0.borrow().get(usize::from(number)).copied()
         }

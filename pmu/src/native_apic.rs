@@ -5,7 +5,7 @@
 
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
 
-use crate::local_apic::{ApicRegisters, LocalApic};
+use crate::local_apic::{ApicRegisters, LocalApic, LvtEntry};
 
 /// `IA32_APIC_BASE`, and its bits: x2APIC mode, and the local APIC is enabled.
 const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
@@ -17,7 +17,7 @@ const ENABLED: u64 = 1 << 11;
 ///
 /// ```
 /// use pmu::core::msr::MsrBackend;
-/// use pmu::{Delivery, LocalApic, NativeApic, NoApic, NoTimer};
+/// use pmu::apic::{Delivery, LocalApic, NativeApic, NoApic, NoTimer};
 ///
 /// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::msr::NativeMsr` (feature `native`), for instance.
 /// fn platform<M: MsrBackend>(msr: M, page: usize) -> Result<LocalApic<NativeApic<M>>, NoApic> {
@@ -72,7 +72,7 @@ impl<M: MsrBackend> NativeApic<M> {
     /// the returned value.
     ///
     /// ```
-    /// # use pmu::NativeApic;
+    /// # use pmu::apic::NativeApic;
     /// # use pmu::core::msr::MsrBackend;
     /// # fn boot(msr: impl MsrBackend, page: usize) {
     /// // SAFETY: not given. The page is another one's by the time of the first interrupt.
@@ -121,7 +121,7 @@ const EXTENDED_FEATURES: usize = 0x400;
 
 impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
     /// Writes the LVT entry. In x2APIC mode, the entry is unchanged if the write faults twice.
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(&self, entry: LvtEntry) {
         let Some(page) = self.page else {
             // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.
             let register = unsafe { MsrAddress::new(LocalApic::<Self>::X2APIC_MSR) };
@@ -130,7 +130,7 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
         };
         let register = (page + LocalApic::<Self>::XAPIC_OFFSET) as *mut u32;
         // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
-        unsafe { register.write_volatile(entry) };
+        unsafe { register.write_volatile(entry.into()) };
     }
 
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
@@ -160,6 +160,7 @@ mod tests {
     use pmu_core::testing::{Access, ScriptedMsr};
 
     use super::*;
+    use crate::local_apic::Delivery;
 
     /// SDM vol. 3A, table "x2APIC Operating Mode Configurations": EN is bit 11, EXTD bit 10.
     const XAPIC: u64 = 0xFEE0_0800;
@@ -172,7 +173,7 @@ mod tests {
         let msr = ScriptedMsr::new(&script);
         // SAFETY: there is no processor, and no page.
         let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
-        apic.write_performance_entry(0x400);
+        apic.write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, false));
         msr.finish();
     }
 
@@ -241,7 +242,7 @@ mod tests {
         let mut page = Box::new([0_u32; 1024]);
         // SAFETY: the memory is the test's.
         let apic = unsafe { NativeApic::detect(&msr, Some(page.as_mut_ptr().expose_provenance())) };
-        apic.unwrap().write_performance_entry(0x1_0400);
+        apic.unwrap().write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, true));
         msr.finish();
         let written = page.iter().enumerate().filter(|(_, value)| **value != 0);
         assert_eq!(written.collect::<std::vec::Vec<_>>(), [(0x340 / 4, &0x1_0400)]);

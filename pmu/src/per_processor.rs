@@ -21,7 +21,7 @@ use pmu_core::profile::Session;
 /// - `this_processor` may be called in any context, also in an NMI.
 ///
 /// ```
-/// use pmu::Processors;
+/// use pmu::processors::Processors;
 /// struct Kernel;
 /// // SAFETY: this kernel has one processor, and no preemption.
 /// unsafe impl Processors for Kernel {
@@ -34,7 +34,7 @@ use pmu_core::profile::Session;
 /// Wrong: the number was read before the task moved to another processor.
 ///
 /// ```
-/// # use pmu::Processors;
+/// # use pmu::processors::Processors;
 /// # fn apic_id() -> usize { 0 }
 /// struct Careless;
 /// // SAFETY: not given. With preemption on, the task may move between this call and the access.
@@ -56,7 +56,7 @@ pub unsafe trait Processors {
 ///   other values: an `Rc`, for instance, shares data with its clones. The value must not refer to thread-local memory.
 ///
 /// ```
-/// use pmu::OnProcessor;
+/// use pmu::processors::OnProcessor;
 /// /// Samples of this processor that wait for a reader.
 /// struct Pending(Vec<u64>);
 /// // SAFETY: the vector owns its memory, which any task may use.
@@ -66,7 +66,7 @@ pub unsafe trait Processors {
 /// Wrong: the value shares data with other values, without a lock.
 ///
 /// ```
-/// # use pmu::OnProcessor;
+/// # use pmu::processors::OnProcessor;
 /// struct Shared(std::rc::Rc<Vec<u64>>);
 /// // SAFETY: not given. The task that made it may have kept a clone, and count references elsewhere.
 /// unsafe impl OnProcessor for Shared {}
@@ -86,7 +86,7 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, 
 /// processor, such as a [`Session`].
 ///
 /// ```
-/// use pmu::{OnProcessor, PerProcessor, Processors};
+/// use pmu::processors::{OnProcessor, PerProcessor, Processors};
 /// # struct Kernel;
 /// # // SAFETY: one thread.
 /// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
@@ -96,7 +96,7 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, 
 /// static COUNTS: PerProcessor<Count, Kernel, 2> = PerProcessor::new();
 /// COUNTS.with(|count| *count = Some(Count(7)))?;
 /// assert_eq!(COUNTS.with(|count| count.take().map(|count| count.0))?, Some(7));
-/// # Ok::<(), pmu::Busy>(())
+/// # Ok::<(), pmu::processors::Busy>(())
 /// ```
 ///
 /// A slot cannot hold an `Rc`: a clone of the `Rc` might be in use in another task.
@@ -104,8 +104,8 @@ unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, 
 /// ```compile_fail,E0277
 /// # struct Kernel;
 /// # // SAFETY: one thread.
-/// # unsafe impl pmu::Processors for Kernel { fn this_processor() -> usize { 0 } }
-/// static COUNTS: pmu::PerProcessor<std::rc::Rc<u32>, Kernel, 2> = pmu::PerProcessor::new();
+/// # unsafe impl pmu::processors::Processors for Kernel { fn this_processor() -> usize { 0 } }
+/// static COUNTS: pmu::processors::PerProcessor<std::rc::Rc<u32>, Kernel, 2> = pmu::processors::PerProcessor::new();
 /// ```
 pub struct PerProcessor<T, K, const N: usize> {
     places: [Place<T>; N],
@@ -168,7 +168,7 @@ impl<T> Drop for Entered<'_, T> {
 /// of [`with`](Self::with) binds the slot to the calling processor. On any other processor, `with` then fails.
 ///
 /// ```
-/// use pmu::{OnProcessor, ProcessorLocal, Processors};
+/// use pmu::processors::{OnProcessor, ProcessorLocal, Processors};
 /// # struct Kernel;
 /// # // SAFETY: one thread.
 /// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }
@@ -182,7 +182,7 @@ impl<T> Drop for Entered<'_, T> {
 /// static THIS: PerCpuData = PerCpuData { count: ProcessorLocal::new() };
 /// THIS.count.with(|count| *count = Some(Count(7)))?;
 /// assert_eq!(THIS.count.with(|count| count.take().map(|count| count.0))?, Some(7));
-/// # Ok::<(), pmu::Busy>(())
+/// # Ok::<(), pmu::processors::Busy>(())
 /// ```
 pub struct ProcessorLocal<T, K> {
     /// Number of the processor to which the place belongs; [`UNUSED`](Self::UNUSED) at first.
@@ -279,7 +279,7 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
     /// [`Busy`]: `act` was not called.
     ///
     /// ```
-    /// # use pmu::{Busy, OnProcessor, PerProcessor, Processors};
+    /// # use pmu::processors::{Busy, OnProcessor, PerProcessor, Processors};
     /// # struct Kernel;
     /// # // SAFETY: one thread.
     /// # unsafe impl Processors for Kernel { fn this_processor() -> usize { 0 } }

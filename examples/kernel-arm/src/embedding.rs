@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu::arm::registers::Register;
 use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::CounterId;
-use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
+use pmu::{Arm, CounterSet, Kernel, LvtEntry, Pmu, PmuError};
 
 use crate::{gic, machine, samples, spare};
 
@@ -39,8 +39,8 @@ unsafe impl Kernel for Arm64 {
     }
 
     /// Bit 16 masks the interrupt. The rest is that of an x86 local APIC.
-    fn write_performance_entry(entry: u32) {
-        gic::set_enabled(gic::COUNTERS, entry & 1 << 16 == 0);
+    fn write_performance_entry(entry: LvtEntry) {
+        gic::set_enabled(gic::COUNTERS, !entry.is_masked());
     }
 
     /// [`interrupted`] ends every interrupt.

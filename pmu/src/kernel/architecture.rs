@@ -136,14 +136,15 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 /// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
 ///
 /// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr) of the registers' accesses, such as
-/// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt: bit 16 of
-/// [`write_performance_entry`](Kernel::write_performance_entry)'s argument masks it, and the other bits are x86's.
+/// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt:
+/// [`write_performance_entry`](Kernel::write_performance_entry) enables it, unless the entry
+/// [is masked](crate::LvtEntry::is_masked).
 ///
 /// ```
 /// use pmu::arm::registers::Register;
 /// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
 /// use pmu::core::msr::MsrErrorKind;
-/// use pmu::{Arm, Interrupted, Kernel, Pmu, PmuError};
+/// use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu, PmuError};
 /// # #[derive(Clone, Copy)]
 /// # struct Registers; // stands for `NativeRegisters`
 /// # impl SystemRegisters for Registers {
@@ -178,8 +179,8 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 ///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
 ///         act()
 ///     }
-///     fn write_performance_entry(entry: u32) {
-///         gic::set_enabled(COUNTERS_INTERRUPT, entry & 1 << 16 == 0);
+///     fn write_performance_entry(entry: LvtEntry) {
+///         gic::set_enabled(COUNTERS_INTERRUPT, !entry.is_masked());
 ///     }
 ///     fn end_of_interrupt() {} // the entry of all interrupts does that
 ///     fn interrupt(processor: usize) {

@@ -10,7 +10,7 @@ use pmu_core::thread::Tick;
 use pmu_core::{CounterSet, PlatformError};
 
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
-use crate::local_apic::{ApicRegisters, Delivery, LocalApic, ProfileTimer};
+use crate::local_apic::{ApicRegisters, Delivery, LocalApic, LvtEntry, ProfileTimer};
 use crate::native_apic::NativeApic;
 use crate::per_processor::Processors;
 use crate::user::{UserClock, UserPage};
@@ -30,7 +30,7 @@ use crate::user::{UserClock, UserPage};
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
 /// ```
-/// use pmu::Kernel;
+/// use pmu::{Kernel, LvtEntry};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// # use Registers as NativeMsr;
@@ -60,7 +60,7 @@ use crate::user::{UserClock, UserPage};
 ///         preemption_on();
 ///         result
 ///     }
-///     fn write_performance_entry(entry: u32) {
+///     fn write_performance_entry(entry: LvtEntry) {
 ///         wrmsr(0x834, entry.into());
 ///     }
 ///     fn end_of_interrupt() {
@@ -99,7 +99,7 @@ use crate::user::{UserClock, UserPage};
 /// #     type Architecture = pmu::X86;
 /// #     fn msr() -> Registers { Registers }
 /// #     fn this_processor() -> usize { 0 }
-/// #     fn write_performance_entry(_: u32) {}
+/// #     fn write_performance_entry(_: pmu::LvtEntry) {}
 /// #     fn end_of_interrupt() {}
 /// #     fn interrupt(_: usize) {}
 /// }
@@ -141,9 +141,9 @@ pub unsafe trait Kernel: Sized + 'static {
     fn pinned<R>(act: impl FnOnce() -> R) -> R;
 
     /// Writes the LVT entry for performance counters: see
-    /// [`ApicRegisters::write_performance_entry`](crate::ApicRegisters::write_performance_entry). A kernel without its
-    /// own code for the local APIC implements this function with [`NativeApic`](crate::NativeApic).
-    fn write_performance_entry(entry: u32);
+    /// [`ApicRegisters::write_performance_entry`](crate::apic::ApicRegisters::write_performance_entry). A kernel
+    /// without its own code for the local APIC implements this function with [`NativeApic`](crate::apic::NativeApic).
+    fn write_performance_entry(entry: LvtEntry);
 
     /// Writes the local APIC's EOI register. [`Pmu`](crate::Pmu) calls this function after an interrupt that the local
     /// APIC delivered through a vector. An NMI needs no EOI. In a kernel that itself writes EOI after each handler, the
@@ -170,10 +170,10 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Reads an extended LVT entry of AMD's processors: see
-    /// [`ApicRegisters::read_extended_entry`](crate::ApicRegisters::read_extended_entry). The default implementation
-    /// reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode. The function is called on
-    /// processors that declare IBS and an extended entry for it. On a virtual one that then lacks the registers, an
-    /// access faults, as [`msr`](Self::msr) treats a fault.
+    /// [`ApicRegisters::read_extended_entry`](crate::apic::ApicRegisters::read_extended_entry). The default
+    /// implementation reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode. The function
+    /// is called on processors that declare IBS and an extended entry for it. On a virtual one that then lacks the
+    /// registers, an access faults, as [`msr`](Self::msr) treats a fault.
     fn read_extended_entry(number: u8) -> Option<u32> {
         in_x2apic_mode(Self::msr())?.read_extended_entry(number)
     }
@@ -283,8 +283,8 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval: see
-    /// [`ProfileTimer`](crate::ProfileTimer). The default implementation, for a kernel without a profile timer, returns
-    /// an error.
+    /// [`ProfileTimer`](crate::apic::ProfileTimer). The default implementation, for a kernel without a profile timer,
+    /// returns an error.
     ///
     /// # Errors
     /// There is no profile timer, or the timer cannot run at the interval.
@@ -307,7 +307,7 @@ fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
 /// calls a function of `K`.
 ///
 /// ```
-/// use pmu::Processors;
+/// use pmu::processors::Processors;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// assert_eq!(pmu::KernelHooks::<MyKernel>::this_processor(), 0); // by the kernel
@@ -342,7 +342,7 @@ unsafe impl<K: Kernel> Processors for KernelHooks<K> {
 }
 
 impl<K: Kernel> ApicRegisters for KernelHooks<K> {
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(&self, entry: LvtEntry) {
         K::write_performance_entry(entry);
     }
 

@@ -11,9 +11,9 @@ use core::hint::black_box;
 use machine::{Apic, FIRST_COUNTER, Msr};
 use pmu::perf::{PerfAttributes, PerfEventAttr};
 use pmu::user::{UserClock, UserPage};
-use pmu::{
-    ApicRegisters, Delivery, LocalApic, Machine, NoTimer, PerProcessor, Processors, Watchdog,
-};
+use pmu::apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
+use pmu::processors::{PerProcessor, Processors};
+use pmu::{LvtEntry, Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
 use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
@@ -51,7 +51,7 @@ unsafe impl Processors for OneProcessor {
 struct ApicOfMemory;
 
 impl ApicRegisters for ApicOfMemory {
-    fn write_performance_entry(&self, entry: u32) {
+    fn write_performance_entry(&self, entry: LvtEntry) {
         black_box(entry);
     }
 }

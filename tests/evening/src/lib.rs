@@ -9,7 +9,7 @@ mod kernel;
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
-use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
+use pmu::{BranchRecords, Kernel, LvtEntry, NativeMsr, PreciseRecords, X86};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -28,7 +28,7 @@ unsafe impl Kernel for Bare {
         let _guard = PreemptionOff::new();
         act()
     }
-    fn write_performance_entry(entry: u32) {
+    fn write_performance_entry(entry: LvtEntry) {
         wrmsr(0x834, entry.into());
     }
     fn end_of_interrupt() {

@@ -13,13 +13,13 @@ pub mod hermit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use pmu::apic::{Delivery, KernelApic};
 use pmu::core::frame::PlainFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, GenericEvent, Snapshot, WriteOnce};
 use pmu::kprofile::ProfileObject;
 use pmu::{
-    BranchRecords, Delivery, Kernel, KernelApic, Pmu, PmuError, PmuEvent, PmuSample,
-    PreciseRecords, X86,
+    BranchRecords, Kernel, LvtEntry, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords, X86,
 };
 
 use hermit::{ExceptionStackFrame, Registers, apic};
@@ -72,7 +72,7 @@ unsafe impl Kernel for Hermit {
         pinned.fetch_sub(1, Relaxed);
         result
     }
-    fn write_performance_entry(entry: u32) {
+    fn write_performance_entry(entry: LvtEntry) {
         apic::write(KernelApic::<Self>::X2APIC_MSR, entry.into());
     }
     fn end_of_interrupt() {

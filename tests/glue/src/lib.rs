@@ -4,11 +4,12 @@
 
 pub mod ax;
 
+use pmu::apic::{ApicRegisters, Delivery, NativeApic, NoApic};
 use pmu::core::frame::PlainFrame;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Snapshot, WriteOnce};
-use pmu::{ApicRegisters, CurrentFrame, Delivery, Kernel, NativeApic, NoApic, Pmu, PmuError};
+use pmu::{CurrentFrame, Kernel, LvtEntry, Pmu, PmuError};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
 const CALL_VECTOR: u8 = 0xE2;
@@ -42,7 +43,7 @@ unsafe impl Kernel for ArceOs {
         let _guard = ax::NoPreempt::new();
         act()
     }
-    fn write_performance_entry(entry: u32) {
+    fn write_performance_entry(entry: LvtEntry) {
         APIC.get().inspect(|apic| apic.write_performance_entry(entry));
     }
     fn end_of_interrupt() {} // The kernel tells the local APIC after each handler.

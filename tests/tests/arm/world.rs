@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu::core::msr::MsrErrorKind;
-use pmu::{Arm, Interrupted, Kernel, Pmu};
+use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, SystemRegisters, frame};
 
@@ -119,8 +119,8 @@ unsafe impl Kernel for ArmKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: u32) {
-        model().is_unmasked.set(entry & 1 << 16 == 0);
+    fn write_performance_entry(entry: LvtEntry) {
+        model().is_unmasked.set(!entry.is_masked());
     }
     fn end_of_interrupt() {}
     fn interrupt(processor: usize) {

@@ -2,8 +2,9 @@
 
 use core::error::Error;
 
+use pmu::apic::InvalidVector;
 use pmu::perf::PerfError;
-use pmu::{Busy, InvalidVector};
+use pmu::processors::Busy;
 use pmu_core::dump::DumpError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalLimits};

@@ -3,12 +3,13 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
+use pmu::PmuError;
 use pmu::core::branch_recording::BranchError;
 use pmu::core::branches::BranchFilter;
 use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::KProfileSource;
 use pmu::core::{CounterError, Event, GenericEvent, NoFacility};
-use pmu::{Busy, PmuError};
+use pmu::processors::Busy;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege};
 

@@ -355,7 +355,10 @@ fn a_guest_has_the_counters_and_events_go_on_afterwards() {
                 assert!(!lent.counters().is_empty());
                 machine.happen(0, Happens::Instructions, 1_000);
                 machine.happen(0, Happens::Cycles, 1_000);
-                assert_eq!(pmu.enable(counted), Err(PmuError::Session(pmu::Busy::InUse)));
+                assert_eq!(
+                    pmu.enable(counted),
+                    Err(PmuError::Session(pmu::processors::Busy::InUse))
+                );
                 lent.set_programmed(true);
                 ran = true;
             },

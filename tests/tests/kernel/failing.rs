@@ -8,7 +8,8 @@ use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::{
     CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface, Snapshot,
 };
-use pmu::{Busy, Interrupted, PmuError};
+use pmu::processors::Busy;
+use pmu::{Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
 use pmu_tests::opened::running;
 use pmu_virt::mock::Fault;

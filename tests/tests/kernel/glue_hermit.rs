@@ -5,11 +5,12 @@ use core::cell::{Cell, RefCell};
 use core::fmt::Display;
 use core::sync::atomic::AtomicU32;
 
+use pmu::PmuSample;
+use pmu::apic::KernelApic;
 use pmu::core::branches::BranchFilter;
 use pmu::core::msr::{MsrBackend, MsrErrorKind};
 use pmu::core::precise::Precision;
 use pmu::core::{CounterSet, Event, EventSelect, GenericEvent, Snapshot};
-use pmu::{KernelApic, PmuSample};
 use pmu_glue_hermit::hermit::{self, CoreLocal, ExceptionStackFrame, Host, apic};
 use pmu_glue_hermit::{
     CALL_VECTOR, CORES, Hermit, NO_EVENTS, PERFORMANCE_VECTOR, PMU, TaskEvents, call_interrupt,

@@ -9,7 +9,8 @@ use pmu::core::frame::PlainFrame;
 use pmu::core::precise::{NotPrecise, Precision};
 use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
 use pmu::intel::precise::PreciseThreshold;
-use pmu::{BranchRecords, Busy, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
+use pmu::processors::Busy;
+use pmu::{BranchRecords, Kernel, LvtEntry, Pmu, PmuError, PmuSample, PreciseRecords, X86};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
@@ -59,10 +60,10 @@ unsafe impl Kernel for Recording {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: u32) {
-        match entry & 0x1_0000 {
-            0 => mock().unmask_performance_interrupt(),
-            _ => mock().mask_performance_interrupt(),
+    fn write_performance_entry(entry: LvtEntry) {
+        match entry.is_masked() {
+            false => mock().unmask_performance_interrupt(),
+            true => mock().mask_performance_interrupt(),
         }
     }
     fn end_of_interrupt() {}

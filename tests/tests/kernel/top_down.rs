@@ -6,10 +6,11 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 use std::rc::Rc;
 
+use pmu::PmuError;
 use pmu::core::thread::{SavedEvent, ThreadEvent};
 use pmu::core::{Claim, CounterError, Event, EventSelect, EventsError, GenericEvent, NoFacility};
 use pmu::intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
-use pmu::{Busy, PmuError};
+use pmu::processors::Busy;
 use pmu_tests::opened::{Mock, running};
 use pmu_virt::mock::Fault;
 use pmu_virt::{

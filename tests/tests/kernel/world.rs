@@ -2,13 +2,14 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
+use pmu::apic::Delivery;
 use pmu::core::frame::PlainFrame;
 use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{
-    BranchRecords, Delivery, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents,
+    BranchRecords, Interrupted, Kernel, LvtEntry, Pmu, PreciseRecords, SoftwareEvents,
     TopDownParts, X86,
 };
 use pmu_tests::deviations::snapshot;
@@ -318,13 +319,12 @@ unsafe impl Kernel for World {
         result
     }
 
-    fn write_performance_entry(entry: u32) {
-        let delivery = entry & !0x1_0000;
-        assert_eq!(delivery, Self::delivery().entry());
-        if entry & 0x1_0000 == 0 {
-            mock().unmask_performance_interrupt();
-        } else {
+    fn write_performance_entry(entry: LvtEntry) {
+        assert_eq!(u32::from(entry) & !0x1_0000, Self::delivery().entry());
+        if entry.is_masked() {
             mock().mask_performance_interrupt();
+        } else {
+            mock().unmask_performance_interrupt();
         }
     }
 

@@ -9,7 +9,7 @@ use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
-use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86};
+use pmu::{Interrupted, Kernel, LvtEntry, PmuEvent, SoftwareEvent, X86};
 use pmu_tests::StateRegisters;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -73,10 +73,10 @@ unsafe impl Kernel for World {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: u32) {
-        match entry & 0x1_0000 {
-            0 => mock().unmask_performance_interrupt(),
-            _ => mock().mask_performance_interrupt(),
+    fn write_performance_entry(entry: LvtEntry) {
+        match entry.is_masked() {
+            false => mock().unmask_performance_interrupt(),
+            true => mock().mask_performance_interrupt(),
         }
     }
     fn end_of_interrupt() {}

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
-use pmu::Delivery;
+use pmu::apic::Delivery;
 use pmu::core::frame::ProcessorNumber;
 use pmu::core::profile::{KProfileSource, ProfileInterface};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};

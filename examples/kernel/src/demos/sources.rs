@@ -5,7 +5,8 @@ use core::sync::atomic::Ordering;
 use pmu::amd::Generation;
 use pmu::core::Snapshot;
 use pmu::core::profile::{Availability, KProfileSource, ProfileInterface, ProfileSource};
-use pmu::{Delivery, Machine};
+use pmu::apic::Delivery;
+use pmu::Machine;
 
 use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;

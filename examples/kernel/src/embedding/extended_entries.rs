@@ -2,7 +2,7 @@
 //! of the crates' [`NativeApic`], with registers whose faults are caught.
 
 use pmu::core::msr::FixupMsr;
-use pmu::{ApicRegisters, NativeApic};
+use pmu::apic::{ApicRegisters, NativeApic};
 
 use crate::embedding::msr::control_msr;
 use crate::machine::apic;

@@ -3,7 +3,8 @@
 use pmu::core::msr::FixupMsr;
 use pmu::core::profile::SessionPlatform;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::{KernelApic, PmuError, PmuSource};
+use pmu::apic::KernelApic;
+use pmu::{PmuError, PmuSource};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;

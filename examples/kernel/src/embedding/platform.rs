@@ -4,10 +4,12 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
+use pmu::LvtEntry;
 use pmu::core::interval::Interval;
 use pmu::core::msr::FixupMsr;
 use pmu::core::{CounterSet, PlatformError, Snapshot};
-use pmu::{BranchRecords, Delivery, Machine, PreciseRecords};
+use pmu::apic::Delivery;
+use pmu::{BranchRecords, Machine, PreciseRecords};
 
 use crate::embedding::extended_entries;
 use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};
@@ -41,7 +43,7 @@ unsafe impl pmu::Kernel for Kernel {
         act()
     }
 
-    fn write_performance_entry(entry: u32) {
+    fn write_performance_entry(entry: LvtEntry) {
         apic::write_performance_entry(entry);
     }
 

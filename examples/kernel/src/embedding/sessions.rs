@@ -2,7 +2,8 @@
 
 use pmu::core::CounterSet;
 use pmu::core::profile::SourceInterface;
-use pmu::{Delivery, Machine, PmuError, PmuHardware, PmuSession};
+use pmu::apic::Delivery;
+use pmu::{Machine, PmuError, PmuHardware, PmuSession};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
