@@ -217,6 +217,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         self.settle_facilities()?;
+        // A counter that still writes records would write them of the event that comes, which may have asked for none.
         match left_over().iter().next() {
             None => Ok(()),
             Some(counter) => {
@@ -307,6 +308,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
         }
+        // No pass is made while the LVT entry is masked, so the records would wait on without an error.
         if self.memory.is_masked() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
@@ -349,6 +351,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             true => CounterError::Unchanged(error.fault),
             false => CounterError::StateUnknown(error.fault),
         });
+        // The interrupts of what was served here are still to come, and then find no overflow.
         let served = served.map(|served| self.memory.expect_spurious(served.claim.interrupts()));
         served.and(self.unpause(recording))
     }
