@@ -333,8 +333,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
             return Err(CounterError::NotAvailable(counters));
         }
-        // A parked counter's select is still enabled: it would count as soon as the next owner sets the counter's bit of
-        // the global control register.
+        // A parked counter's select is still enabled: it would count as soon as the next owner sets the counter's bit
+        // of the global control register.
         self.unpark_all(self.outside_guests(self.own()))?;
         if let Some(global) = self.unit().global() {
             self.change_global(global, (self.global_bits(counters), 0))?;
