@@ -159,6 +159,7 @@ impl Machine {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => {
+                // At least one of the two says that the processor is another vendor's. The other one's reason counts.
                 let why = intel.or(amd);
                 match counters(snapshot) {
                     Ok(unit) => Self::CountersOnly(DefaultInterface::new(), why, unit),

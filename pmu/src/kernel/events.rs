@@ -402,6 +402,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the handle of an event that was opened.
     fn opened(&self, event: EventId) -> PmuEvent {
+        // The event was just opened on this processor, so it has a number.
         let opening = self.events.opening(event).unwrap_or(0);
         PmuEvent { processor: K::this_processor(), event, opening }
     }

@@ -130,6 +130,7 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
     }
 
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
+        // Another error is the reason why the first one's records cannot be used, and the second's must not hide it.
         match self.0.branches() {
             Err(NoFacility::NotDeclared) => self.1.branches(),
             branches => branches,

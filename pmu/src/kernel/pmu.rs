@@ -127,6 +127,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // Another processor may be at the same point, for some instructions.
             let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
             if let Some(machine) = machine {
+                // If another processor was first, its value is as good: it has the same machine.
                 let _ = self.sources.set(MachineSources::new(machine, &self.added));
             }
         }

@@ -107,6 +107,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             process: None,
             base: range.start,
             size,
+            // If none fits, `basic` refuses the largest one, with the error that says why.
             bucket_log2: (2..31).find(fits).unwrap_or(31),
             buffer,
             source: claimed.source,
@@ -315,6 +316,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Started<'_, K, P
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started<'_, K, P, E, N> {
     /// Stops the object while `work` unwinds.
     fn drop(&mut self) {
+        // While `work` unwinds, no caller takes the outcome.
         let _ = self.stop();
     }
 }
@@ -365,6 +367,7 @@ struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
     fn drop(&mut self) {
+        // No caller takes an error while `work` unwinds. The slot of a suspended processor is used, too.
         let _ = self.pmu.session_slot(|slot| slot.as_mut().map(|local| close(local, self.group)));
     }
 }
