@@ -190,10 +190,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Programs the registers of the source's facilities for what no event asked of them, such as a branch trace. While
-    /// the counters are [lent](Self::lend), the facilities are programmed when they return.
-    ///
-    /// # Context
-    /// Task, on the session's processor. Facilities call this method.
+    /// the counters are [lent](Self::lend), the facilities are programmed when they return. Facilities call this
+    /// method.
     ///
     /// # Errors
     /// [`StateUnknown`](CounterError::StateUnknown): the events that depend on it were stopped.
@@ -293,9 +291,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// records, samples may wait for a long time. Their addresses belong to the memory mappings that the process had
     /// when they were recorded. So call this method before the process ends or maps other files, and before an event is
     /// closed. While the counters are [lent](Self::lend), no record waits: `lend` reported them.
-    ///
-    /// # Context
-    /// Task, on the session's processor.
     ///
     /// # Errors
     /// - [`Unchanged`](CounterError::Unchanged): the call can be repeated.
