@@ -374,9 +374,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// If the processor is already watched, the call restarts its watchdog. If the watchdog's counter failed, the call
     /// gives the watchdog another counter.
     ///
-    /// # Context
-    /// Task, on the processor to watch.
-    ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
@@ -408,9 +405,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Stops watching the processor that executes the call, if it is watched.
-    ///
-    /// # Context
-    /// Task, on the processor that is watched.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).

@@ -168,9 +168,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
     ///
-    /// # Context
-    /// Task.
-    ///
     /// # Errors
     /// [`Interface`](PmuError::Interface): the event cannot be a profile source.
     pub fn source(&'static self, by: impl Into<Profiled>) -> Result<KProfileSource, PmuError> {
@@ -241,9 +238,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///     Ok((misses * 100).checked_div(references))
     /// }
     /// ```
-    ///
-    /// # Context
-    /// Task.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
