@@ -57,6 +57,7 @@ impl Generation {
     /// meaning is unknown.
     pub fn meaning(self, source: KProfileSource) -> Option<Meaning> {
         let place = MEANINGS.binary_search_by_key(&source.value(), |row| row >> 24).ok()?;
+        // The sources were defined for the Hammer, so the rows leave it out.
         if let Self::Hammer = self {
             return Some(Meaning::Same);
         }

@@ -91,7 +91,10 @@ impl<'a> AutoCounterReload<'a> {
         let distant = |distance: u32| first.get().wrapping_add(distance);
         // SAFETY: the registers of reloading, by the promise of `CounterReload::new`.
         let register = |distance: u32| unsafe { MsrAddress::new(distant(distance)) };
+        // Forgotten before the writes: after a failure, the registers hold neither the old values for sure nor the new
+        // ones.
         known.store(0, Relaxed);
+        // The value before the causes: once these are written, an overflow may load it.
         if !has_value {
             msr.wrmsr_retrying(register(reload.value), value.into())?;
             loaded.store(value, Relaxed);

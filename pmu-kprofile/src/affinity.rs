@@ -118,6 +118,7 @@ impl Affinity {
 
 /// Returns a processor's bit in the mask of its group.
 pub(crate) const fn mask_of(processor: ProcessorNumber) -> u64 {
+    // A number beyond 63 is in no mask; a plain shift would panic, or give another processor's bit.
     1u64.unbounded_shl(processor.number as u32)
 }
 

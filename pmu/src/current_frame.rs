@@ -68,7 +68,6 @@ impl CurrentFrame {
     /// Interrupt or NMI, on the processor of this storage. `handler` must stay on this processor.
     #[inline]
     pub fn enter<R>(&self, frame: &PlainFrame, handler: impl FnOnce() -> R) -> R {
-        // A nested interrupt puts back the frame of the handler that it interrupted.
         let before = self.get();
         self.set(frame);
         let result = handler();
@@ -93,6 +92,7 @@ impl CurrentFrame {
     }
 
     fn set(&self, frame: &PlainFrame) {
+        // No order is needed: only handlers of this processor use the frame, and a nested one puts all of it back.
         self.pc.store(frame.pc, Relaxed);
         self.flags.store(frame.flags, Relaxed);
         self.place.store((frame.processor as u64) << 16 | u64::from(frame.cs), Relaxed);

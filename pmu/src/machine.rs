@@ -44,6 +44,9 @@ use pmu_intel::Emon;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// # Context
+/// Detect the machine once, in a task.
+///
 /// # Limitations
 /// On a hybrid processor, the sources of a session are those of the boot core whose events the session's own core has,
 /// too. The session has the counters that both cores have; `OpenedEvents` on the own core's `CounterUnit` has all of
@@ -81,9 +84,6 @@ impl Machine {
     ///   machine also has a source that counts cycles.
     /// - [`AddedSources::add_event`](pmu_core::profile::AddedSources::add_event) turns an event, such as cycles, into a
     ///   source.
-    ///
-    /// # Context
-    /// Task, once.
     pub fn detect(snapshot: &Snapshot) -> Self {
         Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
     }
@@ -112,9 +112,6 @@ impl Machine {
     /// assert_eq!(select(Machine::detect_zen(&zen_3)), Some(0x3_FF44)); // fills of the data cache
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
-    ///
-    /// # Context
-    /// Task, once.
     pub fn detect_zen(snapshot: &Snapshot) -> Self {
         Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
     }
@@ -140,9 +137,6 @@ impl Machine {
     /// assert!(matches!(xp, Machine::CountersOnly(..))); // any event can be opened
     /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
-    ///
-    /// # Context
-    /// Task, once.
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
         let amd64 = Amd64::detect_as_of(snapshot, rules);
         Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)
@@ -159,6 +153,7 @@ impl Machine {
             (Ok(emon), _) => Self::Intel(emon),
             (_, Ok(amd64)) => Self::Amd(amd64),
             (Err(intel), Err(amd)) => {
+                // At least one of the two says that the processor is another vendor's. The other one's reason counts.
                 let why = intel.or(amd);
                 match counters(snapshot) {
                     Ok(unit) => Self::CountersOnly(DefaultInterface::new(), why, unit),

@@ -125,7 +125,6 @@ impl<T> Place<T> {
         Self {
             busy: AtomicBool::new(false),
             is_written: UnsafeCell::new(false),
-            // Zero, so that a static of it is in `.bss`, whatever the bytes of `None` are.
             value: UnsafeCell::new(MaybeUninit::zeroed()),
         }
     }
@@ -135,6 +134,7 @@ impl<T> Place<T> {
     /// # Safety
     /// - Only the processor whose place it is calls this.
     unsafe fn enter(&self) -> Result<Entered<'_, T>, Busy> {
+        // Pairs with the release in `Entered::drop`: the value is as the task or handler before left it.
         if self.busy.swap(true, Ordering::Acquire) {
             return Err(Busy::InUse);
         }
@@ -214,6 +214,7 @@ impl<T, K: Processors> ProcessorLocal<T, K> {
     pub fn with<R>(&'static self, act: impl FnOnce(&mut Option<T>) -> R) -> Result<R, Busy> {
         let processor = K::this_processor();
         let relaxed = Ordering::Relaxed;
+        // Relaxed: `busy` orders the accesses to the value.
         match self.owner.compare_exchange(Self::UNUSED, processor, relaxed, relaxed) {
             Err(owner) if owner != processor => Err(Busy::ProcessorMemory { processor: owner }),
             _ if processor == Self::UNUSED => Err(Busy::NoPlace { processor }),

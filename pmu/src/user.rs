@@ -278,11 +278,13 @@ impl UserPage {
     /// # Context
     /// Task, on the processor on which the thread runs next.
     pub fn hide(&self) {
+        // The error is the closure's own: a page without a view has no data.
         let _ = self.publish(None, || Err(()));
     }
 
     fn write(&self, clock: Option<&UserClock>, view: Option<&UserView>) {
         let is_readable = view.is_some_and(|view| view.readable);
+        // As in Linux, 0 stands for no counter.
         let index = view.and_then(|view| view.index).map_or(0, |index| index.get().wrapping_add(1));
         // The thread adds the time since the view to the enabled time, and with a counter to the running time, too.
         let has_time = clock.is_some() && view.is_some_and(|view| view.is_enabled && view.readable);
@@ -364,6 +366,7 @@ impl UserPage {
                     running: view.running.wrapping_add(index.map_or(0, |_| passed)),
                 }
             });
+            // The reads above must not move behind the second look at the lock.
             fence(Acquire);
             if before & 1 == 0 && self.lock.load(Relaxed) == before {
                 return count;
@@ -424,6 +427,7 @@ impl UserClock {
                 None | Some(0) => return None,
                 Some(mult) => mult,
             };
+            // The greatest shift whose multiplier fits 32 bits is the most exact.
             if mult <= u32::MAX as u64 || shift == 0 {
                 let clock = Self { mult: mult as u32, shift, zero: 0 };
                 return Some(Self { zero: now.wrapping_sub(clock.time(tsc)), ..clock });

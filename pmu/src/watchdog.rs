@@ -206,6 +206,7 @@ impl Watchdog {
     pub fn is_stuck(&self, event: EventId) -> bool {
         let watched =
             event.place().is_some_and(|place| self.place.load(Relaxed) == place as u32 + 1);
+        // Relaxed: the tick and the interrupt are this processor's own.
         watched && !self.touched.swap(false, Relaxed)
     }
 }

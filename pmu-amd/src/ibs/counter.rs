@@ -87,6 +87,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Starts the unit for a select, with the value that it was loaded with.
     pub(crate) fn start(&self, select: u64) -> Result<(), MsrFault> {
+        // Without an interrupt nothing would take the first sample, and the unit would stay stopped.
         if !self.memory.is(USABLE) {
             let (operation, kind) = (MsrOperation::Read, MsrErrorKind::Other);
             return Err(MsrFault { operation, register: IBS_CTL, kind });
@@ -95,9 +96,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             // It was not stopped, and may have a sample whose interrupt is yet to come.
             return Ok(());
         }
+        // The next sample overwrites the registers, which hold one that is yet to be reported.
         if self.memory.is(LEFT_HELD) {
             self.save_left()?;
         }
+        // Before `RUNNING` is set: the interrupt of a running unit reads its sample by the select.
         self.memory.select.store(select as u32, Relaxed);
         if self.memory.change(0, RUNNING) & HELD != 0 {
             // The interrupt of the event's own sample is under way: it reports the sample, and lets the unit go on.
@@ -123,6 +126,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         // The unit may run or not. The sample was reported: the next interrupt is not to find it again.
         enabled.inspect_err(|_| {
             self.memory.change(0, UNKNOWN);
+            // The caller gets the first error.
             let _ = self.unit.clear(self.msr, found);
         })
     }
@@ -173,6 +177,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let holds = self.unit.holds(found, memory.target.load(Relaxed));
         let is_mine = before & (RUNNING | UNKNOWN) == RUNNING && holds;
         let is_valid = self.unit.is_valid(found);
+        // If the interrupt took the sample, the value has begun anew already.
         if before & RUNNING != 0
             && !memory.is(TOOK)
             && let Some(counted) = self.counted(found)
@@ -225,6 +230,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             }
             return Ok(None);
         }
+        // Before `LEFT_HELD` is set: the interrupt that finds it reports the sample by these words.
         memory.left.describe(event, period, memory.select.load(Relaxed));
         let left = |state: u16| if state & HELD != 0 { state & !HELD | LEFT_HELD } else { state };
         if memory.update(left) & HELD == 0 {
@@ -249,9 +255,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
             }
             let physical = IbsSampling::of_select(memory.left.select()).physical_addresses();
             let record = IbsRecord::read(self.unit, self.msr, control, physical)?;
+            // The interrupt has reported the sample meanwhile.
             if !memory.is(LEFT_HELD) {
                 return Ok(());
             }
+            // Before `LEFT` is set: an interrupt that finds it reports this record.
             memory.left.keep(&record, control);
             memory.update(|state| if state & LEFT_HELD != 0 { state | LEFT } else { state });
         }
@@ -272,9 +280,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
         let programmed =
             Programmed { target: memory.target.load(Relaxed), count: memory.started.load(Relaxed) };
         let late = (programmed.target - programmed.count).saturating_sub(remaining);
+        // However late the sample is, one event remains: a value of 0 has overflowed already.
         let value = reload.wrapping_neg().wrapping_add(late.min(reload.saturating_sub(1)));
         memory.reload.store(reload, Relaxed);
         memory.value.store(value & self.mask, Relaxed);
+        // No atomic addition: the unit has stopped, so nothing else takes a sample in between.
         memory.samples.store(memory.samples.load(Relaxed).wrapping_add(1), Relaxed);
     }
 }

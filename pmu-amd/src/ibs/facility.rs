@@ -199,6 +199,7 @@ impl Facility for Ibs<'_> {
     ) -> Result<u32, MsrFault> {
         let (mut interrupts, mut outcome) = (0, Ok(()));
         for (kind, unit, memory) in self.each() {
+            // A unit that neither runs nor has a sample costs the handler no access.
             if memory.is(RUNNING | STOPPING | HELD | LEFT | LEFT_HELD | LATE) {
                 match self.collect_from(kind, unit, memory, msr, interrupted) {
                     Ok(came) => interrupts += u32::from(came),
@@ -228,6 +229,7 @@ impl Facility for Ibs<'_> {
                     let (counter, left) = (kind.counter(), Some(period));
                     return Some(Recorded { counter, event, reloaded: 0, left, hidden });
                 }
+                // Its event was closed meanwhile.
                 self.memory.count_dropped();
             }
             if let Some(Found { event, is_read }) = self.found.get_mut(place)?.take() {
@@ -250,6 +252,7 @@ impl Facility for Ibs<'_> {
         events: u64,
     ) -> Result<(), MsrFault> {
         if let Some((_, _, memory)) = self.of(counter) {
+            // A unit's counter has at most 27 bits, and no reload has more.
             memory.reload.store(events as u32, Relaxed);
         }
         Ok(())
@@ -316,7 +319,7 @@ impl Ibs<'_> {
         }
         let event = interrupted.event(kind.counter());
         let Some(event) = event.filter(|_| state & (RUNNING | HELD) != 0) else {
-            // The sample has no event.
+            // Nothing would report the sample, or let the unit go on after it.
             memory.change(RUNNING, 0);
             return unit.clear(msr, control).map(|()| true);
         };

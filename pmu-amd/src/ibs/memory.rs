@@ -143,6 +143,7 @@ impl UnitMemory {
     }
 
     pub(crate) fn state(&self) -> u16 {
+        // Pairs with the release in `update`: the words that the other side stored before it set a bit are seen.
         self.state.load(Ordering::Acquire)
     }
 
@@ -161,6 +162,7 @@ impl UnitMemory {
         let change = |state: u16| Some(change(state));
         // The other side interrupts this one, so the loop ends after as many turns as there are interrupts.
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        // The closure always gives a value, so the update cannot fail.
         before.unwrap_or_else(|state| state)
     }
 
@@ -220,6 +222,7 @@ impl LeftSample {
 
 fn store(words: &[AtomicU64; WORDS], record: &IbsRecord, control: u64) {
     for (kept, word) in words.iter().zip(record.words(control)) {
+        // Relaxed: the bits of the state order the words.
         kept.store(word, Ordering::Relaxed);
     }
 }

@@ -249,6 +249,7 @@ impl IbsUnit {
     fn check_latency(&self, sampling: &IbsSampling) -> Result<(), IbsSamplingError> {
         let can = self.capabilities();
         let (exists, max) = match self.kind() {
+            // The field of fetches has the number of steps, that of ops one less.
             IbsKind::Fetch => (can.control2() && can.fetch_latency_filter(), 15 * LATENCY_STEP),
             IbsKind::Op => (can.load_latency_filter(), 16 * LATENCY_STEP),
         };

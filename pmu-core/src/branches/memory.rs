@@ -219,6 +219,7 @@ impl BranchMemory {
         // Verified once, the records need no probe when the events come back.
         let after = if before == OF_EVENTS { VERIFIED } else { UNTAKEN };
         if matches!(before, OF_EVENTS | TRIED) {
+            // It fails only if a recorder has taken the memory in between, which then keeps it.
             let _ = self.owner.compare_exchange(before, after, Release, Relaxed);
         }
     }

@@ -242,6 +242,7 @@ impl InterruptFrame for CallStackFrame<'_> {
     }
     /// Visits the addresses of the call instructions in the call stack, the innermost call first.
     fn call_chain(&self, visit: &mut dyn FnMut(u64) -> ControlFlow<()>) {
+        // A break means that the visitor wants no more, which is no error.
         let _ = self.branches.iter().try_for_each(|branch| visit(branch.from));
     }
 }

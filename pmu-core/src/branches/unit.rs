@@ -219,6 +219,7 @@ impl BranchUnit {
             Some(BranchFreeze { status: None, .. }) => 1,
             Some(BranchFreeze { status: Some(_), .. }) => 2,
         };
+        // The format is a static, whose address tells it apart without a number of its own.
         let format = core::ptr::from_ref(self.format).addr() as u32;
         format ^ freeze << 30 ^ u32::from(self.depth) << 22
     }

@@ -132,6 +132,10 @@ impl AddedSlot {
 /// assert_eq!(ADDED.named("TakenBranches"), KProfileSource::new(0x25));
 /// # Ok::<(), pmu_core::profile::InterfaceError>(())
 /// ```
+///
+/// # Context
+/// Any context to look sources up. To add or to remove them, task context, and one caller at a time, unless a method
+/// says otherwise.
 #[derive(Debug)]
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
     slots: S,
@@ -183,9 +187,6 @@ impl AddedSources {
     /// Adds a source whose interval is a number of events, within [`IntervalLimits::EVENTS`]. At first the source has
     /// the default interval.
     ///
-    /// # Context
-    /// Task. Only one caller at a time may add or remove sources.
-    ///
     /// # Errors
     /// See [`InterfaceError`].
     pub fn add(&self, source: &'static AddedSource) -> Result<(), InterfaceError> {
@@ -193,9 +194,6 @@ impl AddedSources {
     }
 
     /// Adds a source whose event happens `hertz` times per second. The source's interval is a time, in units of 100 ns.
-    ///
-    /// # Context
-    /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
     /// See [`InterfaceError`].
@@ -246,9 +244,6 @@ impl AddedSources {
     /// # Ok::<(), pmu_core::profile::InterfaceError>(())
     /// ```
     ///
-    /// # Context
-    /// Task. Only one caller at a time may add or remove sources.
-    ///
     /// # Errors
     /// - [`NoPeriod`](InterfaceError::NoPeriod): the event has no period.
     /// - [`Interval`](InterfaceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
@@ -282,9 +277,6 @@ impl AddedSources {
     /// ADDED.release(other);
     /// # Ok::<(), InterfaceError>(())
     /// ```
-    ///
-    /// # Context
-    /// Task. Only one caller at a time may add or remove sources.
     ///
     /// # Errors
     /// - [`Counters`](InterfaceError::Counters): the processor cannot count the event.
@@ -370,9 +362,6 @@ impl AddedSources {
     ///     sources.iter().filter(|source| added.remove(**source).is_some()).count()
     /// }
     /// ```
-    ///
-    /// # Context
-    /// Task. Only one caller at a time may add or remove sources.
     pub fn remove(&self, source: KProfileSource) -> Option<&'static AddedSource> {
         let slot = self.find(source)?;
         let removed = slot.source();
@@ -381,18 +370,12 @@ impl AddedSources {
     }
 
     /// Returns the added sources.
-    ///
-    /// # Context
-    /// Any.
     pub fn iter(&self) -> impl Iterator<Item = &'static AddedSource> + '_ {
         self.slots.iter().filter_map(AddedSlot::source)
     }
 
     /// Returns the added source with this name. `name` is the documented name or the name that Windows reports. Case
     /// matters.
-    ///
-    /// # Context
-    /// Any.
     pub fn named(&self, name: &str) -> Option<KProfileSource> {
         self.iter().find(|source| source.row.is_named(name)).map(|source| source.row.source())
     }

@@ -161,6 +161,7 @@ impl Layout {
     /// assert_eq!((layout.size(), layout.offsets().source), (0xF8, Some(0xF0)));
     /// ```
     pub const fn of(rules: Rules) -> Option<Self> {
+        // From the end: versions ascend, so the first layout that is not too late is the version's own.
         let mut row = Self::ALL.len();
         while row > 0 {
             row -= 1;

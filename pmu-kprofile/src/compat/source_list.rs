@@ -128,7 +128,6 @@ impl SourceListEntry<'_> {
 pub fn read_source_list(
     buffer: &[u8],
 ) -> impl Iterator<Item = Result<SourceListEntry<'_>, LayoutError>> {
-    // A list without a source is the header alone.
     let mut next = (buffer.len() != HEADER).then_some(HEADER);
     core::iter::from_fn(move || {
         let offset = next.take()?;

@@ -222,6 +222,7 @@ impl<R: MemoryReader> Walk<R> {
             Next::Entry(entry) => entry,
             Next::End => return Ok(None),
         };
+        // A list whose end was cut off leads to its head, too. The head's link back shows it.
         if entry == self.head {
             let address = self.head.wrapping_add(self.layout.width().bytes() as u64);
             let blink = self.pointer(address)?;

@@ -180,6 +180,8 @@ impl<const P: usize> Mailbox<P> {
                 if slot.abandon(request) {
                     return Err(no_answer);
                 }
+                // If neither succeeds, the processor has taken or answered the request in between: the loop looks
+                // again.
                 if slot.cancel(request) {
                     break;
                 }

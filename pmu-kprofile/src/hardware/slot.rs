@@ -111,6 +111,7 @@ impl Slot {
         // SAFETY: (1) the phase is done, so the answer was written, and is not written now; (2) the request is this
         // caller's, so no other caller frees the slot.
         let answer = unsafe { self.answer.get().deref().assume_init() };
+        // Release: the next requester's post acquires it, so the next answer is written after this one was read.
         self.state.store(FREE, Ordering::Release);
         Some(answer)
     }
@@ -119,12 +120,14 @@ impl Slot {
     #[inline(never)]
     pub(super) fn leave(&self, source: KProfileSource) {
         let stop = u64::from(source.value()) + 1;
+        // The same stop may have been left before: once is enough.
         let is_there = |place: &AtomicU64| {
             place.compare_exchange(0, stop, Ordering::AcqRel, Ordering::Acquire).is_ok()
                 || place.load(Ordering::Relaxed) == stop
         };
         // There is a place: each source that is left here runs on the processor.
         let _ = self.stops().iter().any(is_there);
+        // After the place, so that a drain that takes this mark finds the stop.
         self.has_stops.swap(1, Ordering::AcqRel);
     }
 
@@ -150,12 +153,14 @@ impl Slot {
         let draining = Draining(self);
         // Once more for each interrupt that drained meanwhile, and for a start that was to be undone.
         loop {
+            // Before anything is served: a call that comes from here on leaves `AGAIN` for the exchange below.
             self.drain.store(DRAINING, Ordering::Release);
             self.serve_stops(processors);
             self.serve_posted(processors);
             let over =
                 self.drain.compare_exchange(DRAINING, IDLE, Ordering::AcqRel, Ordering::Acquire);
             if over.is_ok() {
+                // The exchange has made the slot idle, which is all that the drop would do.
                 return mem::forget(draining);
             }
         }

@@ -42,6 +42,7 @@ impl<const N: usize> Index<N> {
                     {
                         new.take().into_iter().for_each(&mut put);
                     }
+                    // Entries from the new one on are one place further now.
                     put(*old + u32::from(*old as usize >= place));
                 }
                 new.into_iter().for_each(&mut put);
@@ -117,6 +118,7 @@ impl<const N: usize> Index<N> {
             (processes.ids.get_mut(processes.length), processes.groups.get_mut(processes.length))
         {
             (*id, *to) = (key.process, group);
+            // Keys ascend, so the processes of a source have consecutive places.
             if source.processes.is_empty() {
                 source.processes.from = processes.length as u32;
             }

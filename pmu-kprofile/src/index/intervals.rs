@@ -125,6 +125,7 @@ impl<const N: usize> Open<'_, N> {
         let same = match begin.checked_sub(1) {
             None => true,
             Some(before) => {
+                // The first interval has 0 as the address before it, too, but begins at 0 and not at 1.
                 previous > self.first
                     && self.intervals.before.as_flattened().get(previous) == Some(&before)
             }

@@ -166,6 +166,7 @@ impl<'b> ProfileObject<'b> {
     }
 
     pub(crate) fn is(&self, state: State) -> bool {
+        // Pairs with the release in `end`: for whoever finds the object stopped, all uses of it are over.
         self.state.load(Ordering::Acquire) == state as u8
     }
 
@@ -278,6 +279,7 @@ impl<'b> ProfileObject<'b> {
         hardware: &impl ProfileHardware,
     ) -> Result<Self, CreateError> {
         let BasicProfile { process, base, size, bucket_log2, buffer, source, affinity } = request;
+        // A larger buffer counts as the largest number of whole counters that the service's 32 bits can express.
         let buffer_bytes = u32::try_from(buffer.len() as u64 * COUNTER_BYTES)
             .unwrap_or(u32::MAX - (COUNTER_BYTES as u32 - 1));
         let (source, affinity) = (Ok(source), RequestedAffinity::Processors(affinity.as_ref()));

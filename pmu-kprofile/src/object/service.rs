@@ -196,6 +196,7 @@ impl CreateRequest<'_> {
         let (version, active) = (rules.version, hardware.active_processors());
         let affinity = match self.affinity {
             _ if !version.has_source_and_affinity() => return Ok(Affinity::ALL),
+            // An extension: Windows' check for inactive processors would refuse this set.
             RequestedAffinity::Processors(Some(&Affinity::ALL)) => return Ok(Affinity::ALL),
             RequestedAffinity::Processors(None) | RequestedAffinity::Groups([]) => {
                 return Ok(active);

@@ -156,6 +156,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
         let mut guard = self.write(hardware)?;
         let mut outcome = Ok(());
         while let Some(stopped) = guard.stop_one_of(process, hardware) {
+            // The next change writes the snapshot that readers may still have from before this one.
             guard.synchronize();
             outcome = outcome.and(stopped);
         }
@@ -240,6 +241,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
             // SAFETY: (1) the object, and everything that it borrows, is borrowed until this function returns or
             // unwinds; (2) `scope` stops the object before that, whatever the hardware answers.
             unsafe { self.start_borrowed(object, scope.hardware) }?;
+            // After each start: if the next one fails or unwinds, the scope stops what is started by then.
             scope.started = objects.get(..=count).unwrap_or(objects);
         }
         let result = act(scope.hardware);

@@ -290,6 +290,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     fn is_dispatching_on_this<H: ProfileHardware>(&self, hardware: &H) -> bool {
         let here = hardware.this_processor();
         let counters = self.readers.get(here.index());
+        // Asked twice: a task that was moved in between has looked at the dispatch of a processor that it left.
         counters.is_some_and(ReaderCounters::is_read_locked) && hardware.this_processor() == here
     }
 }

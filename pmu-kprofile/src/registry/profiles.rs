@@ -63,7 +63,6 @@ impl StoredRules {
 
     const fn of(rules: Rules) -> Self {
         Self {
-            // As differences from the default, so that lists with the default rules are all zeros, and in `.bss`.
             version: rules.version as u8 ^ Self::LATEST.version as u8,
             width: rules.width as u8 ^ Self::LATEST.width as u8,
         }
@@ -147,6 +146,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// # Context
     /// Any.
     pub fn started(&self) -> usize {
+        // Relaxed: no other memory is read on the strength of this number.
         self.started.load(Ordering::Relaxed)
     }
 

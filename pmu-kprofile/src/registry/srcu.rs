@@ -66,6 +66,7 @@ impl ReadLock<'_> {
             // After `seen`: `add_to` reads them in the opposite order.
             self.0.missed.fetch_add(1, Ordering::Release);
         }
+        // Release: a writer that finds no reader here writes after this reader's last read.
         self.0.active.fetch_sub(1, Ordering::Release);
     }
 }
@@ -95,6 +96,7 @@ impl ReaderCounters {
 
     /// Returns whether a reader on this processor holds a lock.
     pub(super) fn is_read_locked(&self) -> bool {
+        // Relaxed: the question is for the caller's own processor, which sees its own dispatches in order.
         self.epochs.iter().any(|counters| counters.active.load(Ordering::Relaxed) != 0)
     }
 

@@ -169,6 +169,7 @@ impl<'p, const N: usize, const P: usize> WriteGuard<'p, N, P> {
         }
         // All that can fail is done: from here on interrupts find the object.
         self.replace(&Change::Insert(entry_of(object)));
+        // The new object also uses the source where it already ran for others: all objects of a source agree.
         for group in 0..Self::GROUPS {
             self.add_running(source, group, self.running(source, group));
         }

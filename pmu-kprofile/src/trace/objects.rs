@@ -126,6 +126,7 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) fn set_traced(&self, traced: bool) {
+        // Relaxed: a switch at the same time may be recorded or not, and nothing depends on the order.
         self.traced.store(traced, Ordering::Relaxed);
     }
 

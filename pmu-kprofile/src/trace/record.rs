@@ -62,6 +62,7 @@ impl<'b> Record<'b> {
     /// # Errors
     /// [`NoRoom`](TraceError::NoRoom): `bytes` is too small. Nothing is written to `bytes`.
     pub fn encode(&self, bytes: &mut [u8]) -> Result<usize, TraceError> {
+        // A first pass without a buffer: the header holds the length of the whole record.
         let mut length = Writer::new(&mut []);
         self.write(0, &mut length);
         let needed = length.length();
@@ -134,6 +135,7 @@ impl<'b> Record<'b> {
             _ => return Err(TraceError::Marker(u32::from(version) | u32::from(marker) << 16)),
         };
         let (size, hook) = (usize::from(reader.u16()?), reader.u16()?);
+        // A size below 8 is no range here, and so is refused as a record that is cut off.
         let mut reader = Reader::new(bytes.get(8..size).ok_or(TraceError::TooShort)?);
         let timestamp = reader.u64()?;
         let mut extended = Extended::default();

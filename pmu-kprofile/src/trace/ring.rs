@@ -148,6 +148,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
         for _ in 0..TRIES {
             let position = self.head.load(Ordering::Relaxed);
             let Some(slot) = self.slots.get((position % Self::SLOTS) as usize) else { break };
+            // Acquires the reader's release of the slot: its copy was made before this writer fills the slot.
             if slot.turn.load(Ordering::Acquire) != 2 * (position / Self::SLOTS) {
                 if position == self.head.load(Ordering::Relaxed) {
                     break; // Full: the slot still holds what was not read.
@@ -155,6 +156,7 @@ impl<const N: usize, const W: usize> TraceRing<N, W> {
                 continue;
             }
             // An unconditional addition could claim a slot that is not free, and a claim cannot be given back.
+            // Relaxed, because the turn alone orders accesses to the slot's words.
             let claim = self.head.compare_exchange(
                 position,
                 position.wrapping_add(1),

@@ -136,6 +136,7 @@ impl TracedPmc {
     ) -> Result<(), NtStatus> {
         let limit = self.rules.version.traced_counters_limit(hardware.counters());
         let words: Vec<u32, MAX_TRACED_COUNTERS> = self.check(array, limit, logger)?;
+        // Begun before the counters are allocated: of two requests at the same time, only one allocates.
         let setting = self.counters.begin()?;
         self.allocate(&words, hardware)?;
         setting.end(&words);
@@ -296,6 +297,7 @@ impl TracedPmc {
     pub fn stop(&self, hardware: &mut impl CounterSets) {
         // The hooks first: without them, no interrupt reads the counters.
         drop(self.hooks.clear());
+        // Held until the counters are free, so that no new selection begins before.
         if let Some(_clearing) = self.counters.clear() {
             self.free(hardware);
         }

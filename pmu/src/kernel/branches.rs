@@ -143,9 +143,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = last_branches;
     /// ```
     ///
-    /// # Context
-    /// Task.
-    ///
     /// # Errors
     /// - The errors of [`branch_recorder`](Self::branch_recorder) and of [`BranchRecorder::start`]: `work` was not run.
     /// - [`Branches`](PmuError::Branches), after `work` was run: the call could not end the recording, and the result
@@ -198,9 +195,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Starts the branch sampling again that [`before_idle`](Self::before_idle) stopped.
-    ///
-    /// # Context
-    /// Task.
     ///
     /// # Errors
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.

@@ -63,9 +63,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = (open as fn() -> _, |event| close(event, |_, _| ()));
     /// ```
     ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up, or its session is in use.
@@ -82,9 +79,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [Opens](Self::open) an event on the processor that executes the call, and lets it count. If it cannot count, it
     /// is not opened.
     ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
     /// # Errors
     /// Those of [`open`](Self::open) and [`enable`](Self::enable).
     pub fn start(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
@@ -96,9 +90,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// [Opens](Self::open_group) a group on the processor that executes the call, and lets it count. If it cannot
     /// count, it is not opened.
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// Those of [`open_group`](Self::open_group) and [`enable`](Self::enable).
@@ -121,9 +112,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Opens events that are counted together or not at all. The first event leads the group: to
     /// [enable](Self::enable) or to [disable](Self::disable) it is to do so with the group.
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and [`Events`](PmuError::Events): the processor cannot count these events
@@ -188,9 +176,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Opens an event in the group of `other`, behind the group's events, as Linux' `perf_event_open` does with a
     /// `group_fd`. If `other` is in no group, it leads a new one. The group is to be [disabled](Self::disable).
     ///
-    /// # Context
-    /// Task, on the processor of `other`.
-    ///
     /// # Errors
     /// Those of [`enable`](Self::enable), and [`Events`](PmuError::Events): the processor cannot count the event beside
     /// the group, which is as before, or the group is enabled. See
@@ -210,9 +195,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Lets an event count. For the first event of a group, enables the group. If the event is enabled already, the
     /// call does nothing: see [`enable_event`](pmu_core::CounterSession::enable_event).
     ///
-    /// # Context
-    /// Task, on the event's processor.
-    ///
     /// # Errors
     /// - [`OtherProcessor`](PmuError::OtherProcessor): the call is on another processor than the event.
     /// - [`Counters`](PmuError::Counters): the event was [closed](Self::close), its group is not whole on the
@@ -226,9 +208,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Stops an event. Its count stays. For the first event of a group, stops the group. If the event is not enabled,
     /// the call does nothing: see [`disable_event`](pmu_core::CounterSession::disable_event).
-    ///
-    /// # Context
-    /// Task, on the event's processor.
     ///
     /// # Errors
     /// As [`enable`](Self::enable).
@@ -270,9 +249,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Reads an event, or all events of its group in the order in which they were opened. Returns how many of
     /// `counts` were written.
     ///
-    /// # Context
-    /// Task, on the event's processor.
-    ///
     /// # Errors
     /// As [`enable`](Self::enable), and [`Events`](PmuError::Events): see
     /// [`read_group`](pmu_core::CounterSession::read_group).
@@ -296,9 +272,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Sets an event's count to 0. The times stay, and so does what is left of a period.
     ///
-    /// # Context
-    /// Task, on the event's processor.
-    ///
     /// # Errors
     /// As [`enable`](Self::enable), and [`NoTotal`](CounterError::NoTotal).
     pub fn reset(&'static self, event: PmuEvent) -> Result<(), PmuError> {
@@ -313,9 +286,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Begins an event's next period at once, with `period` occurrences. If the old period has ended by then, its
     /// overflow goes to `overflowed`: see [`apply_period`](pmu_core::CounterSession::apply_period).
-    ///
-    /// # Context
-    /// Task, on the event's processor.
     ///
     /// # Errors
     /// As [`enable`](Self::enable), [`NoPeriod`](CounterError::NoPeriod) and [`Period`](CounterError::Period).
@@ -333,9 +303,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Closes an event, or the whole group of an event. The handles of these events stand for no event afterwards.
     /// Records of the events that wait in memory are dropped.
     ///
-    /// # Context
-    /// Task, on the event's processor.
-    ///
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
@@ -351,9 +318,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group
     /// continue without a gap. If the event is the first of its group, the others are in no group afterwards. Events
     /// that need each other are closed together: see [`close_member`](pmu_core::CounterSession::close_member).
-    ///
-    /// # Context
-    /// Task, on the event's processor.
     ///
     /// # Errors
     /// As [`close`](Self::close).
@@ -402,6 +366,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the handle of an event that was opened.
     fn opened(&self, event: EventId) -> PmuEvent {
+        // The event was just opened on this processor, so it has a number.
         let opening = self.events.opening(event).unwrap_or(0);
         PmuEvent { processor: K::this_processor(), event, opening }
     }

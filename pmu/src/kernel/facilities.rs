@@ -26,6 +26,9 @@ pub type PhysicalAddress = fn(*const (), usize) -> Option<u64>;
 /// | [`SoftwareEvents`](crate::SoftwareEvents) | nothing; but events can be [software events](pmu_core::Event::software) |
 ///
 /// A pair of two is both.
+///
+/// # Context
+/// Any context, including NMI, except for [`detect`](Self::detect).
 pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// The hardware, as a session and its interrupt handler use it.
     type Facility: EventFacility + 'static;
@@ -51,15 +54,9 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     );
 
     /// Returns the hardware of the processor.
-    ///
-    /// # Context
-    /// Any context, including NMI.
     fn facility(&'static self) -> Self::Facility;
 
     /// Returns the branch records of the processor, with their memory.
-    ///
-    /// # Context
-    /// Any context, including NMI.
     ///
     /// # Errors
     /// The processor has no branch records, or the type has none.
@@ -68,9 +65,6 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     }
 
     /// Returns the precise records of the processor, with their memory.
-    ///
-    /// # Context
-    /// Any context, including NMI.
     ///
     /// # Errors
     /// The processor has no precise records, or the type has none.
@@ -81,9 +75,6 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     }
 
     /// Returns the description of the processor's issue slots.
-    ///
-    /// # Context
-    /// Any context, including NMI.
     ///
     /// # Errors
     /// The processor does not divide issue slots, or the type does not.
@@ -130,6 +121,7 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
     }
 
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
+        // Another error is the reason why the first one's records cannot be used, and the second's must not hide it.
         match self.0.branches() {
             Err(NoFacility::NotDeclared) => self.1.branches(),
             branches => branches,

@@ -68,6 +68,11 @@ use crate::watchdog::Watchdog;
 ///     Ok((instructions.value, cycles.value))
 /// }
 /// ```
+///
+/// # Context
+/// Call every operation in task context, and one that takes a [`PmuEvent`](crate::PmuEvent) on the event's processor,
+/// unless the operation says otherwise. While a call uses the executing processor's session, the call is
+/// [pinned](Kernel::pinned).
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
     machine: WriteOnce<MachineOf<K>>,
     sources: WriteOnce<MachineSources<K>>,
@@ -106,6 +111,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Returns the lists of started profiles. With these lists, the kernel starts the profile objects that it creates
     /// itself.
+    ///
+    /// # Context
+    /// Any.
     pub const fn profiles(&'static self) -> &'static Profiles<N, P> {
         &self.profiles
     }
@@ -127,6 +135,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // Another processor may be at the same point, for some instructions.
             let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
             if let Some(machine) = machine {
+                // If another processor was first, its value is as good: it has the same machine.
                 let _ = self.sources.set(MachineSources::new(machine, &self.added));
             }
         }

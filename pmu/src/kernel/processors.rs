@@ -116,6 +116,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 Ok::<_, PmuError>(number(index))
             })?
         })?;
+        // The processor is inactive by now, so this only records that no source runs on it.
         self.change(|profiles, hardware| profiles.try_restart_processor(this, hardware))
     }
 
@@ -228,6 +229,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             });
             started.unwrap_or(Ok(())) // The error of the session is that of the next call.
         });
+        // Only now: a register that fails must not keep profiles and the watchdog from going on.
         let lost = resumed?;
         watched?;
         profiles.map(|()| lost)
@@ -265,6 +267,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// everything.
     pub fn tick(&'static self, overflowed: impl FnMut(EventOverflow)) -> Result<(), PmuError> {
         K::pinned(|| {
+            // First, because the session may be in use: the processor is alive all the same.
             self.touch();
             let tick = |local: &mut LocalState<K>| {
                 local.session.counters_mut().tick(K::TICK, K::now(), overflowed)
@@ -338,6 +341,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 self.hide_pages(); // The guest may not come back here.
                 guest(window.lent());
                 let Err(error) = window.end(K::now()) else { return Ok(()) };
+                // No event can use a counter that could not be restored before its registers are programmed again.
                 local.session.reprogram_all(|_, _| ())?;
                 // A facility alone is programmed again by now.
                 if error.counters.is_empty() {
@@ -370,9 +374,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// If the processor is already watched, the call restarts its watchdog. If the watchdog's counter failed, the call
     /// gives the watchdog another counter.
     ///
-    /// # Context
-    /// Task, on the processor to watch.
-    ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
@@ -404,9 +405,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Stops watching the processor that executes the call, if it is watched.
-    ///
-    /// # Context
-    /// Task, on the processor that is watched.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).

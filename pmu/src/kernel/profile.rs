@@ -107,6 +107,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             process: None,
             base: range.start,
             size,
+            // If none fits, `basic` refuses the largest one, with the error that says why.
             bucket_log2: (2..31).find(fits).unwrap_or(31),
             buffer,
             source: claimed.source,
@@ -166,9 +167,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// The call refuses an event that the machine lacks, and then adds no source. Before the first
     /// [`processor_up`](Self::processor_up) the machine is not known, so any event is accepted.
-    ///
-    /// # Context
-    /// Task.
     ///
     /// # Errors
     /// [`Interface`](PmuError::Interface): the event cannot be a profile source.
@@ -241,9 +239,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// }
     /// ```
     ///
-    /// # Context
-    /// Task.
-    ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Events`](PmuError::Events): the events cannot be counted together on this processor, or an access to a
@@ -315,6 +310,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Started<'_, K, P
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started<'_, K, P, E, N> {
     /// Stops the object while `work` unwinds.
     fn drop(&mut self) {
+        // While `work` unwinds, no caller takes the outcome.
         let _ = self.stop();
     }
 }
@@ -365,6 +361,7 @@ struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
     fn drop(&mut self) {
+        // No caller takes an error while `work` unwinds. The slot of a suspended processor is used, too.
         let _ = self.pmu.session_slot(|slot| slot.as_mut().map(|local| close(local, self.group)));
     }
 }

@@ -170,6 +170,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     #[inline(never)] // Linked once: each use of the session ends so.
     fn serve_postponed(&'static self) {
         if let Some(of) = self.processors.get(K::this_processor())
+            // Relaxed: only interrupts of this processor leave requests here.
             && of.is_asked.swap(false, Relaxed)
         {
             self.mailbox.drain(&CrossCalls(self));

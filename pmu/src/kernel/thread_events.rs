@@ -48,9 +48,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// }
     /// ```
     ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): no counter of this processor can count the event, or its parts contradict
@@ -63,9 +60,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
     /// Makes a group of a thread, whose events are counted together or not at all. The events come in the same order in
     /// the thread's slice.
-    ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// The errors of [`thread_event`](Self::thread_event), also for no events, and [`Events`](PmuError::Events): see
@@ -109,9 +103,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = open;
     /// ```
     ///
-    /// # Context
-    /// Task. The call is [pinned](Kernel::pinned).
-    ///
     /// # Errors
     /// The errors of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
     pub fn thread_member(
@@ -150,6 +141,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let switched = K::pinned(|| {
             self.with_local(|local| {
                 let out = local.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
+                // Evaluated in any case: a failure on the way out does not keep the other thread's events off.
                 out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
             })
         });

@@ -151,7 +151,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let usable = self.with_local(|local| local.session.counters_mut().counters().usable)?;
             let unit = self.top_down(K::this_processor())?;
             let events = unit.events(usable).each(change);
-            // An E-core's; a P-core's with level 2; with level 1 alone.
+            // `count` takes an array, so each number of events that a core can have is tried.
             if let Ok(events) = <&[Event; 4]>::try_from(&*events) {
                 return Ok(unit.counts(&self.count(events, work)?));
             }

@@ -169,9 +169,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if takes || own == 0 {
             return self.wrmsr_retrying(global.acknowledge, bits);
         }
-        // Zhaoxin's ZX-C takes an acknowledgement only while a counter is enabled here.
         self.wrmsr_retrying(global.control, own)?;
         let cleared = self.wrmsr_retrying(global.acknowledge, bits);
+        // Closed again even after a failure: the counters are to stay stopped.
         self.wrmsr_retrying(global.control, 0).and(cleared)
     }
 
@@ -285,6 +285,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             declared.without(verified).retain(|counter| match self.registers(counter).control {
                 CounterControl::Select(select) => {
                     let bits = self.rdmsr_retrying(select);
+                    // A select that cannot be read may be enabled by its owner, who then acknowledges the bit.
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
                 }
                 CounterControl::Shared { counter, .. } => {

@@ -46,6 +46,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// have no counter, either.
     pub(crate) fn apply(&self, planner: &mut Planner<'_>) -> Result<(), CounterError> {
         let together = self.begin(planner);
+        // The steps end: after the first failure they lead back, and a step of the way back that fails is not tried
+        // again.
         while let Some(step) = self.next_step(planner) {
             match step {
                 Step::Leave(counter) => self.leave(counter, planner),
@@ -110,6 +112,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let next = self.next_to_enter(planner.counters);
         let in_the_way = || self.in_the_way(next?, planner);
+        // Those that leave come first, so that their counters are free for those that enter.
         if let Some(counter) = planner.leaving.first().or_else(in_the_way) {
             planner.leaving = planner.leaving.without(counter.only());
             return Some(Step::Leave(counter));
@@ -127,6 +130,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(never)]
     fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
         if let Some(error) = planner.failure {
+            // "Unchanged" would be wrong if the way back failed, too.
             planner.outcome = Err(planner.outcome.err().map_or(error, CounterError::faulted));
         }
         self.settle_states(planner);
@@ -175,6 +179,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Returns the counters that events leave, and those that events are attached to.
     #[inline(never)]
     fn difference(&self, from: &Plan, to: &Plan) -> (CounterSet, CounterSet) {
+        // An event that moves is not among those that leave: it leaves right before it enters, and so misses the least.
         let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event).is_some());
         (from.besides(to).retain(|counter| !moves(counter)), to.besides(from))
     }
@@ -199,6 +204,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some(event) = self.running_on(counter).or_else(before) else { return };
         match (self.detach(counter, event), self.table().entry(event)) {
             (Err(error), _) => planner.note(Err(error)),
+            // There is no handler here to report to: with 1 to go, the next occurrence reports the period that is over.
             (Ok(detached), Some(entry)) if detached.overflowed => entry.period.set_resume(1),
             (Ok(_), Some(_)) => {}
             // A row's period is below 2^31, and so is what is left of it.

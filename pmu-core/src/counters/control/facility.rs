@@ -190,10 +190,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Programs the registers of the source's facilities for what no event asked of them, such as a branch trace. While
-    /// the counters are [lent](Self::lend), the facilities are programmed when they return.
-    ///
-    /// # Context
-    /// Task, on the session's processor. Facilities call this method.
+    /// the counters are [lent](Self::lend), the facilities are programmed when they return. Facilities call this
+    /// method.
     ///
     /// # Errors
     /// [`StateUnknown`](CounterError::StateUnknown): the events that depend on it were stopped.
@@ -217,6 +215,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         self.settle_facilities()?;
+        // A counter that still writes records would write them of the event that comes, which may have asked for none.
         match left_over().iter().next() {
             None => Ok(()),
             Some(counter) => {
@@ -293,9 +292,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// when they were recorded. So call this method before the process ends or maps other files, and before an event is
     /// closed. While the counters are [lent](Self::lend), no record waits: `lend` reported them.
     ///
-    /// # Context
-    /// Task, on the session's processor.
-    ///
     /// # Errors
     /// - [`Unchanged`](CounterError::Unchanged): the call can be repeated.
     /// - [`StateUnknown`](CounterError::StateUnknown): counters faulted, as in [`service`](crate::service()), now or in
@@ -307,6 +303,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
         }
+        // No pass is made while the LVT entry is masked, so the records would wait on without an error.
         if self.memory.is_masked() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
@@ -349,6 +346,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             true => CounterError::Unchanged(error.fault),
             false => CounterError::StateUnknown(error.fault),
         });
+        // The interrupts of what was served here are still to come, and then find no overflow.
         let served = served.map(|served| self.memory.expect_spurious(served.claim.interrupts()));
         served.and(self.unpause(recording))
     }

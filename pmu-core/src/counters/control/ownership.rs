@@ -113,6 +113,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let first_fixed = counters.unit().first_fixed_slot() as u8;
         memory.first_fixed.store(first_fixed, Relaxed);
         counters.hybrid = HybridDelta::between(counters.unit(), processor);
+        // The facilities' registers have unknown values, of firmware or of a predecessor.
         counters.source.facility().lose();
         if let Err(error) = counters.open(processor, candidates) {
             counters.source.opened().give_back();
@@ -160,6 +161,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let enabled = self.wrmsr_retrying(global.control, control);
             let cleared = enabled.and_then(|()| self.acknowledge(global, left));
             cleared.map_err(|fault| {
+                // The first failure is the error. A second one changes nothing for the caller, who gets no session.
                 let _ = self.wrmsr_retrying(global.control, found);
                 CounterError::Unchanged(fault)
             })?;
@@ -169,6 +171,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             memory.expect_spurious(1);
         }
         memory.publish(verified | usable);
+        // After the counters were published, so that an interrupt from here on is served.
         self.platform.unmask_performance_interrupt();
         Ok(())
     }
@@ -205,6 +208,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// RDPMC is an undefined opcode, is found out by RDMSR.
     #[inline(never)] // Inlined, it takes more text, and runs once per processor.
     fn probe_counters(&self, stopped: CounterSet, candidates: CounterSet) -> CounterSet {
+        // Below 2^31, so that a write that is extended by its sign reads back the same; another value for each counter,
+        // so that two addresses of one register differ.
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
             let register = self.registers(counter).value_register();
@@ -328,6 +333,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !counters.without(self.own()).is_empty() || rest.is_empty() || used {
             return Err(CounterError::NotAvailable(counters));
         }
+        // A parked counter's select is still enabled: it would count as soon as the next owner sets the counter's bit
+        // of the global control register.
         self.unpark_all(self.outside_guests(self.own()))?;
         if let Some(global) = self.unit().global() {
             self.change_global(global, (self.global_bits(counters), 0))?;

@@ -108,6 +108,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Ok(serviced) => self.memory.expect_spurious(serviced.overflows),
             Err(error) => outcome = outcome.and(Err(CounterError::StateUnknown(error.fault))),
         }
+        // Not earlier: the next record would be written over the first of those that were just reported.
         outcome = outcome.and(self.unpause(precise));
         self.settle_software();
         outcome.map(|()| anew)
@@ -202,6 +203,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Disables precise sampling, and acknowledges leftover overflows, except of counters that kept their registers.
     fn clear_stale(&self, own: CounterSet, lost: CounterSet) -> Result<(), CounterError> {
+        // The source's unit may describe another type of core. `take` noted what this processor declares.
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
             for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {

@@ -123,6 +123,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let (value, period) = load.ok_or(CounterError::NoSuchEvent(event))?;
         self.run_from((counter, slot, &registers), event, (value, period), is_paused).inspect_err(
             |_| {
+                // `first_load` took the remainder out of the entry: the next start is to find it again.
                 if let Some(entry) = self.table().entry(event) {
                     entry.period.set_resume(period);
                 }
@@ -187,6 +188,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 self.set_control(registers, 0)?;
             }
             let found = meanwhile()?;
+            // Before the slot changes: from then on an interrupt of this counter finds no event, and would have no
+            // owner.
             self.memory.expect_spurious(1);
             // Until here, an interrupt may have loaded the counter for another period.
             let SlotState::Running { period, .. } = slot.replace(next) else {

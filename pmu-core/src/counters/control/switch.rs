@@ -123,6 +123,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
         }
+        // Not in the loop before: only now are a group's open events the ones that stay.
         for (number, place) in events.iter().enumerate() {
             if let ThreadEvent::SwitchedOut(event) = place
                 && let Some(group) = event.group()
@@ -305,6 +306,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if let Ok(Some(here)) = here {
             entry.adapt(&here);
         }
+        // The event is still stopped, so this adds nothing: its times count from `now` on.
         entry.add_time(now, false);
         if is_software {
             entry.begin_software(now);

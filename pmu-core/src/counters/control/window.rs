@@ -150,6 +150,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             })?;
             (gate, values)
         };
+        // Before the counters are lent: then no event is on a counter, and `running` would not advance.
         self.add_times(now);
         self.pause_software();
         // Not earlier: until the counters are stopped and read, an interrupt must still find and serve them.
@@ -382,6 +383,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         }
         for (event, entry) in counters.table().opened() {
             if counters.check_counter(event, entry).is_err() {
+                // A group counts together or not at all, so the other counters of the group stop, too.
                 counters.memory.mark_faulted(Some(event), counters.table());
             }
         }

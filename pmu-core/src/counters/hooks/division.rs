@@ -163,7 +163,7 @@ impl Division<'_> {
     /// ```
     pub const fn share(part: u8, occurrences: u64, shares: u64) -> u64 {
         let share = shares >> (8 * (part & 7)) & 0xFF;
-        // Rounded to the nearest.
+        // Truncated shares would all be too small, and the error would grow with each harvest.
         ((occurrences as u128 * share as u128 + 127) / 255) as u64
     }
 
@@ -229,7 +229,7 @@ impl Division<'_> {
         status: MsrAddress,
         value: u64,
     ) -> Result<u64, MsrFault> {
-        // Far from its last wrap, the counter has no overflow pending. This saves a read of the status.
+        // A wrap restarts the counter at 0, so a great value has none pending.
         if value >= SERVED_WITHIN {
             return Ok(0);
         }

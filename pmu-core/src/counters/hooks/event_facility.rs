@@ -394,6 +394,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         msr: &M,
         platform: &P,
     ) -> Result<CounterSet, MsrFault> {
+        // At most one facility of a pair drives sampling units.
         if A::UNITS {
             self.0.unmask_units(msr, platform)
         } else {
@@ -463,6 +464,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         counter: CounterId,
         event: &RunningEvent<'_>,
     ) -> Result<Waiting, MsrFault> {
+        // Only one facility records a counter's events, so the other has none that wait.
         match self.0.leave(msr, counter, event)? {
             Waiting::NONE => self.1.leave(msr, counter, event),
             waiting => Ok(waiting),

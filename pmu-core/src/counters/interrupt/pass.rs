@@ -262,6 +262,7 @@ where
     pub(crate) fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();
+        // Fixed counters exist only beside global registers, so here all counters are general.
         let own = CounterSet::from_bits(self.own & GENERAL).without(self.facility.own_counters());
         self.collect(0, own);
         for counter in own.iter() {

@@ -290,11 +290,13 @@ where
         if S::Facility::UNITS && registers.is_unit() {
             // The unit has stopped. Its sample came as many events late as it has counted already.
             let late = value.wrapping_sub(began) & registers.mask();
+            // At most all but one event: with more, the load would be beyond the unit's range.
             preload += late.min(chunk.saturating_sub(1));
         }
         entry.loaded(preload);
         if S::Facility::UNITS && registers.is_unit() {
             let access = UnitAccess::WriteValue(preload);
+            // Nothing can fail: a unit's value is in memory until the unit goes on.
             let _ = self.source.facility().access_unit(self.msr, &registers, access);
             slot.store(SlotState::Running { event: running.event, period: chunk });
         } else {

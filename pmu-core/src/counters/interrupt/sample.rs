@@ -280,6 +280,8 @@ fn read<S: EventSource, M: MsrBackend>(
     let on = counter_of(source, memory, event);
     let count = entry.count_at(now, on.is_some());
     let Some(counter) = on else {
+        // It counts, but has no counter: an interrupted task moves it, or the counter faulted. What the counter holds
+        // is in no total.
         let moves = entry.state() == EventState::Counting;
         return if moves { Err(CounterError::CounterLost(event)) } else { Ok(count) };
     };

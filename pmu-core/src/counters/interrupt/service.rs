@@ -237,6 +237,7 @@ impl CounterMemory {
     /// service is under way, or if the LVT entry is masked. `facility` is [`WITH_FACILITY`] or 0.
     #[inline]
     pub(crate) fn serve(&self, facility: u8, pass: impl FnMut()) -> bool {
+        // No exchange is needed: what interrupts this call between the two accesses has ended before it goes on.
         let idle = self.is_idle();
         if idle {
             self.repeat(SERVING | facility, IDLE, pass);
@@ -253,6 +254,7 @@ impl CounterMemory {
             return None;
         }
         let is_nested = before & SERVING != 0;
+        // A masked entry stays masked, because this pass does not touch the counters.
         self.repeat(SERVING | WITH_FACILITY, if is_nested { AGAIN } else { before }, pass);
         Some(is_nested)
     }

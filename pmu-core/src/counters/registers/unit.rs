@@ -350,7 +350,7 @@ impl CounterUnit {
 
     /// Returns whether `select` has the bit IN_TXCP, which on AMD belongs to the event number.
     pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
-        // On AMD, these bits belong to the event's number.
+        // Bit 35 is legal in an event only where event numbers have twelve bits, which then include bit 33.
         let twelve_bits = self.event_bits >> 35 & 1 != 0;
         select.select_bits() & IN_TXCP != 0 && !twelve_bits
     }

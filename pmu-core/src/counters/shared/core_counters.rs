@@ -103,6 +103,8 @@ impl<'a> CoreThread<'a> {
     /// Declares that this logical processor uses no counters but these, which it has claimed.
     pub(crate) fn keep(&self, used: InUse) {
         let keep = |all| Some(self.with(all, used));
+        // One exchange, as the other logical processor may change its half meanwhile. It cannot fail: there is always a
+        // value.
         let _ = self.core.in_use.fetch_update(AcqRel, Acquire, keep);
     }
 

@@ -161,6 +161,7 @@ impl EventEntry {
             shared.store(time, Relaxed);
         }
         self.timed_to.store(0, Relaxed);
+        // Last: until then the entry is closed, and no interrupt finds the event.
         self.set_state(EventState::Stopped);
     }
 
@@ -356,7 +357,6 @@ impl EventEntry {
     #[inline(never)]
     pub(crate) fn add_time(&self, now: u64, runs: bool) {
         let before = self.timed_to.load(Relaxed);
-        // A clock that went back adds nothing until it has caught up.
         let passed = now.saturating_sub(before);
         self.timed_to.store(before + passed, Relaxed);
         let add =
@@ -388,7 +388,8 @@ impl EventEntry {
         }
         let units = if has_clock { [0; 2] } else { [1 << 8, u64::from(runs) << 8] };
         for ((forgotten, recent), unit) in self.forgotten.iter().zip(self.recent()).zip(units) {
-            // An exponential average: each rotation forgets a sixteenth of the recent time.
+            // Without a clock the times stand still. A unit of time is then added by forgetting less, below zero if
+            // need be: `recent` subtracts modulo 2^64.
             let more = (recent.wrapping_add(unit) / 16).wrapping_sub(unit);
             forgotten.store(forgotten.load(Relaxed).wrapping_add(more), Relaxed);
         }
@@ -398,6 +399,8 @@ impl EventEntry {
     /// The share of an event that was not started recently is 1.
     pub(crate) fn share(&self) -> u32 {
         let [enabled, running] = self.recent();
+        // Both times are cut to 32 bits, so that the quotient's 31 bits of fraction fit. The running time is never the
+        // longer one.
         let shift = u32::BITS.saturating_sub(enabled.leading_zeros());
         let share = ((running >> shift) << 31).checked_div(enabled >> shift);
         share.map_or(1 << 31, |share| share as u32)
@@ -492,6 +495,8 @@ impl EventEntry {
     #[inline]
     pub(crate) fn accumulate(&self, value: u64, mask: u64) {
         let counted = value.wrapping_sub(self.counted_to.swap(value, Relaxed)) & mask;
+        // No atomic addition: while the event is on a counter, only the interrupt path adds what was counted, and
+        // afterwards only a task.
         self.total.store(self.total.load(Relaxed).wrapping_add(counted), Relaxed);
     }
 

@@ -224,6 +224,8 @@ impl CounterMemory {
 
     /// Hands these counters to the interrupt path.
     pub(crate) fn publish(&self, verified: CounterSet) {
+        // First: an interrupt that finds the counters must not find `MASKED` from before, which would keep it from
+        // them.
         self.service.store(IDLE, Ordering::Relaxed);
         // In this order an interrupt in between is served or claimed, never left unclaimed.
         self.set_verified(verified);
@@ -293,7 +295,9 @@ impl CounterMemory {
     /// Wrong: `let mut session = …; memory.reclaim(); session.start(source)`.
     pub unsafe fn reclaim(&self) {
         self.give_back();
+        // The driver may have unwound out of a service, after which every interrupt would only leave a note.
         self.service.store(IDLE, Ordering::Relaxed);
+        // The old counters run on, and an overflow of theirs would interrupt without an owner.
         self.expect_spurious_after_shut_down();
     }
 
@@ -301,12 +305,14 @@ impl CounterMemory {
     #[inline(never)] // Linked once: each stop may leave an overflow.
     pub(crate) fn expect_spurious(&self, interrupts: u32) {
         let more = interrupts.min(u8::MAX.into()) as u8;
+        // An interrupt may claim all that are expected between a load and a store.
         let add = |spurious: u8| Some(spurious.saturating_add(more));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
     /// Expects one spurious interrupt fewer: the counter had not overflowed.
     pub(crate) fn cancel_spurious(&self) {
+        // Not below 0: an interrupt in between may have claimed it already.
         let subtract = |spurious: u8| Some(spurious.saturating_sub(1));
         let _ = self.spurious_expected.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
     }

@@ -125,6 +125,7 @@ impl SharedPeriod {
     /// the counter is to be loaded for another number. `throttled`: the event is silent from the next load on.
     pub(crate) fn recorded(&self, reloaded: u64, throttled: bool) -> bool {
         let every = self.every.load(Relaxed);
+        // After each record the processor loads the same number, but the next chunk of a long period may be another.
         if self.left.load(Relaxed) != 0 {
             return true;
         }

@@ -82,13 +82,13 @@ pub fn remote_count(
     if !entry.wants_total() {
         return Err(CounterError::NoTotal(event));
     }
-    // The event's processor changes the total before it changes the state and the turn, and has fences on both sides of
-    // that change. An event's interrupt changes the total while the event stays on its counter: an older total, then.
     if entry.is_part() {
         // Only the event's processor knows the occurrences that are missing.
         return Ok(RemoteCount::Changing);
     }
-    // The read side of a seqlock: the count is read between two looks at the version.
+    // The read side of a seqlock: the count is read between two looks at the version. The event's processor changes the
+    // total before it changes the state and the turn, and has fences on both sides of that change. An event's interrupt
+    // changes the total while the event stays on its counter: an older total, then.
     let before = version(entry);
     fence(Ordering::Acquire);
     let load = loaded_for(memory, event);

@@ -115,6 +115,7 @@ impl EventEntry {
         }
         // All but the first are of the present length.
         let Some(more) = beyond.checked_div(period) else { return };
+        // No product here overflows: it is at most `beyond`, which is at most the longest period.
         let next = ends.wrapping_add(more * period).wrapping_add(period);
         if self.counted_to.compare_exchange(ends, next, Relaxed, Relaxed).is_err() {
             return; // A nested interrupt reports them.

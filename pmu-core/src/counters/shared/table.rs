@@ -356,6 +356,7 @@ impl EventTable {
         let of_group = |(other, entry): &(EventId, &EventEntry)| {
             *other < event && entry.membership().group == group
         };
+        // The bitmap has a place for each of the first eight members. A later one cannot name itself.
         reload != 0
             && reload.checked_shr(self.opened().filter(of_group).count() as u32).unwrap_or(0) & 1
                 != 0
@@ -373,6 +374,7 @@ impl EventTable {
 
     /// Takes the table for a processor's session. Returns `false` if another session has it.
     pub(crate) fn take(&self) -> bool {
+        // Pairs with the release in `give_back`, so that this session finds all entries closed.
         // A table without entries has nothing to share, so all sources without opened events use one.
         self.is_empty() || !self.taken.swap(true, Acquire)
     }

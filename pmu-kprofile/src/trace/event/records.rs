@@ -158,6 +158,7 @@ impl<'b> StackWalk<'b> {
             process: from.u32()?,
             thread: from.u32()?,
             width,
+            // A part of an address at the end is no address, and stays in the record's `rest`.
             addresses: from.bytes(from.len() - from.len() % width.bytes())?,
         })
     }
@@ -175,6 +176,7 @@ pub(in crate::trace) fn fill(words: &[AtomicU64], width: PointerWidth, frame: &d
         let Some(word) = addresses.get(place).filter(|_| count < MAX_ADDRESSES) else {
             return ControlFlow::Break(());
         };
+        // Of two addresses in a word, the first overwrites what an earlier record left in the slot.
         let before = if shift == 0 { 0 } else { word.load(Ordering::Relaxed) };
         let address = address & width.max_address();
         word.store(before | address << shift, Ordering::Relaxed);

@@ -23,6 +23,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
+    // Without it, row 0 by its first encoding would be packed as 0, which stands for no event.
     const PRESENT: u16 = 1 << 15;
 
     /// The event's identity is in the 12 bits below the encoding.
@@ -135,6 +136,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let planned = planner.plan(event, great);
         self.confine(&thread, 0);
         planned?;
+        // Both assignments: until the plan is applied, the events count where they are, and after a failure they stay
+        // there.
         let mut wanted = self.used(&thread);
         self.add_plan(&thread, &planner.plan, &mut wanted);
         // The other processor may have claimed one of them meanwhile.
@@ -181,6 +184,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 SlotState::Running { event, .. } | SlotState::Parked { event } => {
                     self.corrupts(thread, event)
                 }
+                // The counter's event is not known any more, so what was claimed for it stays claimed.
                 SlotState::Faulted => u64::from(own.exclusive) & counter.only().bits() != 0,
             };
             used.add(counter.only() & CounterSet::GENERAL, is_exclusive);
@@ -312,6 +316,7 @@ impl Planner<'_> {
                 *alike = *alike | counter.only();
             }
         }
+        // An event that runs would have to be stopped and started again for another encoding.
         self.search(refined, refined.running.len()) || self.search(refined, 0)
     }
 
@@ -320,6 +325,7 @@ impl Planner<'_> {
     /// gives one more register its value. The first `kept` events keep their encodings.
     #[inline(never)]
     fn search(&mut self, refined: Refined, kept: usize) -> bool {
+        // A byte per event, because plans are made on the stack of a context switch.
         let mut all = [Tried(0); MAX_COUNTERS];
         let (mut depth, mut registers, mut goes_back) = (0, 0, false);
         loop {
@@ -333,6 +339,7 @@ impl Planner<'_> {
             // The register that got its value by this encoding has none again.
             registers -= usize::from(tried.gave_value());
             let encodings = if depth < kept { 1 } else { MAX_ENCODINGS };
+            // A session can write, and later restore, no more registers than this.
             let step = Step { depth, encodings, adds: registers < MAX_REGISTERS };
             let next = self.next_encoding(refined, step, placed.event, tried);
             let encoding = next.unwrap_or(tried.own());

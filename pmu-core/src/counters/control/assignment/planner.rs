@@ -124,6 +124,7 @@ impl Planner<'_> {
     /// Returns the event that gave way last, of those that are to lose their counters and rank above `last`, and below
     /// `below`.
     fn last_gone(&self, last: Option<u64>, below: u64) -> Option<EventId> {
+        // The counters still have the events of before the plan, so no list of the evicted ones takes stack.
         let mut next: Option<(u64, EventId)> = None;
         for event in self.counters.iter().filter_map(|counter| self.running_on(counter)) {
             let rank = self.rank(event);
@@ -171,6 +172,7 @@ impl Planner<'_> {
     #[inline(always)]
     pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
         let mut above_gone = 0;
+        // Each round takes an event off the plan. Once none is left that may go, `first_to_go` ends the loop.
         while let Err(no_room) = self.try_place(event) {
             let first = self.first_to_go(great).ok_or(no_room)?;
             above_gone = above_gone.max(self.rank(first).saturating_add(1));
@@ -188,7 +190,9 @@ impl Planner<'_> {
     #[inline(never)]
     fn put_back(&mut self, below: u64) {
         let mut last = None;
+        // Ranks only rise here, so each event is tried once.
         while let Some(gone) = self.last_gone(last, below) {
+            // Without room the event stays evicted, and the plan is as it was.
             let _ = self.try_place(gone);
             last = Some(self.rank(gone));
         }
@@ -217,6 +221,7 @@ impl Planner<'_> {
             if self.moves {
                 return outcome;
             }
+            // Only now: an event that moves is stopped for some accesses, and misses occurrences.
             self.moves = true;
         }
     }
@@ -229,6 +234,7 @@ impl Planner<'_> {
             let with = self.membership(other);
             let excludes = (of.flags | with.flags) & Membership::EXCLUSIVE != 0;
             if excludes && other != event && (of.group == 0 || of.group != with.group) {
+                // As if no counter were free: an event that rotates waits for its turn then.
                 return Err(NoRoom { event, register: 0 });
             }
         }
@@ -266,6 +272,7 @@ impl Planner<'_> {
             |event| self.table.entry(event).map_or(PackedFilter::NONE, EventEntry::branches);
         let filter = filter_of(event);
         let agrees = |other: PackedFilter| other.is_none() || other == filter;
+        // The processor has one filter for all its branch records.
         filter.is_none() || self.plan.events().map(filter_of).all(agrees)
     }
 
@@ -306,6 +313,7 @@ impl Planner<'_> {
             let mut farther = CounterSet::NONE;
             for counter in frontier.iter() {
                 let Some(placed) = self.plan.at(counter) else { continue };
+                // A counter is reached at most once, which bounds the search.
                 let next = self.capable(placed.event).without(reached);
                 for alternative in next.iter() {
                     if let Some(taker) = taker.get_mut(alternative.place()) {
@@ -313,6 +321,7 @@ impl Planner<'_> {
                     }
                 }
                 if let Some(mut free) = next.without(used).first() {
+                    // A counter that the new event itself can use has no taker: there the path ends.
                     while let Some(Some(from)) = taker.get(free.place()) {
                         self.plan.set(free, self.plan.at(*from));
                         free = *from;

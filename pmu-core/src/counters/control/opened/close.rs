@@ -157,6 +157,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return None;
         }
         let (event, mut needed) = (self.extract(entry), None);
+        // Asked for the sake of the closure alone: the event is open, so an error changes nothing.
         let _ = self.resolve(Asked::of_saved(&event), event.counters(), |other| {
             needed = Some(other);
             true
@@ -180,6 +181,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 // As the first one it stops the others.
                 entry.set_disabled(false);
                 for (event, entry) in members() {
+                    // A counter that does not stop is marked as faulted. The caller gets the error of the closed event.
                     let _ = self.detach_and_stop(event, entry, now);
                 }
             }

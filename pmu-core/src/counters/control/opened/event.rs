@@ -110,6 +110,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let (id, entry) = self.free_entry(behind)?;
         entry.open(event, processor, (select, counters));
+        // Raised instead of refused: the first period of a frequency is a guess, which the samples correct.
         if entry.rate.has_frequency() {
             entry.period.set(self.table().at_least_min(entry.period.every()));
         }
@@ -137,6 +138,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let resolved = processor.resolve(event)?;
         let (id, entry) = self.free_entry(behind)?;
         entry.open(event, processor, resolved);
+        // A clock that does not run has the same count at any time, so 0 will do.
         entry.begin_software(0);
         Ok(id)
     }
@@ -317,6 +319,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     fn take_off(&self, event: EventId) -> Result<(), CounterError> {
         for event in self.table().with_group(event) {
             if let Some(counter) = self.counter_of(event) {
+                // A counter that does not stop is marked as faulted. The caller gets the failure of the start.
                 let _ = self.detach(counter, event);
             }
         }

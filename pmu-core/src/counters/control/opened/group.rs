@@ -92,6 +92,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let alone = Event {
                 rotates,
                 flags: event.flags & !Membership::EXCLUSIVE | exclusive | first,
+                // The bitmap names members that are not open yet: `open_reload` stores it, and `open_after` would
+                // refuse it.
                 reload: if S::Facility::OFFERS { 0 } else { event.reload },
                 ..*event
             };

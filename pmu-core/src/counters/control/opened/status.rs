@@ -133,9 +133,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// }
     /// ```
     ///
-    /// # Context
-    /// Task, on the processor of the session's counters.
-    ///
     /// # Errors
     /// The errors of [`read_event`](Self::read_event).
     pub fn user_view(&self, event: EventId, now: u64) -> Result<UserView, CounterError> {
