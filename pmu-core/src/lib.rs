@@ -13,9 +13,7 @@ mod detection;
 pub mod dump;
 pub mod frame;
 pub mod interval;
-pub mod msr;
 mod platform;
-pub mod precise;
 pub mod profile;
 pub mod reload;
 mod snapshot;
@@ -98,4 +96,36 @@ pub mod thread {
     pub use crate::counters::events::saved::{SavedEvent, ThreadEvent};
     pub use crate::counters::shared::period::Waiting;
     pub use crate::counters::shared::rate::Tick;
+}
+
+/// Access to the model-specific registers of the processor that executes the call.
+///
+/// Read first: Intel SDM vol. 2, RDMSR, WRMSR and RDPMC; AMD APM vol. 3, the same instructions.
+pub mod msr {
+    pub(crate) mod address;
+    pub(crate) mod backend;
+    #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+    pub(crate) mod native;
+
+    pub use address::{MsrAddress, MsrUpdate, PmcIndex, RegisterBits};
+    pub use backend::{MsrAccess, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation};
+    #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+    pub use native::NativeMsr;
+    #[cfg(all(feature = "native", target_arch = "x86_64"))]
+    pub use native::{FaultFixup, FixupMsr};
+}
+
+/// A processor's record of one sampled instruction, in vendor-neutral terms.
+///
+/// This floor is plain data, and imports nothing from the other floors. The vendors' crates decode their registers and
+/// records into the types of this floor.
+pub mod precise {
+    pub(crate) mod request;
+    pub(crate) mod sample;
+
+    pub use request::{NotPrecise, Precision, SampleParts};
+    pub use sample::{
+        AccessType, BranchOutcome, DataAccess, DataSource, InstructionFetch, LineState, PageSize,
+        PreciseSample, Translation,
+    };
 }

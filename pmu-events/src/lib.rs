@@ -9,7 +9,6 @@ pub mod arm;
 mod core_type;
 mod event;
 mod format;
-pub mod metric;
 mod name;
 mod processor;
 #[rustfmt::skip]
@@ -23,3 +22,14 @@ pub use name::EventName;
 pub use name::hash::MAX_NAME;
 pub use processor::Processor;
 pub use tables::*;
+
+/// Metrics: common ratios of events.
+///
+/// Uses the look-up (`core_type`) of events by name, and what is below it.
+pub mod metric {
+    pub(crate) mod evaluation;
+    pub(crate) mod expression;
+
+    pub use evaluation::Ratio;
+    pub use expression::{Expression, Metric, MetricError, MetricEvent};
+}

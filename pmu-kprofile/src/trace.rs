@@ -14,7 +14,6 @@ pub(crate) mod callbacks;
 #[cfg(feature = "critical-section")]
 pub(crate) mod control;
 pub(crate) mod error;
-pub(crate) mod event;
 pub(crate) mod group_mask;
 pub(crate) mod interval_services;
 #[cfg(feature = "critical-section")]
@@ -40,3 +39,16 @@ pub use record::{
 };
 pub use ring::{Drain, StackRing, SwitchRing, TraceRing};
 pub use traced_pmc::{CounterSets, LoggerFacts, MAX_TRACED_COUNTERS, MAX_TRACED_HOOKS, TracedPmc};
+
+/// The events that trace records describe. The type of each event has the members of the event's record.
+///
+/// Each event has a line in `table`. This module may use `record` and `error`.
+pub(crate) mod event {
+    pub(crate) mod records;
+    pub(crate) mod sample;
+    pub(crate) mod table;
+
+    pub use records::*;
+    pub use sample::*;
+    pub use table::*;
+}

@@ -6,7 +6,6 @@
 mod attributes;
 mod branch_samples;
 mod data_source;
-mod errno;
 mod error;
 mod event_attr;
 mod event_text;
@@ -18,8 +17,7 @@ pub use attributes::{
     RawConfig, RawTerms,
 };
 pub use branch_samples::{BranchEntry, BranchSamples};
-pub use errno::errno;
-pub use error::{Facility, PerfError};
+pub use error::{Facility, PerfError, errno};
 pub use event_attr::{AttrFlags, PerfEventAttr};
 pub use event_text::{CoreKind, PerfEvent};
 pub use generic::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
