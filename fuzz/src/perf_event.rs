@@ -1,6 +1,7 @@
 //! Events of perf's command line, and bytes of `perf_event_attr`: the fields by the header's offsets, one by one.
 
-use pmu::perf::{PerfError, PerfEvent, PerfEventAttr};
+use pmu::core::{CounterSet, EventCount, EventId, EventOverflow, Sample};
+use pmu::perf::{PerfError, PerfEvent, PerfEventAttr, SampleContext};
 
 /// Returns the little-endian field of `length` bytes at `at`; 0 beyond `bytes`.
 fn field(bytes: &[u8], at: usize, length: usize) -> u64 {
@@ -75,6 +76,32 @@ fn attributes(bytes: &[u8]) {
     assert_eq!(attr.config2, field(given, 64, 8));
     assert_eq!(attr.select.exclude_guest, field(given, 42, 1) >> 4 & 1 == 1);
     let _ = attr.event(|_| None);
+    records(&attr, bytes);
+}
+
+/// Writes a read and a sample to buffers of every size up to a record's: each is whole, or says how long it would be.
+fn records(attr: &PerfEventAttr, bytes: &[u8]) {
+    let Ok(format) = attr.records() else { return };
+    let event = EventId::of_place(0);
+    let counter = CounterSet::ALL.iter().next().unwrap();
+    let sample = Sample::of_software(EventOverflow { event, period: 1, counter, tag: 2 }, &());
+    let call_chain: Vec<_> = bytes.iter().take(9).map(|byte| u64::from(*byte)).collect();
+    let context = SampleContext { call_chain: &call_chain, ..SampleContext::default() };
+    let counts = [(3, EventCount::default()); 2];
+    let mut needed = [0; 2];
+    for size in [0, 512] {
+        let mut buffer = vec![0xFF; size];
+        let read = format.read(&counts, &mut buffer);
+        let sampled = format.sample(&sample, &context, &counts, &mut buffer);
+        for (needed, written) in needed.iter_mut().zip([read, sampled]) {
+            match written {
+                Ok(length) => assert_eq!(length, *needed),
+                Err(PerfError::Short { needed: length }) if size == 0 => *needed = length,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    assert!(needed.iter().all(|length| length % 8 == 0), "{needed:?}");
 }
 
 /// Runs one input, as a text and as bytes.
