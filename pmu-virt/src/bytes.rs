@@ -9,7 +9,7 @@
 //! | Intel: version, general counters, their width, fixed counters, their width, events | 3–8 |
 //! | AMD: 0 legacy, 1 core extension, 2 PerfMonV2; its number of counters | 3, 4 |
 //! | hidden: vendor (1 Intel, 2 AMD), registers as in KVM, RDPMC as 0 | 3–5 |
-//! | flags, in the order of the configuration's fields | 12 |
+//! | flags: Intel's features in their order; AMD's `guest_host` | 12, 2 bytes |
 //!
 //! | state | at |
 //! |---|---|

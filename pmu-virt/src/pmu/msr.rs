@@ -1,5 +1,6 @@
 //! RDMSR and WRMSR of the guest, and register writes of the host.
 
+use crate::configuration::features::{FIXED_RDPMC_USER_DISABLE, SELECT_RDPMC_USER_DISABLE};
 use crate::model::Model;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::EventPolicy;
@@ -246,13 +247,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
         }
         let Model { layout, registers, .. } = &self.model;
         let index = (ecx & 0xFFFF) as usize;
-        // RDPMC user disable: bit 37 of a select, and bit 33 + 4n of the fixed counters' control. User mode then reads
-        // 0.
+        // User mode reads 0 then.
         let (counter, disabled) = match ecx >> 16 {
-            0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
+            0 if index < MAX_PER_KIND => {
+                (index, registers.select(index) & SELECT_RDPMC_USER_DISABLE)
+            }
             0x4000 if index < MAX_PER_KIND => {
                 let control = registers.of(Family::FixedControl);
-                (MAX_PER_KIND + index, control >> (33 + 4 * index) & 1)
+                (MAX_PER_KIND + index, control & FIXED_RDPMC_USER_DISABLE << (4 * index))
             }
             _ => return Pmc::Absent,
         };

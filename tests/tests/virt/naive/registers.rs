@@ -117,7 +117,7 @@ impl Naive {
         match (self.configuration.vendor(), address) {
             (Vendor::Intel, 0xC1..0xC9) => counter(address - 0xC1, Kind::Counter),
             (Vendor::Intel, 0x4C1..0x4C9) => {
-                if self.intel().is_some_and(|intel| intel.full_width_writes) {
+                if self.intel().is_some_and(|intel| intel.has(IntelFeature::FullWidthWrites)) {
                     counter(address - 0x4C1, Kind::Counter)
                 } else {
                     Kind::Absent
@@ -217,9 +217,9 @@ impl Naive {
             Kind::Absent => Read::GeneralProtection,
             Kind::Foreign => Read::Unhandled,
             Kind::Clear | Kind::Set => Read::Value(0),
-            Kind::Capabilities => {
-                Read::Value(u64::from(self.intel().unwrap().full_width_writes) << 13)
-            }
+            Kind::Capabilities => Read::Value(
+                u64::from(self.intel().unwrap().has(IntelFeature::FullWidthWrites)) << 13,
+            ),
             Kind::Misc if self.version() == 0 => {
                 Read::Shared { value: misc & !(1 << 7), mask: misc }
             }
@@ -248,8 +248,9 @@ impl Naive {
     /// The answer, and the illegal bits.
     pub(crate) fn write(&mut self, address: u32, value: u64) -> (Write, u64) {
         let amd = self.configuration.vendor() == Vendor::Amd;
-        let any_thread = self.intel().is_some_and(|intel| intel.any_thread);
-        let hides_from_user = self.intel().is_some_and(|intel| intel.rdpmc_user_disable);
+        let any_thread = self.intel().is_some_and(|intel| intel.has(IntelFeature::AnyThread));
+        let hides_from_user =
+            self.intel().is_some_and(|intel| intel.has(IntelFeature::RdpmcUserDisable));
         if self.hides_as_zero(address) {
             return (Write::Done, u64::MAX);
         }
@@ -301,12 +302,12 @@ impl Naive {
                 let intel = self.intel().unwrap();
                 for (exists, field) in [
                     (any_thread, 1 << 21),
-                    (intel.transactional, 1 << 32),
+                    (intel.has(IntelFeature::Transactional), 1 << 32),
                     // IN_TXCP: IA32_PERFEVTSEL2 alone.
-                    (intel.transactional && n == 2, 1 << 33),
-                    (intel.equal, 1 << 36),
+                    (intel.has(IntelFeature::Transactional) && n == 2, 1 << 33),
+                    (intel.has(IntelFeature::Equal), 1 << 36),
                     (hides_from_user, 1 << 37),
-                    (intel.unit_mask_2, 0xFF << 40),
+                    (intel.has(IntelFeature::UnitMask2), 0xFF << 40),
                 ] {
                     legal |= if exists { field } else { 0 };
                 }
