@@ -290,7 +290,7 @@ fn a_page_that_always_changes_is_given_up() {
 /// that of an event without the option, wherever the driver writes the select anew.
 #[test]
 fn a_sources_counter_is_not_read_by_user_mode() {
-    const DENIED: u64 = 1 << 37;
+    let bit = pmu_tests::field("IA32_PERFEVTSELx", "RDPMC_USR_DISABLE");
     for (version, declared) in [(6, true), (6, false), (5, false)] {
         let mut intel = IntelConfiguration::new(version, 4, 0);
         intel.set(IntelFeature::RdpmcUserDisable, declared);
@@ -310,7 +310,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
             let selects = selects.into_iter().filter(|select| select >> 22 & 1 != 0);
             selects.map(|select| (select & 0xFFFF, select & !0xFFFF_FFFF)).collect::<Vec<_>>()
         };
-        let denied = if declared { DENIED } else { 0 };
+        let denied = if declared { bit } else { 0 };
         // Cycles.
         let of_source = (0x003C, denied);
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();

@@ -1,9 +1,10 @@
 //! Intel's architectural rules, one test each. Expected values are the manual's: Intel SDM vol. 3B,
 //! chapter "Performance Monitoring"; vol. 4 for register numbers.
 
-use pmu_tests::StateRegisters;
+use crate::naive::registers::{FIXED_FIELDS, SELECT_FIELDS};
 use pmu_tests::software_pmu::intel::*;
 use pmu_tests::software_pmu::*;
+use pmu_tests::{StateRegisters, field};
 use pmu_virt::{
     Configuration, ConfigurationError, EventKey, IntelConfiguration, IntelFeature, Privilege, Read,
     Write,
@@ -70,6 +71,29 @@ fn contradictions_are_refused() {
         intel.fixed = 0x82;
     });
     assert_eq!(Configuration::Intel(odd).check(), Ok(()));
+}
+
+/// A feature adds to the selects and to IA32_FIXED_CTR_CTRL the fields that the data file has for it, and no others.
+#[test]
+fn each_feature_adds_its_fields_of_the_data_file() {
+    for feature in IntelFeature::ALL {
+        let legal = |present: bool, address: u32| {
+            let intel = IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(feature, present));
+            let mut registers = Configuration::Intel(intel).registers();
+            registers.find(|register| register.address == address).unwrap().legal
+        };
+        let added = |address| legal(true, address) - legal(false, address);
+        let named = |register: &str, fields: &[(IntelFeature, &str)]| -> u64 {
+            let own = fields.iter().filter(|(of, _)| *of == feature);
+            own.map(|(_, name)| field(register, name)).sum()
+        };
+        let select = named("IA32_PERFEVTSELx", &SELECT_FIELDS);
+        assert_eq!(added(0x188), select, "{feature:?}");
+        assert_eq!(added(0x186), select & !field("IA32_PERFEVTSELx", "IN_TXCP"), "{feature:?}");
+        let fixed = named("IA32_FIXED_CTR_CTRL", &FIXED_FIELDS);
+        let of_all = fixed | fixed << 4 | fixed << 8 | fixed << 12;
+        assert_eq!(added(0x38D), of_all, "{feature:?}");
+    }
 }
 
 /// "Architectural Performance Monitoring Version 1": IA32_PMCx from 0C1H and IA32_PERFEVTSELx from

@@ -5,7 +5,7 @@
 
 mod counting;
 mod program;
-mod registers;
+pub(crate) mod registers;
 
 use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, EventKey, FedEvents, Feed, HiddenConfiguration,
