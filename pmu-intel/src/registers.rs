@@ -3,6 +3,12 @@
 //! Read first: Intel SDM vol. 3B, ch. 20 "Performance Monitoring", §20.2; vol. 4, §2.1
 //! "Architectural MSRs".
 
+// To add a register, if code needs it: its number and, if code uses its fields, a `bitfield`, with the manual's
+// section; a row for each in `tests/data/registers.csv` and `tests/data/register_fields.csv`, from another source; and
+// a line in the test that compares them: `registers.rs` in the folder of `tests/tests` that has the register's subject
+// (`counters`, `branches`, `precise`, `topdown`). If the register can make the processor write to memory, its
+// `MsrAddress` stays private behind an unsafe function with its duties.
+
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 
@@ -155,6 +161,9 @@ pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 /// `IA32_DS_AREA`: the linear address of the DS save area (SDM vol. 3B, §18.4.9).
 pub const IA32_DS_AREA: u32 = 0x600;
 
+// To add a bit, if leaf 0x23 declares it: its constant; its bit of the leaf, in `ExtensionEbx` of `cpuid.rs`, and its
+// line in `event_bits` there; and a row for each in `tests/data/register_fields.csv`, both with the same field name, by
+// which the test finds them. The software PMU's bit is a row of its own: `pmu-virt/src/configuration/features.rs`.
 /// Bits 63:32 of `IA32_PERFEVTSELx` that some processors have, and that say what is counted. IN_TX, and IN_TXCP, which
 /// `IA32_PERFEVTSEL2` alone has (SDM vol. 3B, "Performance Monitoring and Intel TSX"); EQ and UMASK2 (SDM vol. 3B,
 /// "Architectural Performance Monitoring Version 6").
