@@ -11,8 +11,7 @@ use crate::registers::{
     DebugCtl, FULL_WIDTH_WRITES, IA32_A_PMC0, IA32_DEBUGCTL, IA32_FIXED_CTR_CTRL, IA32_FIXED_CTR0,
     IA32_MISC_ENABLE, IA32_PEBS_ENABLE, IA32_PERF_CAPABILITIES, IA32_PERF_GLOBAL_CTRL,
     IA32_PERF_GLOBAL_OVF_CTRL, IA32_PERF_GLOBAL_STATUS, IA32_PERFEVTSEL0, IA32_PMC_FX0_CTR,
-    IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, SELECT_IN_TX,
-    SELECT_IN_TXCP, STATUS_CTR_FRZ,
+    IA32_PMC_GP0_CFG_A, IA32_PMC_GP0_CTR, IA32_PMC0, MiscEnable, PerfEvtSel, STATUS_CTR_FRZ,
 };
 
 /// `IA32_DEBUGCTL.FREEZE_PERFMON_ON_PMI`.
@@ -270,9 +269,11 @@ fn event_bits(
     extension: &PerfmonExtension,
 ) -> u64 {
     const TRANSACTIONS: u32 = 1 << 4 | 1 << 11;
+    const IN_TX: u64 = 1 << 32;
+    const IN_TXCP: u64 = 1 << 33;
     let mut bits = event_bits_of_perfmon(perfmon) | extension.event_bits();
     if processor.leaf(7, 0).ebx & TRANSACTIONS != 0 {
-        bits |= SELECT_IN_TX | SELECT_IN_TXCP;
+        bits |= IN_TX | IN_TXCP;
     }
     bits
 }

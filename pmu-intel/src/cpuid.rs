@@ -3,8 +3,6 @@
 use bitfield_struct::bitfield;
 use pmu_core::Snapshot;
 
-use crate::registers::{SELECT_EQ, SELECT_UNIT_MASK_2};
-
 /// CPUID leaf 0x0A of a processor: version, counters and events of architectural performance monitoring (SDM vol. 2A,
 /// CPUID, "Input EAX = 0AH").
 ///
@@ -152,6 +150,13 @@ pub(crate) struct PerfmonExtension {
     general: u32,
     fixed: u32,
 }
+
+// To add a bit of event selects that leaf 0x23 declares: its constant; its bit of the leaf and its line in `event_bits`;
+// and a row for each in `tests/data/register_fields.csv`, both with the same field name, by which the test finds them.
+
+/// Bits of `IA32_PERFEVTSELx`: EQ and UMASK2 (SDM vol. 3B, "Architectural Performance Monitoring Version 6").
+const SELECT_EQ: u64 = 1 << 36;
+const SELECT_UNIT_MASK_2: u64 = 0xFF << 40;
 
 /// Features of the counters' controls: sub-leaf 0, EBX.
 #[bitfield(u32)]

@@ -161,17 +161,6 @@ pub const IA32_PEBS_ENABLE: u32 = 0x3F1;
 /// `IA32_DS_AREA`: the linear address of the DS save area (SDM vol. 3B, §18.4.9).
 pub const IA32_DS_AREA: u32 = 0x600;
 
-// To add a bit, if leaf 0x23 declares it: its constant; its bit of the leaf, in `ExtensionEbx` of `cpuid.rs`, and its
-// line in `event_bits` there; and a row for each in `tests/data/register_fields.csv`, both with the same field name, by
-// which the test finds them. The software PMU's bit is a row of its own: `pmu-virt/src/configuration/features.rs`.
-/// Bits 63:32 of `IA32_PERFEVTSELx` that some processors have, and that say what is counted. IN_TX, and IN_TXCP, which
-/// `IA32_PERFEVTSEL2` alone has (SDM vol. 3B, "Performance Monitoring and Intel TSX"); EQ and UMASK2 (SDM vol. 3B,
-/// "Architectural Performance Monitoring Version 6").
-pub(crate) const SELECT_IN_TX: u64 = 1 << 32;
-pub(crate) const SELECT_IN_TXCP: u64 = 1 << 33;
-pub(crate) const SELECT_EQ: u64 = 1 << 36;
-pub(crate) const SELECT_UNIT_MASK_2: u64 = 0xFF << 40;
-
 /// `IA32_PERFEVTSELx`: an event-select register (SDM vol. 3B, §20.2.1.1, figure "Layout of IA32_PERFEVTSELx MSRs").
 ///
 /// ```

@@ -3,13 +3,13 @@
 //! What a configuration's check, CPUID in both directions, the intersection, the bytes, the legal bits of selects and
 //! of `IA32_FIXED_CTR_CTRL`, and the keys of events need of a feature follows from its row.
 //!
-//! To add a select bit: its constant with a citation, and a row at the end of the table, because its place is its bit in
-//! saved bytes. If the bit changes what is counted, it is in [`OF_KEY`], and `events/key.rs` has a method and a word for
-//! it; otherwise its rule is where the PMU answers (RDPMC: `locate_pmc` in `pmu/msr.rs`). Its tests: its row in
+//! To add a select bit: its constant with a citation, and a row at the end of the table, because its place is its bit
+//! in saved bytes. If the bit changes what is counted, it is in [`OF_KEY`], and `events/key.rs` has a method and a word
+//! for it; otherwise its rule is where the PMU answers (RDPMC: `locate_pmc` in `pmu/msr.rs`). Its tests: its row in
 //! `tests/data/register_fields.csv`, from another source than the constant, and in
 //! `tests/tests/virt/naive/registers.rs` its name in `SELECT_FIELDS` or `FIXED_FIELDS`, and its rule; an event with it
 //! is in `fed` of `naive/mod.rs`. The mock, and the tests of all features, follow. The driver's bit:
-//! `pmu-intel/src/registers.rs`, above `PerfEvtSel`.
+//! `pmu-intel/src/cpuid.rs`, above `SELECT_EQ`.
 
 use core::fmt;
 
