@@ -162,7 +162,7 @@ fn bytes_that_are_no_state_are_refused_with_the_reason() {
     assert_eq!(refused(10, 4), Err(BytesError::Malformed { at: 2 }));
     // Version 7 of architectural performance monitoring.
     assert!(matches!(refused(11, 7), Err(BytesError::Configuration(_))));
-    assert_eq!(refused(20, 0x80), Err(BytesError::Malformed { at: 12 }));
+    assert_eq!(refused(21, 0x80), Err(BytesError::Malformed { at: 12 }));
     // The first register: another address, and a bit above the width.
     let first = 32;
     assert_eq!(refused(first, 0xC2), Err(BytesError::State(StateError::NoRegister(0xC2))));
