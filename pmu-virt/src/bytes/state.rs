@@ -1,4 +1,22 @@
 //! States and configurations as bytes.
+//!
+//! | configuration, 24 bytes | at |
+//! |---|---|
+//! | version of this layout, 1 | 0, 2 bytes |
+//! | kind: 1 Intel, 2 AMD, 3 hidden | 2 |
+//! | Intel: version, general counters, their width, fixed counters, their width, events | 3–8 |
+//! | AMD: 0 legacy, 1 core extension, 2 PerfMonV2; its number of counters | 3, 4 |
+//! | hidden: vendor (1 Intel, 2 AMD), registers as in KVM, RDPMC as 0 | 3–5 |
+//! | flags: Intel's features in their order; AMD's `guest_host` | 12, 2 bytes |
+//!
+//! | state | at |
+//! |---|---|
+//! | `vPMU` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | flags: 0 an interrupt is pending | 6 |
+//! | number of registers | 7 |
+//! | configuration | 8 |
+//! | registers: address (4 bytes), value (8 bytes) | 32, 12 bytes each |
 
 use crate::bytes::BytesError;
 use crate::configuration::cpuid::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
