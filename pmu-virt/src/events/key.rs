@@ -76,6 +76,9 @@ impl SelectKey {
     }
 }
 
+// Intel's bits keep their places in a key, where they must not be read as AMD's, or as another field.
+const _: () = assert!(EventKey::OF_INTEL & (EventKey::EVENT_HIGH | EventKey::OF_BOTH) == 0);
+
 impl EventKey {
     /// Event and unit mask.
     const EVENT: u64 = 0xFFFF;
