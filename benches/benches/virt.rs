@@ -8,8 +8,8 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_virt::{
     AmdConfiguration, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed,
-    FilterAction, FilterEntry, IntelConfiguration, Mode, PerformanceEntry, PmuState, Privilege,
-    Read, VirtualPmu, Write, Written,
+    FilterAction, FilterEntry, IntelConfiguration, IntelFeature, Mode, PerformanceEntry, PmuState,
+    Privilege, Read, VirtualPmu, Write, Written,
 };
 
 /// Eight events, one for each of eight counters.
@@ -44,7 +44,8 @@ fn sixth(running: u32) -> Box<VirtualPmu> {
 }
 
 fn any_thread(running: u32) -> Box<VirtualPmu> {
-    let configuration = IntelConfiguration::new(5, 8, 4).with(|intel| intel.any_thread = true);
+    let configuration =
+        IntelConfiguration::new(5, 8, 4).with(|intel| intel.set(IntelFeature::AnyThread, true));
     pmu(Configuration::Intel(configuration), running)
 }
 

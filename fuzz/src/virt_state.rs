@@ -4,8 +4,8 @@
 //! writes, reads, and lets happen. The same bytes are read as a state and as a configuration that were saved.
 
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, PmuState,
-    Privilege, Vendor, VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
+    Mode, PmuState, Privilege, Vendor, VirtualPmu,
 };
 
 use crate::input::Input;
@@ -17,20 +17,16 @@ fn configuration(input: &mut Input<'_>) -> Configuration {
         2 => Configuration::Amd(AmdConfiguration::CORE_EXTENSION),
         3 => Configuration::Amd(AmdConfiguration::perf_mon_v2(input.u8())),
         _ => {
-            let flags = input.u8();
+            let flags = input.u16();
             let intel = IntelConfiguration::new(input.u8() % 7, 0, 0).with(|intel| {
                 intel.general = input.u8();
                 intel.general_width = 30 + input.u8() % 37;
                 intel.fixed = input.u8();
                 intel.fixed_width = 30 + input.u8() % 37;
                 intel.events = input.u8();
-                intel.extended_leaf = flags & 1 != 0;
-                intel.unit_mask_2 = flags & 2 != 0;
-                intel.equal = flags & 4 != 0;
-                intel.rdpmc_user_disable = flags & 8 != 0;
-                intel.full_width_writes = flags & 16 != 0;
-                intel.any_thread = flags & 32 != 0;
-                intel.transactional = flags & 64 != 0;
+                for (bit, feature) in IntelFeature::ALL.into_iter().enumerate() {
+                    intel.set(feature, flags >> bit & 1 != 0);
+                }
             });
             Configuration::Intel(intel)
         }

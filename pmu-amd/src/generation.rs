@@ -2,6 +2,9 @@
 
 use pmu_core::Snapshot;
 
+// To add a generation: its variant, before `Hammer`, in `ALL` and in `of`; a letter more in each row of `meaning.rs`,
+// whose rows need `u64` then; its sources in `zen.rs`; its core type (`pmu-events/generator/src/main.rs`); and its
+// column in `tests/data/amd64_on_zen.csv`: the test `zen_told_honestly` compares both with the rows.
 /// A generation of AMD's processors. On all processors of a generation, an event number selects the same event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -2,6 +2,8 @@
 //!
 //! Read first: AMD APM vol. 2, §13.2.1 "Performance Counters"; PPR of a family, MSRC001_00[00…07].
 
+// To add a register: as in `pmu-intel/src/registers.rs`. The test of sampled instructions is in `tests/tests/ibs`.
+
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 

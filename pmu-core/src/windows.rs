@@ -1,5 +1,9 @@
 //! The Windows versions whose behavior differs, and their rules.
 
+// To add a version: its variant and its line of `WindowsVersion::ALL`, in order of time; what differs from it on, in
+// the functions below; and its name in `VERSIONS` of `tests/src/kprofile/mod.rs`, by which every test that goes through
+// the versions meets it. (`WindowsVersion::LATEST`, if it is to be the default.)
+
 use core::fmt;
 
 /// A version of Windows in which profiling changed.

@@ -2,6 +2,9 @@
 //!
 //! Uses names (`name`) and the form of core types (`format`).
 
+// To add a list: a CSV file in `uncore`, ascending by unit and name, which is included as it is; its line below; and
+// the numbers in `tests/tests/events/uncore.rs`.
+
 use core::fmt;
 
 use crate::format::CoreType;

@@ -269,9 +269,11 @@ fn event_bits(
     extension: &PerfmonExtension,
 ) -> u64 {
     const TRANSACTIONS: u32 = 1 << 4 | 1 << 11;
+    const IN_TX: u64 = 1 << 32;
+    const IN_TXCP: u64 = 1 << 33;
     let mut bits = event_bits_of_perfmon(perfmon) | extension.event_bits();
     if processor.leaf(7, 0).ebx & TRANSACTIONS != 0 {
-        bits |= 0b11 << 32;
+        bits |= IN_TX | IN_TXCP;
     }
     bits
 }

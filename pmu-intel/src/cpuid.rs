@@ -146,14 +146,32 @@ impl ArchitecturalPerfmon {
 /// "Input EAX = 23H").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PerfmonExtension {
-    features: u32,
+    features: ExtensionEbx,
     general: u32,
     fixed: u32,
 }
 
+// To add a bit of event selects that leaf 0x23 declares: its constant; its bit of the leaf and its line in `event_bits`;
+// and a row for each in `tests/data/register_fields.csv`, both with the same field name, by which the test finds them.
+
+/// Bits of `IA32_PERFEVTSELx`: EQ and UMASK2 (SDM vol. 3B, "Architectural Performance Monitoring Version 6").
+const SELECT_EQ: u64 = 1 << 36;
+const SELECT_UNIT_MASK_2: u64 = 0xFF << 40;
+
+/// Features of the counters' controls: sub-leaf 0, EBX.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+struct ExtensionEbx {
+    unit_mask_2: bool,
+    equal: bool,
+    rdpmc_user_disable: bool,
+    #[bits(29)]
+    __: u32,
+}
+
 impl PerfmonExtension {
     /// The leaf of a processor that lacks it.
-    pub(crate) const NONE: Self = Self { features: 0, general: 0, fixed: 0 };
+    pub(crate) const NONE: Self = Self { features: ExtensionEbx::new(), general: 0, fixed: 0 };
 
     /// Returns the leaf in a snapshot, if leaf 7.1, EAX bit 8, declares it.
     pub(crate) fn from_snapshot(snapshot: &Snapshot) -> Self {
@@ -163,7 +181,7 @@ impl PerfmonExtension {
         let (main, counters) = (snapshot.leaf(0x23, 0), snapshot.leaf(0x23, 1));
         let has_counters = main.eax >> 1 & 1 != 0;
         let (general, fixed) = if has_counters { (counters.eax, counters.ebx) } else { (0, 0) };
-        Self { features: main.ebx, general, fixed }
+        Self { features: ExtensionEbx::from_bits(main.ebx), general, fixed }
     }
 
     /// Returns the general counters, one bit per counter; 0 if leaf 0x0A declares them.
@@ -176,16 +194,16 @@ impl PerfmonExtension {
         self.fixed
     }
 
-    /// Returns the bits of an event select that the leaf declares: unit mask 2 (EBX bit 0) and EQ (bit 1).
+    /// Returns the bits of an event select that the leaf declares for events.
     pub(crate) const fn event_bits(&self) -> u64 {
-        let unit_mask_2 = if self.features & 1 != 0 { 0xFF << 40 } else { 0 };
-        let equal = if self.features >> 1 & 1 != 0 { 1 << 36 } else { 0 };
+        let unit_mask_2 = if self.features.unit_mask_2() { SELECT_UNIT_MASK_2 } else { 0 };
+        let equal = if self.features.equal() { SELECT_EQ } else { 0 };
         unit_mask_2 | equal
     }
 
-    /// Returns whether RDPMC above privilege level 0 can be denied for each counter (EBX bit 2).
+    /// Returns whether RDPMC above privilege level 0 can be denied for each counter.
     pub(crate) const fn denies_user_rdpmc(&self) -> bool {
-        self.features >> 2 & 1 != 0
+        self.features.rdpmc_user_disable()
     }
 }
 

@@ -3,6 +3,10 @@
 //! Source: published listings of `wpr -pmcsources` on Intel machines, from Windows versions 1903 and later. Listings
 //! from February 2019 end at 0x1F. So 1903 is assumed to be the first version with the sources 0x20 to 0x24.
 
+// To add a source: an `AddedSource`; its versions in `Rules::has_source` (`pmu-core/src/profile/source.rs`) and in
+// `tests/tests/machine/versions.rs`; its row of `LATER`, and the sources that the tests there expect of a machine, in
+// `tests/tests/sources/added.rs`.
+
 use core::num::NonZeroU64;
 
 use pmu_core::profile::{AddedSource, AddedSources, InterfaceError, ProfileSource};

@@ -3,6 +3,12 @@
 //! Read first: Intel SDM vol. 3B, ch. 20 "Performance Monitoring", §20.2; vol. 4, §2.1
 //! "Architectural MSRs".
 
+// To add a register, if code needs it: its number and, if code uses its fields, a `bitfield`, with the manual's
+// section; a row for each in `tests/data/registers.csv` and `tests/data/register_fields.csv`, from another source; and
+// a line in the test that compares them: `registers.rs` in the folder of `tests/tests` that has the register's subject
+// (`counters`, `branches`, `precise`, `topdown`). If the register can make the processor write to memory, its
+// `MsrAddress` stays private behind an unsafe function with its duties.
+
 use bitfield_struct::bitfield;
 use pmu_core::EventSelect;
 

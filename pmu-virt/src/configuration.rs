@@ -5,10 +5,12 @@
 
 pub(crate) mod cpuid;
 pub(crate) mod error;
+pub(crate) mod features;
 pub(crate) mod host;
 
 use crate::configuration::cpuid::HiddenConfiguration;
 use crate::configuration::error::ConfigurationError;
+use crate::configuration::features::{IntelFeature, IntelFeatures};
 
 /// Configuration of a virtual processor's PMU: the vendor, the counters, and the features that CPUID declares.
 ///
@@ -87,15 +89,15 @@ pub enum Vendor {
 /// Configuration of Intel's architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration};
+/// use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 /// let mut narrow = IntelConfiguration::new(2, 4, 3);
 /// narrow.general_width = 40;
-/// narrow.full_width_writes = false;
+/// narrow.set(IntelFeature::FullWidthWrites, false);
 /// assert!(Configuration::Intel(narrow).check().is_ok());
 ///
 /// let sixth = IntelConfiguration::new(6, 8, 4).with(|sixth| {
-///     sixth.unit_mask_2 = true;
-///     sixth.rdpmc_user_disable = true;
+///     sixth.set(IntelFeature::UnitMask2, true);
+///     sixth.set(IntelFeature::RdpmcUserDisable, true);
 /// });
 /// assert!(Configuration::Intel(sixth).check().is_ok());
 /// ```
@@ -107,7 +109,7 @@ pub struct IntelConfiguration {
     /// of older versions, and a second address from 0x1900 upward.
     pub version: u8,
     /// Bitmap of the general counters: bit *n* stands for `IA32_PMCn`. At least one bit must be set. A bitmap with gaps
-    /// needs [`extended_leaf`](Self::extended_leaf).
+    /// needs [leaf 0x23](IntelFeature::ExtendedLeaf).
     pub general: u8,
     /// Width of the general counters in bits, 32–64.
     pub general_width: u8,
@@ -116,36 +118,10 @@ pub struct IntelConfiguration {
     pub fixed: u8,
     /// Width of the fixed counters in bits, 32–64. If the PMU has no fixed counters, this field is ignored.
     pub fixed_width: u8,
-    /// The guest can write all bits of a general counter, at addresses from 0x4C1 upward
-    /// (`IA32_PERF_CAPABILITIES[13]`).
-    pub full_width_writes: bool,
     /// Bitmap of the first eight architectural events: if bit *n* is set, CPUID declares event *n* (leaf 0x0A, EBX). A
     /// guest may also program events that CPUID does not declare.
     pub events: u8,
-    /// Event selects have the AnyThread bit. This feature needs version 3 or later. If the field is `true`, CPUID leaf
-    /// 0x0A has EDX bit 15 clear: AnyThread is not deprecated. The [`EventKey`](crate::EventKey) of an event contains
-    /// the AnyThread bit. On a real counter, AnyThread also counts the core's other thread, which may run another
-    /// guest.
-    pub any_thread: bool,
-    /// CPUID has leaf 0x23, which declares the bitmaps of counters (leaf 7.1, EAX bit 8). Leaf 0x23 is optional in
-    /// version 5, and required in version 6.
-    pub extended_leaf: bool,
-    /// Event selects have `IN_TX` (bit 32). The select of counter 2 also has `IN_TXCP` (bit 33). The
-    /// [`EventKey`](crate::EventKey) of an event contains both bits.
-    ///
-    /// If the field is `true`, the embedder decides whether CPUID declares TSX (leaf 7, EBX bit 4 for HLE and EBX bit
-    /// 11 for RTM). If the field is `false`, CPUID hides TSX, and `IN_TX` and `IN_TXCP` are reserved.
-    pub transactional: bool,
-    /// Event selects have a second unit mask, UMASK2, in bits 47:40 (leaf 0x23, EBX bit 0). This feature needs version
-    /// 6.
-    pub unit_mask_2: bool,
-    /// Event selects have the flag EQ in bit 36 (leaf 0x23, EBX bit 1). With EQ, a counter counts the cycles in which
-    /// the number of events equals the counter mask. This feature needs version 6.
-    pub equal: bool,
-    /// The guest's kernel can hide each counter from RDPMC at CPL 1–3 (leaf 0x23, EBX bit 2). Bit 37 of an event select
-    /// hides a general counter. Bit 33 + 4*n* of `IA32_FIXED_CTR_CTRL` hides fixed counter *n*. This feature needs
-    /// version 6.
-    pub rdpmc_user_disable: bool,
+    pub(crate) features: IntelFeatures,
 }
 
 impl IntelConfiguration {
@@ -155,21 +131,28 @@ impl IntelConfiguration {
     /// The counters are numbered from 0 without gaps. The general counters can be written in full width. CPUID declares
     /// the first seven architectural events. In version 6, CPUID has leaf 0x23. The leaf declares no optional feature.
     pub const fn new(version: u8, general: u8, fixed: u8) -> Self {
+        let mut features = IntelFeatures::NONE;
+        features.set(IntelFeature::FullWidthWrites, true);
+        features.set(IntelFeature::ExtendedLeaf, version >= 6);
         Self {
             version,
             general: first(general),
             general_width: 48,
             fixed: first(fixed),
             fixed_width: 48,
-            full_width_writes: true,
             events: 0x7F,
-            any_thread: false,
-            extended_leaf: version >= 6,
-            transactional: false,
-            unit_mask_2: false,
-            equal: false,
-            rdpmc_user_disable: false,
+            features,
         }
+    }
+
+    /// Returns whether the guest has this feature.
+    pub const fn has(&self, feature: IntelFeature) -> bool {
+        self.features.has(feature)
+    }
+
+    /// Gives the guest this feature, or takes it away.
+    pub const fn set(&mut self, feature: IntelFeature, present: bool) {
+        self.features.set(feature, present);
     }
 
     /// Applies `change` to the configuration, and returns the result.
@@ -178,50 +161,29 @@ impl IntelConfiguration {
         self
     }
 
-    /// Returns the version, the bitmaps and the widths in the order of their bytes, and the features in the order of
-    /// their flags.
-    pub(crate) const fn parts(&mut self) -> ([&mut u8; 6], [&mut bool; 7]) {
+    /// Returns the version, the bitmaps and the widths in the order of their bytes.
+    pub(crate) const fn numbers(&mut self) -> [&mut u8; 6] {
         // Every field by name, so that a new one is not forgotten.
-        let Self {
-            version,
-            general,
-            general_width,
-            fixed,
-            fixed_width,
-            full_width_writes,
-            events,
-            any_thread,
-            extended_leaf,
-            transactional,
-            unit_mask_2,
-            equal,
-            rdpmc_user_disable,
-        } = self;
-        let numbers = [version, general, general_width, fixed, fixed_width, events];
-        let of_version_6 = [unit_mask_2, equal, rdpmc_user_disable];
-        let [a, b, c] = of_version_6;
-        (numbers, [full_width_writes, any_thread, extended_leaf, transactional, a, b, c])
+        let Self { version, general, general_width, fixed, fixed_width, events, features: _ } =
+            self;
+        [version, general, general_width, fixed, fixed_width, events]
     }
 
     pub(crate) const fn check(&self) -> Result<(), ConfigurationError> {
         use ConfigurationError as E;
-        let selects = self.unit_mask_2 || self.equal || self.rdpmc_user_disable;
-        Err(match *self {
-            Self { version: version @ (0 | 7..), .. } => E::Version(version),
-            Self { general: 0, .. } => E::NoGeneralCounter,
-            Self { version: version @ ..5, extended_leaf: true, .. } => E::ExtendedLeaf { version },
-            Self { version: version @ 6.., extended_leaf: false, .. } => {
-                E::NoExtendedLeaf { version }
-            }
-            Self { version: version @ ..6, .. } if selects => E::SelectFeature { version },
-            Self { general, extended_leaf: false, .. } if has_gaps(general) => {
+        let extended = self.has(IntelFeature::ExtendedLeaf);
+        Err(match (*self, self.features.beyond(self.version)) {
+            (Self { version: version @ (0 | 7..), .. }, _) => E::Version(version),
+            (Self { general: 0, .. }, _) => E::NoGeneralCounter,
+            (Self { version: version @ 6.., .. }, _) if !extended => E::NoExtendedLeaf { version },
+            (Self { version, .. }, Some(feature)) => E::FeatureVersion { feature, version },
+            (Self { general, .. }, _) if !extended && has_gaps(general) => {
                 E::GeneralGaps { general }
             }
-            Self { version: 1, fixed: 1.., .. } => E::FixedInVersion1,
-            Self { version: ..5, fixed, .. } if has_gaps(fixed) => E::FixedGaps { fixed },
-            Self { general_width: width @ (..32 | 65..), .. } => E::Width(width),
-            Self { fixed: 1.., fixed_width: width @ (..32 | 65..), .. } => E::Width(width),
-            Self { version: version @ ..3, any_thread: true, .. } => E::AnyThread { version },
+            (Self { version: 1, fixed: 1.., .. }, _) => E::FixedInVersion1,
+            (Self { version: ..=4, fixed, .. }, _) if has_gaps(fixed) => E::FixedGaps { fixed },
+            (Self { general_width: width @ (..32 | 65..), .. }, _) => E::Width(width),
+            (Self { fixed: 1.., fixed_width: width @ (..32 | 65..), .. }, _) => E::Width(width),
             _ => return Ok(()),
         })
     }
@@ -251,6 +213,11 @@ pub struct AmdConfiguration {
     /// field is `false`, CPUID hides SVM, and a write to a select ignores `GuestOnly` and `HostOnly`.
     pub guest_host: bool,
 }
+
+/// Select bits GuestOnly and HostOnly, of processors with SVM. APM vol. 2, figure "Core Performance Event-Select
+/// Register", HG_ONLY.
+pub(crate) const SELECT_GUEST_ONLY: u64 = 1 << 40;
+pub(crate) const SELECT_HOST_ONLY: u64 = 1 << 41;
 
 /// The generations of AMD's core counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

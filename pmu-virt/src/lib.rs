@@ -30,6 +30,7 @@ pub use configuration::cpuid::{
     CpuidLeaf, CpuidRegisters, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
 };
 pub use configuration::error::ConfigurationError;
+pub use configuration::features::IntelFeature;
 pub use configuration::host::HostError;
 pub use configuration::{AmdConfiguration, AmdCounters, Configuration, IntelConfiguration, Vendor};
 pub use events::feed::{FedEvent, FedEvents, FedEventsError, Feed};

@@ -12,6 +12,7 @@ mod register_file;
 pub mod software_pmu;
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use pmu_core::raw_cpuid::CpuIdResult;
 
@@ -80,6 +81,25 @@ macro_rules! data {
     ($file:literal) => {
         $crate::rows(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/data/", $file)))
     };
+}
+
+/// The masks of `register_fields.csv`, by register and field.
+static FIELDS: LazyLock<HashMap<(&str, &str), u64>> = LazyLock::new(|| {
+    let rows = data!("register_fields.csv").into_iter().map(|row| {
+        let (lsb, msb) = (row.number("lsb"), row.number("msb"));
+        let mask = (u64::MAX >> (63 - msb)) & (u64::MAX << lsb);
+        ((row.text("register"), row.text("field")), mask)
+    });
+    rows.collect()
+});
+
+/// The mask of a register's field, by the data file.
+///
+/// # Panics
+/// If the file has no such field.
+#[track_caller]
+pub fn field(register: &str, name: &str) -> u64 {
+    *FIELDS.get(&(register, name)).unwrap_or_else(|| panic!("{register} {name}"))
 }
 
 /// Defines an enumeration, with the list of its variants in `ALL`.

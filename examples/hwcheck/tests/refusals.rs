@@ -13,7 +13,7 @@ use pmu_hwcheck::report::{Outcome, Reason};
 use pmu_hwcheck::run::check::{CheckError, Options, at_most, check};
 use pmu_hwcheck::run::refusal::{Refusal, check_counters};
 use pmu_hwcheck::run::run_lock::RunLock;
-use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration};
+use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration, IntelFeature};
 
 const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: false };
 
@@ -213,6 +213,10 @@ fn any_thread_that_a_machine_declares_is_expected_of_it() {
             _ => [0; 4],
         };
         let Ok(Configuration::Intel(intel)) = at_most(cpuid) else { panic!("refused") };
-        assert_eq!(intel.any_thread, has, "version {version}, bit 15 {deprecated}");
+        assert_eq!(
+            intel.has(IntelFeature::AnyThread),
+            has,
+            "version {version}, bit 15 {deprecated}"
+        );
     }
 }

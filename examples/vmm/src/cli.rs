@@ -61,6 +61,7 @@ fn start(options: &Options) -> Result<End, Error> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
+    use pmu_virt::IntelFeature;
 
     use super::*;
 
@@ -78,13 +79,7 @@ mod tests {
             ("intel:gp-width=48", "gp-width"),
             ("intel:fixed-width=48", "fixed-width"),
             ("intel:events=1", "events"),
-            ("intel:full-width", "full-width"),
-            ("intel:any-thread", "any-thread"),
-            ("intel:version=5,extended-leaf", "extended-leaf"),
-            ("intel:version=6,unit-mask-2", "unit-mask-2"),
             ("intel:transactional", "transactional"),
-            ("intel:version=6,equal", "equal"),
-            ("intel:version=6,rdpmc-user-disable", "rdpmc-user-disable"),
             ("amd:core,guest-host", "guest-host"),
             ("intel:lbr", "lbr"),
             ("amd:v2,lbr", "lbr"),
@@ -95,6 +90,10 @@ mod tests {
             assert!(spec::parse(pmu).is_ok(), "{pmu}");
             assert!(readme.contains(&format!("`{key}`")), "README: {key}");
             assert!(help.contains(key), "--help: {key}");
+        }
+        for feature in IntelFeature::ALL.map(IntelFeature::name) {
+            assert!(spec::parse(&format!("intel:version=6,{feature}")).is_ok(), "{feature}");
+            assert!(help.contains(feature), "--help: {feature}");
         }
         assert!(readme.contains("[,counters=N]") && help.contains("[,counters=N]"));
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use pmu_virt::IntelFeature;
 
 use crate::guest_pmu::deviating::Observable;
 use crate::guest_pmu::inverted::Inverted;
@@ -34,14 +35,8 @@ pub(crate) struct Options {
     /// Size of the memory, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(2..=3072))]
     pub(crate) memory: u64,
-    /// The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N].
-    /// Intel's keys: version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events,
-    /// full-width, any-thread, extended-leaf, unit-mask-2, equal, rdpmc-user-disable, transactional;
-    /// AMD's: guest-host. With lbr, branch records: Intel from version 4 on, amd:v2. With ibs, instruction-based
-    /// sampling: amd:v2, Zen 4's; ibs=zen5 for Zen 5's, and ibs=fetch-count-kept for an erratum. With pebs, precise
-    /// records: Intel from version 2 on; pebs=FORMAT for another format than 4, 0 to 6, or pebs=architectural in
-    /// version 6. With topdown, top-down metrics: Intel with fixed=4.
-    #[arg(long, value_name = "SPEC", default_value = "intel")]
+    /// The PMU, with its features.
+    #[arg(long, value_name = "SPEC", default_value = "intel", long_help = pmu_help())]
     pub(crate) pmu: String,
     /// RDMSR of REGISTER shows this bit inverted: a deviation, for programs that look for one.
     #[arg(long, value_name = "REGISTER:BIT")]
@@ -78,6 +73,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FORMAT", value_enum)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
+}
+
+/// Returns the help of `--pmu`.
+fn pmu_help() -> String {
+    let features = IntelFeature::ALL.map(IntelFeature::name).join(", ");
+    format!(
+        "The PMU: none[:intel|:amd], intel[:KEY[=VALUE],…], amd:legacy, amd:core, amd:v2[,counters=N]. Intel's keys: \
+         version, gp, fixed, width, gp-width, fixed-width, gp-mask, fixed-mask, events, and the features {features}; \
+         AMD's: guest-host. With lbr, branch records: Intel from version 4 on, amd:v2. With ibs, instruction-based \
+         sampling: amd:v2, Zen 4's; ibs=zen5 for Zen 5's, and ibs=fetch-count-kept for an erratum. With pebs, precise \
+         records: Intel from version 2 on; pebs=FORMAT for another format than 4, 0 to 6, or pebs=architectural in \
+         version 6. With topdown, top-down metrics: Intel with fixed=4."
+    )
 }
 
 /// Source of events.

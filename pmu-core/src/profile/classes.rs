@@ -3,6 +3,9 @@
 //! Sources: five documents of Geoff Chappell (geoffchappell.com), and the pages to which they refer; the header files
 //! ntexapi.h and ntkeapi.h of phnt; the header files evntrace.h and haltypes.h.
 
+// To add a number: a row below, and one in `tests/data/windows_numbers.csv`. A status: a row in `interface.rs`, one in
+// `tests/data/nt_status.csv`, and its name in the list of `tests/tests/kprofile/status.rs`.
+
 /// One constant of Windows: its number, and its names in Windows and in this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -1,5 +1,9 @@
 //! Metrics by their names, as events of a core type, and their values.
 
+// To add a metric's formula: a row in `data/metrics.csv`, below those of the metrics that it names; the tables anew
+// (`cargo run -p pmu-events-generator`); and the published formula in `tests/data/topdown_metrics.csv`. A new metric:
+// its row below, too.
+
 use core::fmt;
 
 use pmu_core::Event;

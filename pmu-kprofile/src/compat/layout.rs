@@ -3,6 +3,10 @@
 //! A layout describes a Windows version, not the machine that this code runs on: every layout is available on every
 //! host. [`Layout::ALL`] contains all layouts. [`Layout::MAX_SIZE`] is the size of the largest structure in `ALL`.
 
+// To add a layout: a row, and its name in `Layout::ALL`; its rows in `tests/data/kprofile_layouts.csv`, and one in
+// `tests/data/kprofile_versions.csv`, with its first version and its object types. Buffers and the choice by version
+// follow from the row.
+
 use core::fmt;
 
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};

@@ -5,6 +5,7 @@ use crate::branches::record::{RESERVED, Record, info_bits};
 use crate::configuration::Configuration;
 use crate::configuration::cpuid::CpuidLeaf;
 use crate::configuration::error::ConfigurationError;
+use crate::configuration::features::IntelFeature;
 use crate::pmu::facility::{GuestFacility, Writer};
 use crate::pmu::rows::{FacilityRow, Register, Rows, answers_by_rows};
 use crate::registers::layout::RegisterKind;
@@ -88,7 +89,7 @@ impl VirtualBranches {
     ) -> Result<Self, ConfigurationError> {
         configuration.check(pmu)?;
         let (version, transactional) = match pmu {
-            Configuration::Intel(intel) => (intel.version, intel.transactional),
+            Configuration::Intel(intel) => (intel.version, intel.has(IntelFeature::Transactional)),
             _ => (0, false),
         };
         Ok(Self {

@@ -1,4 +1,15 @@
 //! Branch records as bytes.
+//!
+//! | branch records, 832 bytes | at |
+//! |---|---|
+//! | `vLBR` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | kind: 1 architectural, 2 legacy, 3 AMD | 6 |
+//! | present number of records | 7 |
+//! | architectural: depths, counters, flags in the order of the fields | 8–10 |
+//! | legacy: format. AMD: number of records, whether they can freeze | 8, 9 |
+//! | DEBUGCTL, status, logged counters, control or filter, `DBG_EXTN_CFG`, top of the stack | 16, 8 bytes each |
+//! | records: FROM, TO, INFO | 64, 24 bytes each |
 
 use crate::branches::configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
 use crate::branches::virtual_branches::{VirtualBranches, WORDS};

@@ -1,4 +1,16 @@
 //! Instruction-based sampling as bytes.
+//!
+//! | instruction-based sampling, 152 bytes | at |
+//! |---|---|
+//! | `vIBS` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | extended entry of the local vector table; 0xFF: none | 7 |
+//! | leaf 0x8000001B, EAX | 8, 4 bytes |
+//! | deviations: 0 the count of fetches is kept, 1 the period is 0 before a stop | 12 |
+//! | an interrupt is pending | 13 |
+//! | low four bits of the count of fetches | 14 |
+//! | state of the random bits | 16, 4 bytes |
+//! | registers, in the order of their addresses from 0xC0011030 | 24, 8 bytes each |
 
 use crate::bytes::{BytesError, body, flags, header, joined, words};
 use crate::ibs::virtual_ibs::{IbsConfiguration, REGISTERS, VirtualIbs};

@@ -1,4 +1,16 @@
 //! Precise records as bytes.
+//!
+//! | precise records, 240 bytes | at |
+//! |---|---|
+//! | `vPBS` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | kind: 0 none, 1 Debug Store, 2 architectural; whether there is a branch trace store | 6, 7 |
+//! | Debug Store: format, general counters, fixed counters, flags in the order of the fields | 8–11 |
+//! | architectural: general counters, fixed counters, fragments; groups; counters that are exact | 9–17 |
+//! | version of the PMU; its counters that can write records, general and fixed | 18–20 |
+//! | counters whose records are due, status, DEBUGCTL | 24, 8 bytes each |
+//! | registers 0x600, 0x3F1, 0x3F2, 0x3F6, 0x3F7 | 48, 8 bytes each |
+//! | adaptive counters, registers 0x3F4, 0x3F5, `CFG_C` of 8 general and 8 fixed counters | 88, 8 bytes each |
 
 use crate::bytes::{BytesError, body, flags, header, joined, words};
 use crate::pmu::rows::Rows;

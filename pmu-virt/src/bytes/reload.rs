@@ -1,4 +1,13 @@
 //! Counter reload as bytes.
+//!
+//! | counter reload, 208 bytes | at |
+//! |---|---|
+//! | `vACR` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | counters that can be reloaded, general and fixed; that reload others | 6–9 |
+//! | counters whose CFG_C the precise records answer | 10, 2 bytes |
+//! | CFG_B of eight general and eight fixed counters | 16, 8 bytes each |
+//! | CFG_C 31:0 of these | 144, 4 bytes each |
 
 use crate::bytes::{BytesError, body, header, joined, words};
 use crate::pmu::rows::Rows;

@@ -1,7 +1,26 @@
 //! States and configurations as bytes.
+//!
+//! | configuration, 24 bytes | at |
+//! |---|---|
+//! | version of this layout, 1 | 0, 2 bytes |
+//! | kind: 1 Intel, 2 AMD, 3 hidden | 2 |
+//! | Intel: version, general counters, their width, fixed counters, their width, events | 3–8 |
+//! | AMD: 0 legacy, 1 core extension, 2 PerfMonV2; its number of counters | 3, 4 |
+//! | hidden: vendor (1 Intel, 2 AMD), registers as in KVM, RDPMC as 0 | 3–5 |
+//! | flags: Intel's features in their order; AMD's `guest_host` | 12, 2 bytes |
+//!
+//! | state | at |
+//! |---|---|
+//! | `vPMU` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | flags: 0 an interrupt is pending | 6 |
+//! | number of registers | 7 |
+//! | configuration | 8 |
+//! | registers: address (4 bytes), value (8 bytes) | 32, 12 bytes each |
 
-use crate::bytes::{BytesError, flags};
+use crate::bytes::BytesError;
 use crate::configuration::cpuid::{HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
+use crate::configuration::features::IntelFeatures;
 use crate::configuration::{
     AmdConfiguration, AmdCounters, Configuration, IntelConfiguration, Vendor,
 };
@@ -130,8 +149,8 @@ impl Configuration {
         let [low, high] = Self::BYTES_VERSION.to_le_bytes();
         let (described, flags) = match *self {
             Self::Intel(mut intel) => {
-                let ([a, b, c, d, e, f], features) = intel.parts();
-                ([INTEL, *a, *b, *c, *d, *e, *f], flags(features.map(|feature| *feature)))
+                let [a, b, c, d, e, f] = intel.numbers().map(|number| *number);
+                ([INTEL, a, b, c, d, e, f], intel.features.0)
             }
             Self::Amd(amd) => {
                 let (generation, counters) = match amd.counters {
@@ -153,7 +172,8 @@ impl Configuration {
         };
         let [kind, a, b, c, d, e, f] = described;
         let mut bytes = [0; Self::BYTES];
-        let used = [low, high, kind, a, b, c, d, e, f, 0, 0, 0, flags];
+        let [of_low, of_high] = flags.to_le_bytes();
+        let used = [low, high, kind, a, b, c, d, e, f, 0, 0, 0, of_low, of_high];
         for (byte, used) in bytes.iter_mut().zip(used) {
             *byte = used;
         }
@@ -182,18 +202,17 @@ impl Configuration {
         if version != Self::BYTES_VERSION {
             return Err(BytesError::Version(version));
         }
-        let [0, 0, 0, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] = rest else {
+        let [0, 0, 0, low, high, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] = rest else {
             return Err(BytesError::Malformed { at: 9 });
         };
+        let flags = u16::from_le_bytes([low, high]);
         let (configuration, known) = match (kind, [a, b, c, d, e, f]) {
             (INTEL, found) => {
                 let mut intel = IntelConfiguration::new(0, 0, 0);
-                let (numbers, features) = intel.parts();
-                numbers.into_iter().zip(found).for_each(|(number, found)| *number = found);
-                for (bit, feature) in features.into_iter().enumerate() {
-                    *feature = flags >> bit & 1 != 0;
-                }
-                (Self::Intel(intel), 0x7F)
+                let numbers = intel.numbers().into_iter().zip(found);
+                numbers.for_each(|(number, found)| *number = found);
+                intel.features = IntelFeatures(flags);
+                (Self::Intel(intel), IntelFeatures::ALL.0)
             }
             (AMD, [generation, counters, 0, 0, 0, 0]) => {
                 let counters = match (generation, counters) {

@@ -1,4 +1,12 @@
 //! Top-down metrics as bytes.
+//!
+//! | top-down metrics, 160 bytes | at |
+//! |---|---|
+//! | `vTDM` | 0, 4 bytes |
+//! | version of this layout, 1 | 4, 2 bytes |
+//! | level 2; width of the slots' counter; bit 48 of the control, and of the status | 6–9 |
+//! | slots since the metrics were written; the metrics that were written | 16, 8 bytes each |
+//! | parts, in 255ths of slots | 32, 16 bytes each |
 
 use crate::bytes::{BytesError, body, header, joined, words};
 use crate::topdown::{PARTS, VirtualTopDown};

@@ -1,5 +1,6 @@
 //! CPUID of a configuration. SDM vol. 2A, CPUID; APM vol. 3, appendix E.
 
+use crate::configuration::features::{IntelFeature, IntelFeatures};
 use crate::configuration::{AmdCounters, Configuration, IntelConfiguration, Vendor};
 
 /// Results of CPUID in EAX, EBX, ECX and EDX.
@@ -92,7 +93,7 @@ impl Configuration {
     /// In leaves 0, 7 and 0x80000000, EAX is the number of the highest leaf or sub-leaf. The call raises EAX if the PMU
     /// needs a higher number.
     ///
-    /// If [`transactional`](IntelConfiguration::transactional) is `false`, the answer hides TSX. If
+    /// Without [`IntelFeature::Transactional`], the answer hides TSX. If
     /// [`guest_host`](crate::AmdConfiguration::guest_host) is `false`, the answer hides SVM. The guest's event selects
     /// lack the bits of a hidden feature.
     ///
@@ -146,10 +147,12 @@ impl Configuration {
             Self::Amd(amd) => (None, Some(amd)),
             Self::Hidden(_) => (None, None),
         };
-        let extended = intel.filter(|intel| intel.extended_leaf);
+        let extended = intel.filter(|intel| intel.has(IntelFeature::ExtendedLeaf));
+        let (features, version) =
+            intel.map_or((IntelFeatures::NONE, 0), |intel| (intel.features, intel.version));
         let each = CpuidLeaf::new(leaf, None);
         let this = CpuidLeaf::new(leaf, Some(subleaf));
-        Some(match (leaf, subleaf) {
+        let described = match (leaf, subleaf) {
             (0, _) => {
                 let needed = if extended.is_some() { 0x23 } else { 0x0A };
                 each.at_least(if intel.is_some() { needed } else { 0 })
@@ -158,15 +161,9 @@ impl Configuration {
             (1, _) => each
                 .bits(ECX, 1 << 2 | 1 << 4 | 1 << 15, u32::from(intel.is_some()) << 15)
                 .bits(EDX, 1 << 21, 0),
-            (7, 0) => {
-                // EBX: 4 HLE, 11 RTM. EDX: 19 architectural LBRs.
-                let hides_tsx = intel.is_some_and(|intel| !intel.transactional);
-                this.bits(EBX, if hides_tsx { 1 << 4 | 1 << 11 } else { 0 }, 0)
-                    .bits(EDX, 1 << 19, 0)
-                    .at_least(extended.is_some().into())
-            }
-            // EAX: 8 ArchPerfmonExt.
-            (7, 1) => this.bits(EAX, 1 << 8, u32::from(extended.is_some()) << 8),
+            // EDX: 19 architectural LBRs.
+            (7, 0) => this.bits(EDX, 1 << 19, 0).at_least(extended.is_some().into()),
+            (7, 1) => this,
             (0x0A, _) => CpuidLeaf::whole(leaf, None, intel.map_or([0; 4], architectural)),
             // The XSAVE state of the architectural LBRs.
             (0x0D, 1) => this.bits(ECX, 1 << 15, 0),
@@ -204,7 +201,8 @@ impl Configuration {
                 },
             ),
             _ => return None,
-        })
+        };
+        Some(features.declare(version, described))
     }
 }
 
@@ -227,28 +225,15 @@ fn architectural(intel: &IntelConfiguration) -> CpuidRegisters {
             | length << 24,
         unavailable,
         if intel.version >= 5 { fixed } else { 0 },
-        // Version 1 has no fields here. Without AnyThread, as KVM does: deprecated.
-        if intel.version >= 2 {
-            contiguous(intel.fixed) | fixed_width << 5 | u32::from(!intel.any_thread) << 15
-        } else {
-            0
-        },
+        // Version 1 has no fields here.
+        if intel.version >= 2 { contiguous(intel.fixed) | fixed_width << 5 } else { 0 },
     ]
 }
 
-/// Returns leaf 0x23: sub-leaves 0 (the sub-leaves that exist, and features of the controls), 1 (counters) and 3
-/// (events).
+/// Returns leaf 0x23 without its features: sub-leaves 0 (the sub-leaves that exist), 1 (counters) and 3 (events).
 fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuidRegisters {
     match subleaf {
-        // EBX: 0 UnitMask2, 1 EQ, 2 RDPMC_USR_DISABLE.
-        0 => [
-            0b1011,
-            u32::from(intel.unit_mask_2)
-                | u32::from(intel.equal) << 1
-                | u32::from(intel.rdpmc_user_disable) << 2,
-            0,
-            0,
-        ],
+        0 => [0b1011, 0, 0, 0],
         1 => [intel.general.into(), intel.fixed.into(), 0, 0],
         3 => [intel.events.into(), 0, 0, 0],
         _ => [0; 4],

@@ -1,5 +1,7 @@
 //! Contradictions in a configuration.
 
+use crate::configuration::features::IntelFeature;
+
 /// Reason why no processor can have a configuration. [`Configuration::check`](crate::Configuration::check) finds
 /// contradictions within the configuration of a PMU. The constructors of the facilities, such as
 /// [`VirtualBranches::new`](crate::branches::VirtualBranches::new), also find a PMU that lacks what the facility needs.
@@ -20,21 +22,17 @@ pub enum ConfigurationError {
         /// Bitmap of the general counters.
         general: u8,
     },
-    /// The configuration has CPUID leaf 0x23. Leaf 0x23 needs version 5 or later.
-    #[error("leaf 0x23 in version {version}")]
-    ExtendedLeaf {
+    /// The configuration has a feature that its version cannot have.
+    #[error("{} in version {version}: the feature needs version {}", feature.name(), feature.since())]
+    FeatureVersion {
+        /// The feature.
+        feature: IntelFeature,
         /// Version of architectural performance monitoring.
         version: u8,
     },
     /// The configuration has version 6, but lacks CPUID leaf 0x23.
     #[error("version {version} without leaf 0x23")]
     NoExtendedLeaf {
-        /// Version of architectural performance monitoring.
-        version: u8,
-    },
-    /// The configuration has unit mask 2, EQ or RDPMC user disable. Each of these three features needs version 6.
-    #[error("unit mask 2, EQ or RDPMC user disable in version {version}")]
-    SelectFeature {
         /// Version of architectural performance monitoring.
         version: u8,
     },
@@ -50,12 +48,6 @@ pub enum ConfigurationError {
     /// The width of the general or fixed counters is not 32–64 bits. The value is the width.
     #[error("counters of {0} bits")]
     Width(u8),
-    /// The configuration has AnyThread. AnyThread needs version 3 or later.
-    #[error("AnyThread in version {version}")]
-    AnyThread {
-        /// Version of architectural performance monitoring.
-        version: u8,
-    },
     /// The configuration of PerfMonV2 has fewer than 4 or more than 8 counters. The value is the number of counters.
     #[error("PerfMonV2 with {0} counters")]
     AmdCounters(u8),

@@ -2,6 +2,7 @@
 
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::error::ConfigurationError;
+use crate::configuration::features::{IntelFeature, IntelFeatures};
 use crate::configuration::{
     AmdConfiguration, AmdCounters, Configuration, IntelConfiguration, first,
 };
@@ -116,13 +117,15 @@ fn intel(
     more: &mut More,
 ) -> Result<IntelConfiguration, HostError> {
     // A leaf above the last one answers as the last one does.
-    let [a, unavailable, fixed, d] = if last >= 0x0A { cpuid(0x0A, 0) } else { [0; 4] };
+    let leaf = |leaf, subleaf| {
+        let exists = leaf <= last && (leaf != 7 || subleaf == 0 || cpuid(7, 0)[0] >= subleaf);
+        if exists { cpuid(leaf, subleaf) } else { [0; 4] }
+    };
+    let [a, unavailable, fixed, d] = leaf(0x0A, 0);
     let version = a as u8;
     if version == 0 {
         return Err(HostError::NoPmu);
     }
-    let [_, leaf_7, ..] = if last >= 7 { cpuid(7, 0) } else { [0; 4] };
-    let extended = last >= 0x23 && cpuid(7, 0)[0] >= 1 && cpuid(7, 1)[0] >> 8 & 1 != 0;
     let mut intel = IntelConfiguration::new(version, 0, 0);
     intel.general = more.lowest(a >> 8 & 0xFF)?;
     intel.general_width = (a >> 16) as u8;
@@ -135,12 +138,11 @@ fn intel(
     let length = a >> 24;
     // Bit 7 came with version 5; the model has no counterpart of later additions, which have no register.
     intel.events = !(unavailable as u8) & first(length.min(8) as u8);
-    intel.full_width_writes = capabilities >> 13 & 1 != 0;
-    // HLE, RTM.
-    intel.transactional = leaf_7 & (1 << 4 | 1 << 11) != 0;
-    intel.extended_leaf = extended && version >= 5;
-    if intel.extended_leaf {
-        let [subleaves, features, ..] = cpuid(0x23, 0);
+    intel.features = IntelFeatures::of_host(version, capabilities, leaf);
+    let extended = intel.has(IntelFeature::ExtendedLeaf) && last >= 0x23;
+    intel.set(IntelFeature::ExtendedLeaf, extended);
+    if extended {
+        let [subleaves, ..] = cpuid(0x23, 0);
         if subleaves >> 1 & 1 != 0 {
             let [general, fixed, ..] = cpuid(0x23, 1);
             intel.general = more.bitmap(general)?;
@@ -148,11 +150,6 @@ fn intel(
         }
         if subleaves >> 3 & 1 != 0 {
             intel.events = cpuid(0x23, 3)[0] as u8;
-        }
-        if version >= 6 {
-            intel.unit_mask_2 = features & 1 != 0;
-            intel.equal = features >> 1 & 1 != 0;
-            intel.rdpmc_user_disable = features >> 2 & 1 != 0;
         }
     }
     if intel.fixed != 0 {
@@ -222,21 +219,19 @@ fn intersect_intel(
     mut one: IntelConfiguration,
     mut other: IntelConfiguration,
 ) -> IntelConfiguration {
-    let ((numbers, features), (of_other, also)) = (one.parts(), other.parts());
     // The version, and the widths of general and fixed counters, are the least; the others are bitmaps.
     let is_least = [true, false, true, false, true, false];
-    for ((number, other), is_least) in numbers.into_iter().zip(of_other).zip(is_least) {
+    let numbers = one.numbers().into_iter().zip(other.numbers());
+    for ((number, other), is_least) in numbers.zip(is_least) {
         *number = if is_least { (*number).min(*other) } else { *number & *other };
     }
-    features.into_iter().zip(also).for_each(|(feature, also)| *feature &= *also);
+    one.features.0 &= other.features.0;
     if one.version < 2 {
         one.fixed = 0;
     }
-    if one.version < 6 {
-        (one.unit_mask_2, one.equal, one.rdpmc_user_disable) = (false, false, false);
-    }
     one
 }
+
 fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfiguration {
     use AmdCounters::{CoreExtension, Legacy, PerfMonV2};
     let counters = match (one.counters, other.counters) {

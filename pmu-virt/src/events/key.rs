@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::configuration::Vendor;
+use crate::configuration::{SELECT_GUEST_ONLY, SELECT_HOST_ONLY, Vendor, features};
 
 /// Privilege at which an event happened: CPL 0 or CPL 1–3. The SDM calls CPL 0 OS, and CPL 1–3 USR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,24 +75,39 @@ impl SelectKey {
     }
 }
 
+// Intel's bits keep their places in a key, where they must not be read as AMD's, or as another field.
+const _: () = assert!(EventKey::OF_INTEL & (EventKey::EVENT_HIGH | EventKey::OF_BOTH) == 0);
+
 impl EventKey {
-    /// Event and unit mask (15:0), AMD's high half of the event (35:32), Intel's unit mask 2 (47:40).
-    const EVENT: u64 = 0xFF0F_0000_FFFF;
+    /// Event and unit mask.
+    const EVENT: u64 = 0xFFFF;
+    /// AMD's high half of the event. APM vol. 2, figure "Core Performance Event-Select Register", EventSelect[11:8].
+    const EVENT_HIGH: u64 = 0xF << 32;
     const IN_TX: u64 = 1 << 16;
     const IN_TX_CHECKPOINTED: u64 = 1 << 17;
     const EDGE: u64 = 1 << 18;
     const GUEST_ONLY: u64 = 1 << 19;
     const HOST_ONLY: u64 = 1 << 20;
-    const ANY_THREAD: u64 = 1 << 21;
+    const ANY_THREAD: u64 = features::SELECT_ANY_THREAD;
     const FIXED: u64 = 1 << 22;
     const INVERT: u64 = 1 << 23;
     const COUNTER_MASK: u64 = 0xFF << 24;
-    const EQUAL: u64 = 1 << 36;
-    const UNIT_MASK_2: u64 = 0xFF << 40;
+    const EQUAL: u64 = features::SELECT_EQ;
+    const UNIT_MASK_2: u64 = features::SELECT_UNIT_MASK_2;
     const COMPARISON: u64 = Self::COUNTER_MASK | Self::EQUAL;
-    /// The bits of an event select that a key has.
+    /// The bits of both vendors' selects that a key has.
+    const OF_BOTH: u64 = Self::EVENT | Self::EDGE | Self::INVERT | Self::COUNTER_MASK;
+    /// The bits of Intel's selects that a key has in the same place.
+    const OF_INTEL: u64 = features::OF_KEY & !features::QUALIFIERS;
+    /// Places of the qualifiers in a select of their vendor, and in a key.
+    const IN_TX_AT: (u32, u32) =
+        (features::SELECT_IN_TX.trailing_zeros(), Self::IN_TX.trailing_zeros());
+    const GUEST_ONLY_AT: (u32, u32) =
+        (SELECT_GUEST_ONLY.trailing_zeros(), Self::GUEST_ONLY.trailing_zeros());
+    /// The bits of an event select that a key has, for a PMU of either vendor.
     const OF_SELECT: u64 =
-        Self::EVENT | Self::EDGE | Self::ANY_THREAD | Self::INVERT | Self::COMPARISON;
+        Self::OF_BOTH | Self::EVENT_HIGH | features::OF_KEY | SELECT_GUEST_ONLY | SELECT_HOST_ONLY;
+
     /// Returns the key of an event that a general counter counts. `event` has 8 bits on Intel, and 12 bits on AMD.
     /// Higher bits are ignored.
     pub const fn general(event: u16, unit_mask: u8) -> Self {
@@ -161,7 +176,7 @@ impl EventKey {
 
     /// Returns the key with AnyThread, bit 21 of Intel's selects: a counter with this key counts the event on all
     /// threads of the core. A guest can select this event only if the guest's configuration has
-    /// [`any_thread`](crate::IntelConfiguration::any_thread).
+    /// [`IntelFeature::AnyThread`](crate::IntelFeature::AnyThread).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -174,7 +189,7 @@ impl EventKey {
 
     /// Returns the key with `IN_TX`, bit 32 of Intel's selects: a counter with this key counts the event only within
     /// transactions. A guest can select this event only if the guest's configuration has
-    /// [`transactional`](crate::IntelConfiguration::transactional).
+    /// [`IntelFeature::Transactional`](crate::IntelFeature::Transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -187,7 +202,7 @@ impl EventKey {
 
     /// Returns the key with `IN_TXCP`: a counter with this key does not count the event in aborted transactions. On
     /// Intel, only the select of counter 2 has `IN_TXCP`, in bit 33. A guest can select this event only if the guest's
-    /// configuration has [`transactional`](crate::IntelConfiguration::transactional).
+    /// configuration has [`IntelFeature::Transactional`](crate::IntelFeature::Transactional).
     ///
     /// ```
     /// use pmu_virt::{EventKey, Vendor};
@@ -273,22 +288,22 @@ impl EventKey {
     /// ```
     pub const fn of_select(vendor: Vendor, select: u64) -> Self {
         // The vendors use bits 35:32 and 47:40 for different fields, which follow by vendor.
-        let of_both = Self::OF_SELECT & !(0xF << 32 | Self::UNIT_MASK_2);
-        let (event, qualifiers) = match vendor {
-            Vendor::Intel => {
-                (select & (Self::EQUAL | Self::UNIT_MASK_2), (select >> 32 & 0b11) << 16)
-            }
-            Vendor::Amd => (select & 0xF << 32, (select >> 40 & 0b11) << 19),
+        let (event, (in_select, in_key)) = match vendor {
+            Vendor::Intel => (Self::OF_INTEL, Self::IN_TX_AT),
+            Vendor::Amd => (Self::EVENT_HIGH, Self::GUEST_ONLY_AT),
         };
-        Self(select & of_both | event | qualifiers).normal()
+        let qualifiers = (select >> in_select & 0b11) << in_key;
+        Self(select & (Self::OF_BOTH | event) | qualifiers).normal()
     }
 
     /// Returns the key as a PMU looks for it, with the qualifiers where its vendor's selects have them.
     #[inline]
     pub(crate) const fn in_select(self) -> SelectKey {
-        let (transactional, guest_host) = (self.0 >> 16 & 0b11, self.0 >> 19 & 0b11);
-        let kept = self.0 & (Self::OF_SELECT | Self::FIXED);
-        SelectKey(kept | transactional << 32 | guest_host << 40)
+        let mut select = self.0 & (Self::OF_BOTH | Self::EVENT_HIGH | Self::OF_INTEL | Self::FIXED);
+        let (in_select, in_key) = Self::IN_TX_AT;
+        select |= (self.0 >> in_key & 0b11) << in_select;
+        let (in_select, in_key) = Self::GUEST_ONLY_AT;
+        SelectKey(select | (self.0 >> in_key & 0b11) << in_select)
     }
 
     /// Returns the event's number: 8 bits on Intel, 12 bits on AMD. The number is 0 if only a fixed counter can count

@@ -6,6 +6,7 @@ use pmu_core::msr::{MsrBackend, MsrFault};
 
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::error::ConfigurationError;
+use crate::configuration::features::IntelFeature;
 use crate::configuration::host::HostError;
 use crate::configuration::{Configuration, Vendor};
 use crate::mediated::registers::{AMD, Access, INTEL, Registers};
@@ -147,7 +148,7 @@ impl HostCounters {
                 return Err(MediationError::NoStatusSet);
             }
             // A legacy write is 32 bits, sign-extended: most values of a guest's counter cannot be loaded by it.
-            Configuration::Intel(intel) if !intel.full_width_writes => {
+            Configuration::Intel(intel) if !intel.has(IntelFeature::FullWidthWrites) => {
                 return Err(MediationError::NoFullWidthWrites);
             }
             Configuration::Intel(_) => INTEL,
@@ -207,7 +208,7 @@ impl HostCounters {
     pub const fn guest(&self) -> Configuration {
         match self.configuration {
             Configuration::Intel(mut intel) => {
-                intel.any_thread = false;
+                intel.set(IntelFeature::AnyThread, false);
                 Configuration::Intel(intel)
             }
             Configuration::Amd(mut amd) => {

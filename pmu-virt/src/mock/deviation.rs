@@ -1,5 +1,9 @@
 //! Deviations of real platforms from the manuals.
 
+// To add a deviation: its line of the list, with the platforms that have it; and what the mock does then: here if an
+// access is answered differently, in `interrupts.rs` or `backend.rs` if an interrupt is. The tests `nmi` and `drivers`
+// run under it, and under its pairs, without further changes.
+
 use core::fmt;
 
 use pmu_core::msr::MsrErrorKind;

@@ -1,5 +1,6 @@
 //! RDMSR and WRMSR of the guest, and register writes of the host.
 
+use crate::configuration::features::{FIXED_RDPMC_USER_DISABLE, SELECT_RDPMC_USER_DISABLE};
 use crate::model::Model;
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::policy::EventPolicy;
@@ -249,10 +250,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
         let index = (ecx & 0xFFFF) as usize;
         // The bits are read without a look at the feature: where it is absent, they are reserved, and therefore 0.
         let (counter, disabled) = match ecx >> 16 {
-            0 if index < MAX_PER_KIND => (index, registers.select(index) >> 37 & 1),
+            0 if index < MAX_PER_KIND => {
+                (index, registers.select(index) & SELECT_RDPMC_USER_DISABLE)
+            }
             0x4000 if index < MAX_PER_KIND => {
                 let control = registers.of(Family::FixedControl);
-                (MAX_PER_KIND + index, control >> (33 + 4 * index) & 1)
+                (MAX_PER_KIND + index, control & FIXED_RDPMC_USER_DISABLE << (4 * index))
             }
             _ => return Pmc::Absent,
         };

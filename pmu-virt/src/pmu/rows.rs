@@ -1,5 +1,13 @@
 //! The registers of a facility as rows of a table, and the answers that follow from the rows.
 
+// To add a register of a facility: in the facility's file, the value's field and its value after reset, a row, and an
+// arm of `held` and of `hold`; its bytes and their line of the table, in the file of `bytes` with the facility's name;
+// `not_offered` in the vendor's table (`registers`), and the address among those of `Kind::Absent` in
+// `tests/tests/virt/naive/registers.rs`, so that the register faults without the facility; and the tests of the
+// facility's model in `tests/tests` (`model.rs`, or `virt`): what the register does, and its value among those whose
+// bytes are tested. A value that is 0 after reset goes into spare bytes of the header; otherwise there is a second
+// `BYTES_VERSION`, and both are read. The driver's register is one like any: `registers.rs` of the vendor's crate.
+
 use crate::pmu::facility::{GuestFacility, Writer};
 use crate::pmu::msr::{Bits, Read, Write, Written};
 use crate::registers::layout::{RegisterInfo, RegisterKind};

@@ -1,7 +1,7 @@
 //! AMD's registers. Read first: APM vol. 2, "Performance Monitoring Counters"; APM vol. 2, appendix
 //! "MSR Cross-Reference".
 
-use crate::configuration::{AmdConfiguration, AmdCounters};
+use crate::configuration::{AmdConfiguration, AmdCounters, SELECT_GUEST_ONLY, SELECT_HOST_ONLY};
 use crate::registers::layout::{Layout, greatest};
 use crate::registers::table::Family::*;
 use crate::registers::table::WriteAs::{Cleared, Ignored, Set, Stored};
@@ -54,8 +54,7 @@ static TABLE: Table = Table::new(ROWS);
 const WIDTH: u8 = 48;
 /// An event select's bits. APM vol. 2, figure "Core Performance Event-Select Register": without 19, 21 and 63:36.
 const SELECT: u64 = 0x0000_000F_FFD7_FFFF;
-/// GuestOnly and HostOnly, of processors with SVM.
-const SELECT_GUEST_HOST: u64 = 0b11 << 40;
+const SELECT_GUEST_HOST: u64 = SELECT_GUEST_ONLY | SELECT_HOST_ONLY;
 
 /// Returns the PMU of a configuration that has passed its check.
 pub(crate) const fn layout(amd: &AmdConfiguration) -> Layout {

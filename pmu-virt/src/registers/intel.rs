@@ -2,6 +2,7 @@
 //! "Architectural MSRs".
 
 use crate::configuration::IntelConfiguration;
+use crate::configuration::features::{IntelFeature, QUALIFIERS};
 use crate::registers::layout::{Freeze, Layout, greatest};
 use crate::registers::table::Family::*;
 use crate::registers::table::WriteAs::{Cleared, Kept, Refused, Set, SignExtended, Stored};
@@ -11,10 +12,12 @@ use crate::registers::table::{Counters, Features, ReadAs, Row, Table, to_global,
 // "Architectural MSRs".
 
 const ALL: u64 = u64::MAX;
-/// An event select's IN_TX, of processors with TSX; and IN_TXCP, which `IA32_PERFEVTSEL2` alone has. SDM vol. 3B,
-/// "Intel TSX"'s figure of `IA32_PERFEVTSELx`.
-const SELECT_IN_TX: u64 = 1 << 32;
-const SELECT_IN_TXCP: u64 = 1 << 33;
+/// An event select's bits that every version has: bits 31:0 without AnyThread. SDM vol. 3B, figure "Layout of
+/// IA32_PERFEVTSELx MSRs". Pin control (19) is taken and has no effect, as in KVM: there is no pin.
+const SELECT: u64 = 0xFFDF_FFFF;
+/// A fixed counter's bits that every version has: OS, USR and PMI. SDM vol. 3B, figure "Layout of
+/// IA32_FIXED_CTR_CTRL MSR".
+const EACH_FIXED: u64 = 0b1011;
 /// `IA32_DEBUGCTL`: LBR (0), TR (6), BTS, BTINT, BTS_OFF_OS, BTS_OFF_USR, FREEZE_LBRS_ON_PMI,
 /// FREEZE_PERFMON_ON_PMI, ENABLE_UNCORE_PMI, FREEZE_WHILE_SMM (14).
 const DEBUG_OF_PMU: u64 = 0x7FC1;
@@ -100,26 +103,12 @@ const ROWS: &[Row] = &[
 
 static TABLE: Table = Table::new(ROWS);
 
-/// Returns an event select's bits. SDM vol. 3B, figures "Layout of IA32_PERFEVTSELx MSRs" of each version.
-const fn select(intel: &IntelConfiguration) -> u64 {
-    // All that every version has: bits 31:0 without AnyThread. Pin control (19) is taken and has no
-    // effect, as in KVM: there is no pin.
-    0xFFDF_FFFF
-        | when(intel.any_thread, 1 << 21)
-        | when(intel.transactional, SELECT_IN_TX)
-        | when(intel.equal, 1 << 36)
-        | when(intel.rdpmc_user_disable, 1 << 37)
-        | when(intel.unit_mask_2, 0xFF << 40)
-}
-
-/// Returns the bits of `IA32_FIXED_CTR_CTRL`: four bits per counter, OS, USR, AnyThread and PMI; from bit 33 on,
-/// every fourth bit is RDPMC user disable.
-const fn fixed_control(intel: &IntelConfiguration) -> u64 {
-    let of_each = 0b1011 | when(intel.any_thread, 0b0100) | when(intel.rdpmc_user_disable, 1 << 33);
+/// Returns the bits of `IA32_FIXED_CTR_CTRL`, where the counters in this bitmap have `each`.
+const fn fixed_control(fixed: u8, each: u64) -> u64 {
     let (mut legal, mut counter) = (0, 0);
     while counter < 8 {
-        if intel.fixed >> counter & 1 != 0 {
-            legal |= of_each << (4 * counter);
+        if fixed >> counter & 1 != 0 {
+            legal |= each << (4 * counter);
         }
         counter += 1;
     }
@@ -129,6 +118,7 @@ const fn fixed_control(intel: &IntelConfiguration) -> u64 {
 /// Returns the PMU of a configuration that has passed its check.
 pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
     let (version_2, version_4) = (intel.version >= 2, intel.version >= 4);
+    let features = intel.features.bits();
     let global = to_global(intel.general as Counters | (intel.fixed as Counters) << 8);
     let status = match intel.version {
         ..4 => global,
@@ -137,21 +127,25 @@ pub(crate) const fn layout(intel: &IntelConfiguration) -> Layout {
         4.. => global | 0x7C80_0000_0000_0000,
     };
     let mut layout = hidden()
-        .with(EventSelect, intel.general, select(intel))
+        .with(EventSelect, intel.general, SELECT | features.select)
         .with(GeneralCounter, intel.general, greatest(intel.general_width))
         .with(FixedCounter, intel.fixed, greatest(intel.fixed_width))
-        .with(FixedControl, version_2 as u8, fixed_control(intel))
+        .with(
+            FixedControl,
+            version_2 as u8,
+            fixed_control(intel.fixed, EACH_FIXED | features.each_fixed),
+        )
         .with(GlobalControl, version_2 as u8, global)
         .with(GlobalStatus, version_2 as u8, status)
         .with(DebugControl, 1, when(version_2, Layout::FREEZE_ON_INTERRUPT))
         .with(Capabilities, 1, 0);
     layout.misc_enable |= MISC_PERFMON_AVAILABLE;
-    layout.qualifiers = SELECT_IN_TX | SELECT_IN_TXCP;
-    layout.third_select = when(intel.transactional, SELECT_IN_TXCP);
-    layout.capabilities = (intel.full_width_writes as u64) << 13;
+    layout.qualifiers = QUALIFIERS;
+    layout.third_select = features.third_select;
+    layout.capabilities = features.capabilities;
     layout = layout.with_features(
         Features::NONE
-            .with(Features::FULL_WIDTH_WRITES, intel.full_width_writes)
+            .with(Features::FULL_WIDTH_WRITES, intel.has(IntelFeature::FullWidthWrites))
             .with(Features::VERSION_4, version_4)
             .with(Features::VERSION_6, intel.version >= 6),
     );

@@ -309,6 +309,10 @@ pub(crate) const fn when(present: bool, bits: u64) -> u64 {
     if present { bits } else { 0 }
 }
 
+// To add a register like `IA32_DEBUGCTL`: its family and its place here; its row and its legal bits in the vendor's
+// file beside this one, with the manual's section; its `RegisterKind` in `layout.rs`; and its `Kind` in
+// `tests/tests/virt/naive`, from the manual and not from the table. State, bytes, reset, lists and dry runs follow. A
+// register of a family that is here already, or one that the model never offers, is the row and the naive model's line.
 /// Family of registers of one purpose, which decides their places in the register file and their legal bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {

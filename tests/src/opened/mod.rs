@@ -13,8 +13,8 @@ use pmu_core::{
 };
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
+    Privilege, VirtualPmu,
 };
 
 pub type Mock<'h> = MockMsr<'h, 64>;
@@ -157,7 +157,7 @@ pub fn processors(deviations: Deviations) -> Vec<Processor> {
     for (intel, freezing) in [
         (plain(1, 4, 0), false),
         (plain(2, 4, 3), false),
-        (plain(2, 4, 3).with(|intel| intel.full_width_writes = false), false),
+        (plain(2, 4, 3).with(|intel| intel.set(IntelFeature::FullWidthWrites, false)), false),
         (
             plain(3, 4, 3).with(|intel| {
                 intel.general_width = 40;
@@ -171,11 +171,11 @@ pub fn processors(deviations: Deviations) -> Vec<Processor> {
             plain(5, 8, 4).with(|intel| {
                 intel.general = 0b0101_1011;
                 intel.fixed = 0b1011;
-                intel.extended_leaf = true;
+                intel.set(IntelFeature::ExtendedLeaf, true);
             }),
             true,
         ),
-        (plain(6, 8, 4).with(|intel| intel.rdpmc_user_disable = true), false),
+        (plain(6, 8, 4).with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)), false),
     ] {
         all.push(Processor::new(Configuration::Intel(intel), freezing, deviations));
     }

@@ -4,8 +4,8 @@
 pub mod intel;
 
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode,
-    Privilege, Read, Vendor, VirtualPmu, Write,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
+    Mode, Privilege, Read, Vendor, VirtualPmu, Write,
 };
 
 pub const KERNEL: Mode = Mode { cpl: 0, pce: false, protected: true };
@@ -47,7 +47,7 @@ pub fn intel_matrix() -> impl Iterator<Item = IntelConfiguration> {
                         IntelConfiguration::new(version, general, fixed).with(|intel| {
                             intel.general_width = width;
                             intel.fixed_width = width;
-                            intel.full_width_writes = full;
+                            intel.set(IntelFeature::FullWidthWrites, full);
                         })
                     })
                 },

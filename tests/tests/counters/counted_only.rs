@@ -11,8 +11,8 @@ use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
+    Privilege, VirtualPmu,
 };
 
 /// Intel's and AMD's cycles.
@@ -25,7 +25,7 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
         Configuration::Intel(IntelConfiguration::new(version, 2, fixed).with(|intel| {
             intel.general_width = width;
             intel.fixed_width = width;
-            intel.full_width_writes = full_width_writes;
+            intel.set(IntelFeature::FullWidthWrites, full_width_writes);
         }))
     };
     for configuration in [

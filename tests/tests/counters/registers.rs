@@ -4,7 +4,7 @@ use pmu_amd::registers::{self as amd, PerfCtl};
 use pmu_core::profile::{ProfileInterface, SourceInterface};
 use pmu_core::{CounterId, CounterSet};
 use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
-use pmu_tests::data;
+use pmu_tests::{data, field};
 
 fn address(vendor: &str, name: &str) -> u32 {
     data!("registers.csv")
@@ -12,17 +12,6 @@ fn address(vendor: &str, name: &str) -> u32 {
         .find(|row| row.text("vendor") == vendor && row.text("name") == name)
         .unwrap_or_else(|| panic!("{vendor} {name}"))
         .number("address") as u32
-}
-
-/// The mask of a field, by the data file.
-fn field(register: &str, name: &str) -> u64 {
-    let rows = data!("register_fields.csv");
-    let row = rows
-        .iter()
-        .find(|row| row.text("register") == register && row.text("field") == name)
-        .unwrap_or_else(|| panic!("{register} {name}"));
-    let (lsb, msb) = (row.number("lsb"), row.number("msb"));
-    (u64::MAX >> (63 - msb)) & (u64::MAX << lsb)
 }
 
 #[test]
@@ -184,6 +173,39 @@ fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
     let event = pmu_core::EventSelect::from_bits(bits);
     assert_eq!(pmu_intel::counters(&plain).unwrap().illegal_bits(event), bits);
     assert_eq!(pmu_intel::counters(&transactional).unwrap().illegal_bits(event), 0);
+}
+
+/// Each feature of leaf 0x23 adds the field of its name to the selects of events, but for the one that is no event's.
+#[test]
+fn leaf_23_declares_the_bits_of_selects_that_the_data_file_names() {
+    let all = pmu_core::EventSelect::from_bits(!0);
+    let illegal = |features: u32| {
+        let plain = pmu_tests::intel_processor(6, 4);
+        let processor = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| {
+            pmu_tests::result(match (leaf, subleaf) {
+                (0, _) => [0x23, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
+                (7, 0) => [1, 0, 0, 0],
+                (7, 1) => [1 << 8, 0, 0, 0],
+                (0x23, 0) => [1, features, 0, 0],
+                (0x23, _) => [0; 4],
+                _ => return plain.leaf(leaf, subleaf),
+            })
+        });
+        let counters = pmu_intel::counters(&processor).unwrap();
+        (counters.illegal_bits(all), counters.has_user_rdpmc_control())
+    };
+    let mut declared = 0;
+    for row in data!("register_fields.csv") {
+        if row.text("register") == "CPUID_23_EBX" {
+            let name = row.text("field");
+            let (select, feature) = (field("IA32_PERFEVTSELx", name), field("CPUID_23_EBX", name));
+            let denies = name == "RDPMC_USR_DISABLE";
+            let added = if denies { 0 } else { select };
+            assert_eq!(illegal(feature as u32), (illegal(0).0 & !added, denies), "{name}");
+            declared += 1;
+        }
+    }
+    assert_ne!(declared, 0);
 }
 
 #[test]

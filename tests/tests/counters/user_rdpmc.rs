@@ -18,7 +18,7 @@ use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{Configuration, EventKey, IntelConfiguration, Mode, Privilege};
+use pmu_virt::{Configuration, EventKey, IntelConfiguration, IntelFeature, Mode, Privilege};
 
 type Mock<'h> = MockMsr<'h, 8>;
 
@@ -100,7 +100,8 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
 #[test]
 fn a_narrow_counters_view_outlives_its_interrupts() {
     let configuration = Configuration::Intel(
-        IntelConfiguration::new(2, 2, 0).with(|intel| intel.full_width_writes = false),
+        IntelConfiguration::new(2, 2, 0)
+            .with(|intel| intel.set(IntelFeature::FullWidthWrites, false)),
     );
     let unit = unit(configuration);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
@@ -153,7 +154,8 @@ fn an_event_that_another_one_moves_has_another_view() {
 #[test]
 fn what_user_mode_cannot_read_has_no_view() {
     let configuration = Configuration::Intel(
-        IntelConfiguration::new(6, 2, 3).with(|intel| intel.rdpmc_user_disable = true),
+        IntelConfiguration::new(6, 2, 3)
+            .with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)),
     );
     let unit = unit(configuration);
     assert!(unit.has_user_rdpmc_control());
@@ -288,10 +290,10 @@ fn a_page_that_always_changes_is_given_up() {
 /// that of an event without the option, wherever the driver writes the select anew.
 #[test]
 fn a_sources_counter_is_not_read_by_user_mode() {
-    const DENIED: u64 = 1 << 37;
+    let bit = pmu_tests::field("IA32_PERFEVTSELx", "RDPMC_USR_DISABLE");
     for (version, declared) in [(6, true), (6, false), (5, false)] {
         let mut intel = IntelConfiguration::new(version, 4, 0);
-        intel.rdpmc_user_disable = declared;
+        intel.set(IntelFeature::RdpmcUserDisable, declared);
         let configuration = Configuration::Intel(intel);
         let processor = snapshot(configuration, Deviations::NONE);
         let emon = Emon::detect(&processor).unwrap();
@@ -308,7 +310,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
             let selects = selects.into_iter().filter(|select| select >> 22 & 1 != 0);
             selects.map(|select| (select & 0xFFFF, select & !0xFFFF_FFFF)).collect::<Vec<_>>()
         };
-        let denied = if declared { DENIED } else { 0 };
+        let denied = if declared { bit } else { 0 };
         // Cycles.
         let of_source = (0x003C, denied);
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();

@@ -9,7 +9,7 @@ use pmu_tests::opened::*;
 use pmu_tests::{StateRegisters, recorded};
 
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 const GLOBAL_STATUS: u32 = 0x38E;
@@ -20,7 +20,7 @@ fn zx_c() -> Processor {
     let intel = IntelConfiguration::new(2, 2, 3).with(|intel| {
         intel.general_width = 40;
         intel.fixed_width = 40;
-        intel.full_width_writes = false;
+        intel.set(IntelFeature::FullWidthWrites, false);
     });
     let deviations = Deviations::of(&[Deviation::AcknowledgesWhileEnabled]);
     let unit = pmu_intel::counters(&snapshot).unwrap();

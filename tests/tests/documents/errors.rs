@@ -20,7 +20,8 @@ use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, PointerWidth, ProfileError, Rules, WindowsVersion};
 use pmu_virt::mediated::MediationError;
 use pmu_virt::{
-    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, StateError,
+    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, IntelFeature,
+    StateError,
 };
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
@@ -241,11 +242,13 @@ fn errors_of_the_software_pmu_name_what_cannot_be() {
         (&ConfigurationError::Version(9), &["version 9"]),
         (&ConfigurationError::NoGeneralCounter, &["general counter"]),
         (&ConfigurationError::GeneralGaps { general: 0b101 }, &["101", "gaps"]),
-        (&ConfigurationError::ExtendedLeaf { version: 4 }, &["0x23", "version 4"]),
+        (
+            &ConfigurationError::FeatureVersion { feature: IntelFeature::AnyThread, version: 2 },
+            &["any-thread", "version 2", "version 3"],
+        ),
         (&ConfigurationError::FixedInVersion1, &["fixed", "version 1"]),
         (&ConfigurationError::FixedGaps { fixed: 0b1001 }, &["1001", "gaps"]),
         (&ConfigurationError::Width(65), &["65"]),
-        (&ConfigurationError::AnyThread { version: 2 }, &["AnyThread", "version 2"]),
         (&ConfigurationError::AmdCounters(9), &["9 counters"]),
         (&ConfigurationError::OtherVendor, &["another vendor"]),
         (&ConfigurationError::BranchVersion(3), &["branch records", "version 3"]),

@@ -43,7 +43,7 @@ fn a_saved_state_comes_back_register_by_register() {
     }
 }
 
-/// The layout by hand, from the table in `pmu-virt/src/bytes.rs`.
+/// The layout by hand, from the table in `pmu-virt/src/bytes/ibs.rs`.
 #[test]
 fn bytes_of_version_1_lie_where_the_table_says() {
     let kept = IbsConfiguration {

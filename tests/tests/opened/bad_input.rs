@@ -11,7 +11,7 @@ use pmu_intel::Emon;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 fn general(number: u8) -> CounterSet {
     CounterId::general(number).unwrap().only()
@@ -276,7 +276,8 @@ fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
 /// CPUID leaf 0x23 of an efficient core lacks unit mask 2: IA32_PERFEVTSELx bits 47:40.
 #[test]
 fn an_event_that_a_core_lacks_is_an_error_or_stands_still_before_anything_is_written() {
-    let with = IntelConfiguration::new(6, 8, 4).with(|intel| intel.unit_mask_2 = true);
+    let with =
+        IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(IntelFeature::UnitMask2, true));
     let (big, small) = (Processor::intel(with), Processor::intel(IntelConfiguration::new(6, 6, 3)));
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let (mock, other) = (big.mock(), small.mock());

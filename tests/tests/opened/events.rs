@@ -9,7 +9,7 @@ use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 
@@ -67,7 +67,7 @@ fn periods_beyond_a_counters_reach_are_counted_in_pieces_and_reported_once() {
                 let narrow = counters.counter_of(id).is_some_and(|counter| {
                     !counter.is_fixed()
                         && matches!(processor.configuration, Configuration::Intel(intel)
-                            if intel.version < 6 && !intel.full_width_writes)
+                            if intel.version < 6 && !intel.has(IntelFeature::FullWidthWrites))
                 });
                 if narrow && period > 1 << 41 {
                     continue;
@@ -158,8 +158,8 @@ fn an_events_modes_are_in_the_bits_of_its_counter() {
 /// SDM vol. 3B, version 6: bit 37 of a configuration register, bit 33 + 4n of the fixed counters' control.
 #[test]
 fn user_mode_reads_only_the_counters_that_it_may() {
-    let configuration =
-        IntelConfiguration::new(6, 4, 3).with(|intel| intel.rdpmc_user_disable = true);
+    let configuration = IntelConfiguration::new(6, 4, 3)
+        .with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true));
     let processor = Processor::intel(configuration);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
@@ -199,7 +199,11 @@ fn counters_are_written_at_the_addresses_that_they_have() {
         (plain(6, 4, 3), 0x1000, 0x1900..0x1A00),
         (plain(5, 4, 3), 1 << 40, 0x4C1..0x4C9),
         (plain(5, 4, 3), 0x1000, 0xC1..0xC9),
-        (plain(5, 4, 3).with(|intel| intel.full_width_writes = false), 1 << 40, 0xC1..0xC9),
+        (
+            plain(5, 4, 3).with(|intel| intel.set(IntelFeature::FullWidthWrites, false)),
+            1 << 40,
+            0xC1..0xC9,
+        ),
     ] {
         let processor = Processor::intel(configuration);
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());

@@ -11,6 +11,7 @@ use pmu_core::{
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations};
+use pmu_virt::{Configuration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 
@@ -194,7 +195,8 @@ fn wrap(processor: &Processor, leader_first: bool, wraps: u64, with_leader: bool
 #[test]
 fn a_wrap_at_the_leaders_own_overflow_is_counted_or_said_to_be_unknown() {
     for processor in processors(Deviations::NONE) {
-        let narrow = format!("{processor:?}").contains("full_width_writes: false");
+        let narrow = matches!(processor.configuration,
+            Configuration::Intel(intel) if !intel.has(IntelFeature::FullWidthWrites));
         if processor.unit.global().is_none() || narrow {
             continue;
         }

@@ -5,17 +5,7 @@ use pmu_intel::precise::registers::{
     MSR_PEBS_LD_LAT_THRESHOLD, PEBS_BASELINE, PEBS_TIMING_INFO, PebsDataCfg, PebsIndex, PmcCfgC,
     STATUS_ARCH_PEBS, STATUS_OVF_BUFFER,
 };
-use pmu_tests::data;
-
-fn field(register: &str, name: &str) -> u64 {
-    let rows = data!("register_fields.csv");
-    let row = rows
-        .iter()
-        .find(|row| row.text("register") == register && row.text("field") == name)
-        .unwrap_or_else(|| panic!("{register} {name}"));
-    let (lsb, msb) = (row.number("lsb"), row.number("msb"));
-    (u64::MAX >> (63 - msb)) & (u64::MAX << lsb)
-}
+use pmu_tests::{data, field};
 
 #[test]
 fn register_numbers_equal_the_data_file() {

@@ -12,8 +12,8 @@ use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
 use pmu_virt::mock::{Deviations, Fault, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
+    Privilege, VirtualPmu,
 };
 
 type Mock<'h> = MockMsr<'h, 8>;
@@ -132,7 +132,8 @@ fn a_period_beyond_the_counters_reach_is_told_once_at_its_end() {
     // No full-width writes: a counter is loaded with 31 bits at most, on the fixed one as on a general one. 12 s of
     // 3 GHz are 18 such chunks.
     let narrow = Configuration::Intel(
-        IntelConfiguration::new(4, 4, 0).with(|intel| intel.full_width_writes = false),
+        IntelConfiguration::new(4, 4, 0)
+            .with(|intel| intel.set(IntelFeature::FullWidthWrites, false)),
     );
     let processor = Processor::new(narrow);
     let event = Watchdog::event(&processor.unit, 3_000_000_000, 12).unwrap();

@@ -17,7 +17,7 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{self, Memory, Mock, Processor, Table, raw, running};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::{IntelConfiguration, IntelFeature};
 
 type Area = SavedCounters<[SavedCounter; MAX_COUNTERS]>;
 
@@ -37,7 +37,7 @@ fn whole_and_lacking() -> [Processor; 2] {
 
 /// A core with unit mask 2 (leaf 0x23, EBX bit 0; select bits 47:40), and one without.
 fn with_and_without_unit_mask_2() -> [Processor; 2] {
-    [core(|intel| intel.unit_mask_2 = true), core(|_| ())]
+    [core(|intel| intel.set(IntelFeature::UnitMask2, true)), core(|_| ())]
 }
 
 /// Selects of the counters that run.
@@ -228,7 +228,7 @@ fn an_added_source_is_the_core_s_that_has_its_select_bits() {
 /// a core without it the bit is reserved: setting it faults.
 #[test]
 fn a_source_hides_its_counter_from_user_mode_where_the_core_can() {
-    let kinds = || [core(|intel| intel.rdpmc_user_disable = true), core(|_| ())];
+    let kinds = || [core(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)), core(|_| ())];
     for boot in kinds() {
         let emon = Emon::detect(&boot.snapshot).unwrap();
         for (processor, hidden) in kinds().into_iter().zip([1 << 37, 0]) {
@@ -254,7 +254,8 @@ fn a_source_hides_its_counter_from_user_mode_where_the_core_can() {
 /// The boot core cannot deny RDPMC; the core that the event runs on can, and does.
 #[test]
 fn an_event_that_its_core_hides_from_user_mode_has_no_view() {
-    let (boot, hiding) = (core(|_| ()), core(|intel| intel.rdpmc_user_disable = true));
+    let (boot, hiding) =
+        (core(|_| ()), core(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)));
     let (memory, table, mock) = (Memory::new(), Table::new(), hiding.mock());
     let mut counters = on_core(&boot, &hiding, &mock, &memory, &table);
     for (event, hidden) in [(raw(2), true), (raw(2).with_user_rdpmc(), false)] {
@@ -324,7 +325,7 @@ fn a_thread_s_named_event_stands_still_with_its_group_where_the_core_lacks_it() 
 /// Whichever core it was opened on.
 #[test]
 fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
-    let kinds = [core(|_| ()), core(|intel| intel.rdpmc_user_disable = true)];
+    let kinds = [core(|_| ()), core(|intel| intel.set(IntelFeature::RdpmcUserDisable, true))];
     for (event, hidden) in [(raw(2), 1 << 37), (raw(2).with_user_rdpmc(), 0)] {
         for first in [0, 1] {
             let mut thread = [ThreadEvent::Unused];

@@ -10,8 +10,8 @@ use pmu_core::{
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::{Deviations, Fault};
+use pmu_virt::{IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 
@@ -228,7 +228,8 @@ fn sources_and_threads_events_leave_each_other_alone() {
 fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let wide = Processor::intel(IntelConfiguration::new(4, 4, 0));
     let narrow = Processor::intel(
-        IntelConfiguration::new(4, 4, 0).with(|intel| intel.full_width_writes = false),
+        IntelConfiguration::new(4, 4, 0)
+            .with(|intel| intel.set(IntelFeature::FullWidthWrites, false)),
     );
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let told = RefCell::new(vec![]);

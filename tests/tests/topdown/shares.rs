@@ -6,7 +6,7 @@ use pmu_core::{
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
 use pmu_tests::opened::Random;
-use pmu_virt::{GuestFacility, Mode, Privilege};
+use pmu_virt::{GuestFacility, IntelFeature, Mode, Privilege};
 
 use crate::support::*;
 
@@ -175,7 +175,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 let read = |index| pmu_core::msr::MsrBackend::read_pmc(&mock, index);
                 let (slots, metrics) = (read(slots).unwrap(), read(metrics).unwrap());
                 mock.set_mode(Mode::KERNEL);
-                if !processor.intel.rdpmc_user_disable || user_rdpmc {
+                if !processor.intel.has(IntelFeature::RdpmcUserDisable) || user_rdpmc {
                     expected.check(&view.counts(slots, metrics), 2 * round, "user mode");
                 } else {
                     assert_eq!(slots, 0, "denied");

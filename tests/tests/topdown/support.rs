@@ -14,8 +14,8 @@ use pmu_core::{
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, TopDownMix,
-    VirtualPmu, VirtualTopDown,
+    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature, Privilege,
+    TopDownMix, VirtualPmu, VirtualTopDown,
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
@@ -52,7 +52,11 @@ pub(crate) fn processors() -> Vec<Processor> {
     for (intel, level_2) in [
         (IntelConfiguration::new(5, 8, 4), false),
         (IntelConfiguration::new(5, 8, 4), true),
-        (IntelConfiguration::new(6, 8, 4).with(|intel| intel.rdpmc_user_disable = true), true),
+        (
+            IntelConfiguration::new(6, 8, 4)
+                .with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)),
+            true,
+        ),
     ] {
         all.extend([false, true].map(|freezing| Processor { intel, level_2, freezing }));
     }

@@ -9,7 +9,7 @@ use pmu_virt::branches::{
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     AmdConfiguration, BytesError, Configuration, EventKey, FedEvents, Feed, GuestFacility,
-    IntelConfiguration, Privilege, Read, VirtualPmu, Write,
+    IntelConfiguration, IntelFeature, Privilege, Read, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 
@@ -191,7 +191,7 @@ fn each_format_has_the_words_of_the_manual() {
         )
     };
     let transactional = Configuration::Intel(
-        IntelConfiguration::new(4, 4, 3).with(|intel| intel.transactional = true),
+        IntelConfiguration::new(4, 4, 3).with(|intel| intel.set(IntelFeature::Transactional, true)),
     );
     let legacy = |format| BranchConfiguration::Legacy { format };
     let to = 0xFFFF_FFFF_8200_0000;
@@ -401,7 +401,8 @@ fn erroneous_records_and_lost_ones_are_those_of_the_platform() {
     let reserved = |number: u32| zen.read(msr(0xC001_0301 + 2 * number)).unwrap() >> 61 & 1;
     assert_eq!([0, 1, 2, 3].map(reserved), [1, 0, 0, 0]);
 
-    let tsx = IntelConfiguration::new(4, 4, 3).with(|intel| intel.transactional = true);
+    let tsx =
+        IntelConfiguration::new(4, 4, 3).with(|intel| intel.set(IntelFeature::Transactional, true));
     let haswell = Configuration::Intel(tsx);
     let legacy = BranchConfiguration::Legacy { format: 4 };
     let mock = MockMsr::<8>::new(VirtualPmu::new(haswell, FedEvents::NONE).unwrap())

@@ -3,7 +3,7 @@
 use pmu_tests::data;
 use pmu_virt::{
     AmdConfiguration, BytesError, Configuration, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
-    IntelConfiguration, PmuState, StateError, Vendor,
+    IntelConfiguration, IntelFeature, PmuState, StateError, Vendor,
 };
 
 type Registers = &'static [(u32, u64)];
@@ -13,7 +13,7 @@ type Registers = &'static [(u32, u64)];
 fn states() -> Vec<(&'static str, Configuration, bool, Registers)> {
     let version_1 = IntelConfiguration::new(1, 2, 0).with(|intel| {
         intel.general_width = 40;
-        intel.full_width_writes = false;
+        intel.set(IntelFeature::FullWidthWrites, false);
     });
     let version_6 = IntelConfiguration::new(6, 8, 8).with(|intel| {
         intel.general = 0b101;
@@ -21,11 +21,11 @@ fn states() -> Vec<(&'static str, Configuration, bool, Registers)> {
         intel.fixed = 0b1010;
         intel.fixed_width = 40;
         intel.events = 0xFF;
-        intel.any_thread = true;
-        intel.transactional = true;
-        intel.unit_mask_2 = true;
-        intel.equal = true;
-        intel.rdpmc_user_disable = true;
+        intel.set(IntelFeature::AnyThread, true);
+        intel.set(IntelFeature::Transactional, true);
+        intel.set(IntelFeature::UnitMask2, true);
+        intel.set(IntelFeature::Equal, true);
+        intel.set(IntelFeature::RdpmcUserDisable, true);
     });
     let guest_host = AmdConfiguration::perf_mon_v2(6).with(|amd| amd.guest_host = true);
     let mut as_kvm = HiddenConfiguration::new(Vendor::Intel);
@@ -162,7 +162,7 @@ fn bytes_that_are_no_state_are_refused_with_the_reason() {
     assert_eq!(refused(10, 4), Err(BytesError::Malformed { at: 2 }));
     // Version 7 of architectural performance monitoring.
     assert!(matches!(refused(11, 7), Err(BytesError::Configuration(_))));
-    assert_eq!(refused(20, 0x80), Err(BytesError::Malformed { at: 12 }));
+    assert_eq!(refused(21, 0x80), Err(BytesError::Malformed { at: 12 }));
     // The first register: another address, and a bit above the width.
     let first = 32;
     assert_eq!(refused(first, 0xC2), Err(BytesError::State(StateError::NoRegister(0xC2))));

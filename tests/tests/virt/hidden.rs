@@ -5,7 +5,8 @@ use pmu_core::raw_cpuid::{CpuId, CpuIdResult};
 use pmu_tests::software_pmu::*;
 use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, HiddenConfiguration, HiddenRdpmc,
-    HiddenRegisters, IntelConfiguration, Mode, Privilege, Read, Vendor, VirtualPmu, Write,
+    HiddenRegisters, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Vendor, VirtualPmu,
+    Write,
 };
 
 const ONES: CpuIdResult =
@@ -179,8 +180,8 @@ fn leaf_23_tells_of_counters_with_gaps() {
     let intel = IntelConfiguration::new(5, 8, 8).with(|intel| {
         intel.general = 0b1011_0111;
         intel.fixed = 0b1000_0011;
-        intel.extended_leaf = true;
-        intel.any_thread = true;
+        intel.set(IntelFeature::ExtendedLeaf, true);
+        intel.set(IntelFeature::AnyThread, true);
     });
     let configuration = Configuration::Intel(intel);
     assert_eq!(answer(configuration, 0, 0, ZEROS).eax, 0x23);
@@ -202,9 +203,9 @@ fn leaf_23_tells_of_counters_with_gaps() {
 fn leaf_23_tells_of_the_features_of_version_6() {
     for features in 0..8 {
         let intel = IntelConfiguration::new(6, 8, 3).with(|intel| {
-            intel.unit_mask_2 = features & 1 != 0;
-            intel.equal = features & 2 != 0;
-            intel.rdpmc_user_disable = features & 4 != 0;
+            intel.set(IntelFeature::UnitMask2, features & 1 != 0);
+            intel.set(IntelFeature::Equal, features & 2 != 0);
+            intel.set(IntelFeature::RdpmcUserDisable, features & 4 != 0);
         });
         let configuration = Configuration::Intel(intel);
         assert_eq!(answer(configuration, 0, 0, ZEROS).eax, 0x23);
@@ -294,9 +295,9 @@ fn tsx_and_svm_are_told_where_selects_have_their_qualifiers_alone() {
     for has in [false, true] {
         for configuration in matrix() {
             let configuration = match configuration {
-                Configuration::Intel(intel) => {
-                    Configuration::Intel(intel.with(|intel| intel.transactional = has))
-                }
+                Configuration::Intel(intel) => Configuration::Intel(
+                    intel.with(|intel| intel.set(IntelFeature::Transactional, has)),
+                ),
                 Configuration::Amd(amd) => Configuration::Amd(amd.with(|amd| amd.guest_host = has)),
                 hidden => hidden,
             };
@@ -349,7 +350,8 @@ fn a_policy_that_denies_an_event_denies_it_with_its_qualifiers() {
     use pmu_virt::{EventFilter, FedEvents, FilterAction, FilterEntry};
     let entries = [FilterEntry::new(0xC0, 0)];
     let guest_host = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
-    let transactional = IntelConfiguration::new(2, 4, 3).with(|intel| intel.transactional = true);
+    let transactional =
+        IntelConfiguration::new(2, 4, 3).with(|intel| intel.set(IntelFeature::Transactional, true));
     for (configuration, register, qualified) in [
         (Configuration::Intel(transactional), 0x186, 0x1_0043_00C0),
         (Configuration::Amd(guest_host), 0xC001_0000, 0x100_0043_00C0),

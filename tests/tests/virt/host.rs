@@ -6,7 +6,7 @@ use pmu_tests::data;
 use pmu_tests::software_pmu::*;
 use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, FedEvents, HiddenRegisters,
-    HostError, IntelConfiguration, Read, RegisterKind, Vendor, VirtualPmu, Write,
+    HostError, IntelConfiguration, IntelFeature, Read, RegisterKind, Vendor, VirtualPmu, Write,
 };
 
 const NAMES: [(Vendor, [u32; 3]); 2] = [
@@ -34,7 +34,9 @@ fn a_configuration_comes_back_from_its_own_cpuid() {
     let mut some = 0;
     for configuration in matrix() {
         let capabilities = match configuration {
-            Configuration::Intel(intel) => u64::from(intel.full_width_writes) << 13,
+            Configuration::Intel(intel) => {
+                u64::from(intel.has(IntelFeature::FullWidthWrites)) << 13
+            }
             _ => 0,
         };
         let found = Configuration::from_cpuid(cpuid_of(configuration), capabilities);
@@ -65,17 +67,19 @@ fn a_configuration_comes_back_from_its_own_cpuid() {
 
 #[test]
 fn every_feature_comes_back_from_cpuid() {
-    let features: [fn(&mut IntelConfiguration); 7] = [
-        |intel| intel.transactional = true,
-        |intel| intel.unit_mask_2 = true,
-        |intel| intel.equal = true,
-        |intel| intel.rdpmc_user_disable = true,
+    // A host's AnyThread is not passed on: see the test below.
+    for feature in IntelFeature::ALL.into_iter().filter(|one| *one != IntelFeature::AnyThread) {
+        let intel = IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(feature, true));
+        let configuration = Configuration::Intel(intel);
+        assert_eq!(Configuration::from_cpuid(cpuid_of(configuration), 1 << 13), Ok(configuration));
+    }
+    let fields: [fn(&mut IntelConfiguration); 3] = [
         |intel| intel.events = 0xA5,
         |intel| (intel.general, intel.fixed) = (0b1010_0001, 0b1000_0010),
         |intel| (intel.general_width, intel.fixed_width) = (32, 63),
     ];
-    for feature in features {
-        let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4).with(feature));
+    for field in fields {
+        let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4).with(field));
         assert_eq!(Configuration::from_cpuid(cpuid_of(configuration), 1 << 13), Ok(configuration));
     }
     let amd = AmdConfiguration::CORE_EXTENSION.with(|amd| amd.guest_host = true);
@@ -87,7 +91,8 @@ fn every_feature_comes_back_from_cpuid() {
 /// its core, which may be another guest's. CPUID declares it by leaf 0x0A, EDX bit 15 = 0.
 #[test]
 fn a_guest_is_not_offered_its_neighbors_thread_unless_the_hypervisor_asks_for_it() {
-    let host = IntelConfiguration::new(4, 8, 3).with(|intel| intel.any_thread = true);
+    let host =
+        IntelConfiguration::new(4, 8, 3).with(|intel| intel.set(IntelFeature::AnyThread, true));
     let cpuid = cpuid_of(Configuration::Intel(host));
     assert_eq!(cpuid(0x0A, 0)[3] >> 15 & 1, 0, "the host has it");
     let found = Configuration::from_cpuid(cpuid, 1 << 13).unwrap();
@@ -220,7 +225,7 @@ fn a_host_that_the_model_cannot_be_is_refused() {
     };
     for (subleaves, counters) in [(0b01, (4, 3)), (0b11, (8, 1))] {
         let Ok(Configuration::Intel(intel)) = extended(subleaves) else { panic!("{subleaves}") };
-        assert!(intel.extended_leaf);
+        assert!(intel.has(IntelFeature::ExtendedLeaf));
         assert_eq!((intel.general.count_ones(), intel.fixed.count_ones()), counters);
     }
     let refused = |why| Err(HostError::Configuration(why));
@@ -277,21 +282,21 @@ fn an_intersection_by_hand() {
         Configuration::Intel(one).intersect(&Configuration::Intel(other))
     };
     let sixth = intel(6, 8, 4).with(|intel| {
-        intel.unit_mask_2 = true;
-        intel.equal = true;
+        intel.set(IntelFeature::UnitMask2, true);
+        intel.set(IntelFeature::Equal, true);
         intel.events = 0b1100;
         intel.general_width = 64;
-        intel.transactional = true;
+        intel.set(IntelFeature::Transactional, true);
     });
     let fifth = intel(5, 4, 3).with(|intel| {
         intel.events = 0b0110;
-        intel.full_width_writes = false;
-        intel.transactional = true;
+        intel.set(IntelFeature::FullWidthWrites, false);
+        intel.set(IntelFeature::Transactional, true);
     });
     let expected = intel(5, 4, 3).with(|intel| {
         intel.events = 0b0100;
-        intel.full_width_writes = false;
-        intel.transactional = true;
+        intel.set(IntelFeature::FullWidthWrites, false);
+        intel.set(IntelFeature::Transactional, true);
     });
     assert_eq!(common(sixth, fifth), Ok(Configuration::Intel(expected)));
     // Version 1 has no fixed counters.
@@ -299,7 +304,7 @@ fn an_intersection_by_hand() {
     assert_eq!(common(intel(2, 4, 3), first), Ok(Configuration::Intel(first)));
     // Gaps that the other cannot tell.
     let gaps = intel(5, 8, 0).with(|intel| {
-        intel.extended_leaf = true;
+        intel.set(IntelFeature::ExtendedLeaf, true);
         intel.general = 0b1010;
     });
     let told = HostError::Configuration(ConfigurationError::GeneralGaps { general: 0b1010 });

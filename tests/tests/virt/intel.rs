@@ -1,11 +1,13 @@
 //! Intel's architectural rules, one test each. Expected values are the manual's: Intel SDM vol. 3B,
 //! chapter "Performance Monitoring"; vol. 4 for register numbers.
 
-use pmu_tests::StateRegisters;
+use crate::naive::registers::{FIXED_FIELDS, SELECT_FIELDS};
 use pmu_tests::software_pmu::intel::*;
 use pmu_tests::software_pmu::*;
+use pmu_tests::{StateRegisters, field};
 use pmu_virt::{
-    Configuration, ConfigurationError, EventKey, IntelConfiguration, Privilege, Read, Write,
+    Configuration, ConfigurationError, EventKey, IntelConfiguration, IntelFeature, Privilege, Read,
+    Write,
 };
 
 #[test]
@@ -22,9 +24,18 @@ fn contradictions_are_refused() {
         (sound.with(|intel| intel.version = 0), E::Version(0)),
         (sound.with(|intel| intel.version = 7), E::Version(7)),
         (sound.with(|intel| intel.version = 6), E::NoExtendedLeaf { version: 6 }),
-        (sound.with(|intel| intel.unit_mask_2 = true), E::SelectFeature { version: 5 }),
-        (sound.with(|intel| intel.equal = true), E::SelectFeature { version: 5 }),
-        (sound.with(|intel| intel.rdpmc_user_disable = true), E::SelectFeature { version: 5 }),
+        (
+            sound.with(|intel| intel.set(IntelFeature::UnitMask2, true)),
+            E::FeatureVersion { feature: IntelFeature::UnitMask2, version: 5 },
+        ),
+        (
+            sound.with(|intel| intel.set(IntelFeature::Equal, true)),
+            E::FeatureVersion { feature: IntelFeature::Equal, version: 5 },
+        ),
+        (
+            sound.with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)),
+            E::FeatureVersion { feature: IntelFeature::RdpmcUserDisable, version: 5 },
+        ),
         (sound.with(|intel| intel.general = 0), E::NoGeneralCounter),
         (sound.with(|intel| intel.general = 0b101), E::GeneralGaps { general: 0b101 }),
         (sound.with(|intel| intel.general = 0b110), E::GeneralGaps { general: 0b110 }),
@@ -38,12 +49,13 @@ fn contradictions_are_refused() {
             E::FixedGaps { fixed: 0b1010 },
         ),
         (
-            IntelConfiguration::new(2, 4, 3).with(|intel| intel.any_thread = true),
-            E::AnyThread { version: 2 },
+            IntelConfiguration::new(2, 4, 3).with(|intel| intel.set(IntelFeature::AnyThread, true)),
+            E::FeatureVersion { feature: IntelFeature::AnyThread, version: 2 },
         ),
         (
-            IntelConfiguration::new(4, 4, 3).with(|intel| intel.extended_leaf = true),
-            E::ExtendedLeaf { version: 4 },
+            IntelConfiguration::new(4, 4, 3)
+                .with(|intel| intel.set(IntelFeature::ExtendedLeaf, true)),
+            E::FeatureVersion { feature: IntelFeature::ExtendedLeaf, version: 4 },
         ),
     ] {
         assert_eq!(Configuration::Intel(configuration).check(), Err(error));
@@ -54,11 +66,34 @@ fn contradictions_are_refused() {
         assert_eq!(Configuration::Intel(intel).check(), Ok(()));
     }
     let odd = sound.with(|intel| {
-        intel.extended_leaf = true;
+        intel.set(IntelFeature::ExtendedLeaf, true);
         intel.general = 0b1010_0001;
         intel.fixed = 0x82;
     });
     assert_eq!(Configuration::Intel(odd).check(), Ok(()));
+}
+
+/// A feature adds to the selects and to IA32_FIXED_CTR_CTRL the fields that the data file has for it, and no others.
+#[test]
+fn each_feature_adds_its_fields_of_the_data_file() {
+    for feature in IntelFeature::ALL {
+        let legal = |present: bool, address: u32| {
+            let intel = IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(feature, present));
+            let mut registers = Configuration::Intel(intel).registers();
+            registers.find(|register| register.address == address).unwrap().legal
+        };
+        let added = |address| legal(true, address) - legal(false, address);
+        let named = |register: &str, fields: &[(IntelFeature, &str)]| -> u64 {
+            let own = fields.iter().filter(|(of, _)| *of == feature);
+            own.map(|(_, name)| field(register, name)).sum()
+        };
+        let select = named("IA32_PERFEVTSELx", &SELECT_FIELDS);
+        assert_eq!(added(0x188), select, "{feature:?}");
+        assert_eq!(added(0x186), select & !field("IA32_PERFEVTSELx", "IN_TXCP"), "{feature:?}");
+        let fixed = named("IA32_FIXED_CTR_CTRL", &FIXED_FIELDS);
+        let of_all = fixed | fixed << 4 | fixed << 8 | fixed << 12;
+        assert_eq!(added(0x38D), of_all, "{feature:?}");
+    }
 }
 
 /// "Architectural Performance Monitoring Version 1": IA32_PMCx from 0C1H and IA32_PERFEVTSELx from
@@ -114,7 +149,7 @@ fn a_narrow_write_is_sign_extended_from_bit_31() {
 fn full_width_writes_are_there_if_declared() {
     each(|intel, mut pmu| {
         for n in 0..8 {
-            if !intel.full_width_writes || n >= general(&intel) {
+            if !intel.has(IntelFeature::FullWidthWrites) || n >= general(&intel) {
                 write_faults(&mut pmu, 0x4C1 + n, 0);
                 read_faults(&pmu, 0x4C1 + n);
                 continue;
@@ -129,7 +164,7 @@ fn full_width_writes_are_there_if_declared() {
             }
             assert_eq!(get(&pmu, 0x4C1 + n), value);
         }
-        assert_eq!(get(&pmu, 0x345), u64::from(intel.full_width_writes) << 13);
+        assert_eq!(get(&pmu, 0x345), u64::from(intel.has(IntelFeature::FullWidthWrites)) << 13);
         write_faults(&mut pmu, 0x345, 1 << 13);
     });
 }
@@ -154,7 +189,8 @@ fn reserved_bits_of_an_event_select_fault() {
         assert_eq!(get(&pmu, 0x186), 1 << 31);
     });
     for version in 3..=6 {
-        let intel = IntelConfiguration::new(version, 4, 3).with(|intel| intel.any_thread = true);
+        let intel = IntelConfiguration::new(version, 4, 3)
+            .with(|intel| intel.set(IntelFeature::AnyThread, true));
         let mut pmu = pmu(Configuration::Intel(intel));
         set(&mut pmu, 0x186, 1 << 21);
         set(&mut pmu, 0x38D, 0xFFF);
@@ -428,7 +464,7 @@ fn counters_may_have_gaps() {
     let intel = IntelConfiguration::new(5, 8, 8).with(|intel| {
         intel.general = 0b1010_0001;
         intel.fixed = 0b1000_0010;
-        intel.extended_leaf = true;
+        intel.set(IntelFeature::ExtendedLeaf, true);
     });
     let mut pmu = pmu(Configuration::Intel(intel));
     assert_eq!(get(&pmu, 0x38F), 0xA1);

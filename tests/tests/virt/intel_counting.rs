@@ -4,7 +4,9 @@
 use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::intel::*;
 use pmu_tests::software_pmu::*;
-use pmu_virt::{Configuration, EventKey, IntelConfiguration, Mode, Privilege, Read, Write};
+use pmu_virt::{
+    Configuration, EventKey, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Write,
+};
 
 /// "IA32_PERFEVTSELx MSRs": a counter counts while EN is set, and USR or OS is for the privilege.
 #[test]
@@ -139,7 +141,8 @@ fn a_fixed_counter_counts_in_its_privileges() {
 /// Table "Intel 64 and IA-32 … AnyThread": another quantity, as edge is.
 #[test]
 fn any_thread_counts_only_what_is_fed_as_such() {
-    let intel = IntelConfiguration::new(3, 4, 3).with(|intel| intel.any_thread = true);
+    let intel =
+        IntelConfiguration::new(3, 4, 3).with(|intel| intel.set(IntelFeature::AnyThread, true));
     // Of fixed counter 1, too.
     let keys = [CYCLES.any_thread(), CYCLES];
     let fed = pmu_virt::FedEvents::new(&keys).unwrap();

@@ -3,7 +3,8 @@
 use super::naive::{Step, configuration, run};
 use super::random::{self, Random};
 use pmu_virt::{
-    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu, Write,
+    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, IntelFeature, PmuState,
+    VirtualPmu, Write,
 };
 use proptest::prelude::*;
 
@@ -77,7 +78,8 @@ proptest! {
         bytes: [u8; 6],
         version in 0..8u8,
         widths in [30..68u8, 30..68u8],
-        flags: [bool; 7],
+        features: u16,
+        is_intel: bool,
     ) {
         let amd = AmdConfiguration::perf_mon_v2(bytes[5]);
         let intel = IntelConfiguration::new(version, 0, 0).with(|intel| {
@@ -85,16 +87,13 @@ proptest! {
             intel.general_width = widths[0];
             intel.fixed = bytes[3];
             intel.fixed_width = widths[1];
-            intel.full_width_writes = flags[0];
+            for (number, feature) in IntelFeature::ALL.into_iter().enumerate() {
+                intel.set(feature, features >> number & 1 != 0);
+            }
             intel.events = bytes[4];
-            intel.any_thread = flags[1];
-            intel.extended_leaf = flags[2];
-            intel.unit_mask_2 = flags[4];
-            intel.equal = flags[5];
-            intel.rdpmc_user_disable = flags[6];
         });
         let configuration =
-            if flags[3] { Configuration::Intel(intel) } else { Configuration::Amd(amd) };
+            if is_intel { Configuration::Intel(intel) } else { Configuration::Amd(amd) };
         for leaf in [0, 1, 7, 0x0A, 0x1C, 0x23, 0x8000_0000, 0x8000_0001, 0x8000_0022] {
             let _ = configuration.cpuid(leaf, u32::from(bytes[0]), [0; 4]);
         }

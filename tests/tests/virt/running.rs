@@ -2,7 +2,8 @@
 
 use pmu_tests::software_pmu::{get, pmu, set};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, IntelConfiguration, RunningEvent, VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, IntelConfiguration, IntelFeature, RunningEvent,
+    VirtualPmu,
 };
 
 /// SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs": 16 USR, 17 OS, 20 INT, 22 EN.
@@ -51,7 +52,8 @@ fn a_general_counter_runs_at_the_privilege_levels_of_its_select() {
 /// SDM vol. 3B, "IA32_FIXED_CTR_CTRL MSR": four bits per counter, of which 0 is OS and 1 is USR.
 #[test]
 fn a_fixed_counter_runs_at_the_privilege_levels_of_its_control() {
-    let any_thread = IntelConfiguration::new(3, 4, 4).with(|intel| intel.any_thread = true);
+    let any_thread =
+        IntelConfiguration::new(3, 4, 4).with(|intel| intel.set(IntelFeature::AnyThread, true));
     for counter in 0..4 {
         for field in 0..16_u64 {
             let mut pmu = pmu(Configuration::Intel(any_thread));

@@ -5,7 +5,8 @@ use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::*;
 use pmu_virt::{
     Configuration, EventFilter, EventKey, EventPolicy, FedEvents, Feed, FilterAction, FilterEntry,
-    IntelConfiguration, Mode, PmuState, Privilege, Read, StateError, VirtualPmu, Write,
+    IntelConfiguration, IntelFeature, Mode, PmuState, Privilege, Read, StateError, VirtualPmu,
+    Write,
 };
 
 /// No feature that leaf 23H can declare.
@@ -13,9 +14,9 @@ const PLAIN: IntelConfiguration = IntelConfiguration::new(6, 8, 4);
 /// Every one of them.
 const FULL: IntelConfiguration = {
     let mut full = PLAIN;
-    full.unit_mask_2 = true;
-    full.equal = true;
-    full.rdpmc_user_disable = true;
+    full.set(IntelFeature::UnitMask2, true);
+    full.set(IntelFeature::Equal, true);
+    full.set(IntelFeature::RdpmcUserDisable, true);
     full
 };
 
@@ -108,7 +109,7 @@ fn counters_are_written_in_full_width() {
         let intel = PLAIN.with(|intel| {
             intel.general_width = 40;
             intel.fixed_width = 40;
-            intel.full_width_writes = full_width_writes;
+            intel.set(IntelFeature::FullWidthWrites, full_width_writes);
         });
         let mut pmu = of_intel(intel);
         set(&mut pmu, 0x1904, 0x80_0000_0001);
@@ -131,9 +132,9 @@ fn the_controls_have_the_bits_that_leaf_23_declares() {
     for features in 0..8 {
         let [unit_mask_2, equal, rdpmc_user_disable] = [1, 2, 4].map(|bit| features & bit != 0);
         let mut pmu = of_intel(PLAIN.with(|intel| {
-            intel.unit_mask_2 = unit_mask_2;
-            intel.equal = equal;
-            intel.rdpmc_user_disable = rdpmc_user_disable;
+            intel.set(IntelFeature::UnitMask2, unit_mask_2);
+            intel.set(IntelFeature::Equal, equal);
+            intel.set(IntelFeature::RdpmcUserDisable, rdpmc_user_disable);
         }));
         let legal = 0xFFDF_FFFF
             | if unit_mask_2 { UNIT_MASK_2 } else { 0 }

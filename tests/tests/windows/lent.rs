@@ -12,7 +12,7 @@ use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, PmiFault};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 #[test]
 fn a_guest_in_the_window_leaves_no_trace_in_the_hosts_events() {
@@ -208,7 +208,8 @@ fn another_owners_bits_of_the_control_stay_in_the_window() {
 /// An event that is counted only has wrapped, and has counted further than a write of 32 bits reaches.
 #[test]
 fn a_value_that_no_write_reaches_is_counted_on_exactly() {
-    let narrow = IntelConfiguration::new(2, 4, 3).with(|intel| intel.full_width_writes = false);
+    let narrow = IntelConfiguration::new(2, 4, 3)
+        .with(|intel| intel.set(IntelFeature::FullWidthWrites, false));
     for processor in [Processor::intel(narrow), plain(2)] {
         let (memory, table) = (Memory::new(), Table::new());
         let handler = |mock: &Mock<'_>| {

@@ -7,7 +7,7 @@ use pmu_tests::software_pmu;
 use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
 use pmu_virt::{
     AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,
-    IntelConfiguration, Vendor, VirtualPmu, Write,
+    IntelConfiguration, IntelFeature, Vendor, VirtualPmu, Write,
 };
 
 /// After a guest no counter is armed: a host that enables all of them counts nothing.
@@ -142,7 +142,8 @@ fn a_processor_with_more_than_is_offered_has_more_intercepted() {
         [(8, 1 << 13, false), (10, 1 << 13, true), (8, 1 << 13 | metrics, true)]
     {
         let counters = HostCounters::from_cpuid(|of, _| leaf(general, of), capabilities).unwrap();
-        let expected = IntelConfiguration::new(5, 8, 3).with(|intel| intel.any_thread = false);
+        let expected = IntelConfiguration::new(5, 8, 3)
+            .with(|intel| intel.set(IntelFeature::AnyThread, false));
         assert_eq!(counters.guest(), Configuration::Intel(expected));
         let mut guest = VirtualPmu::new(counters.guest(), events()).unwrap();
         assert_eq!(counters.intercepts_rdpmc(), has_more, "{general}");
@@ -211,7 +212,7 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
     for version in 1..4 {
         assert_eq!(refused(Configuration::Intel(intel(version))), MediationError::NoStatusSet);
     }
-    let narrow = intel(4).with(|intel| intel.full_width_writes = false);
+    let narrow = intel(4).with(|intel| intel.set(IntelFeature::FullWidthWrites, false));
     assert_eq!(refused(Configuration::Intel(narrow)), MediationError::NoFullWidthWrites);
     for mut amd in [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION] {
         amd.guest_host = true;
@@ -237,7 +238,7 @@ fn hosts_and_guests_that_do_not_fit_are_refused() {
             IntelConfiguration::new(2, 4, 3),
             intel(5).with(|intel| intel.general_width = 40),
             intel(5).with(|intel| intel.fixed_width = 40),
-            intel(5).with(|intel| intel.any_thread = true),
+            intel(5).with(|intel| intel.set(IntelFeature::AnyThread, true)),
             IntelConfiguration::new(6, 4, 3),
         ]
         .map(Configuration::Intel),
@@ -281,7 +282,7 @@ fn a_forbidden_event_does_not_count_on_a_real_counter() {
 #[test]
 fn a_host_with_any_thread_offers_its_counters_without_it() {
     let plain = IntelConfiguration::new(4, 8, 3);
-    let host = plain.with(|intel| intel.any_thread = true);
+    let host = plain.with(|intel| intel.set(IntelFeature::AnyThread, true));
     let counters = HostCounters::new(Configuration::Intel(host)).unwrap();
     assert_eq!(counters.guest(), Configuration::Intel(plain));
 }

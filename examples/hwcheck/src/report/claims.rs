@@ -1,5 +1,9 @@
 //! The claims by their ids. An id never changes its meaning, and none is given twice.
 
+// To add a claim: its id; its row in `docs/untried.md` and in the tool's README; the table of `hardware/README.md`
+// anew, by `cargo run --bin hwcheck -- --table hardware`; and the code that tries it, unless that comes later: in
+// `programs` or `counts` of the tool, or for the stick a function and its line in `examples/kernel/src/check/list.rs`.
+
 /// A claim that the tool knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {

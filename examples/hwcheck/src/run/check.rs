@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use pmu_core::msr::MsrErrorKind;
-use pmu_virt::{Configuration, CpuidRegisters, HostError, RegisterKind, Vendor};
+use pmu_virt::{Configuration, CpuidRegisters, HostError, IntelFeature, RegisterKind, Vendor};
 
 use crate::counts::all::counts;
 use crate::machine::identity;
@@ -122,7 +122,7 @@ fn declared(
     let deprecated = cpuid(0x0A, 0)[3] >> 15 & 1 != 0;
     let mut declared = Configuration::from_cpuid(cpuid, capabilities).map_err(Refusal::NoPmu)?;
     if let Configuration::Intel(intel) = &mut declared {
-        intel.any_thread = intel.version >= 3 && !deprecated;
+        intel.set(IntelFeature::AnyThread, intel.version >= 3 && !deprecated);
     }
     Ok(declared)
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::report::{Claim, Report};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 
 /// A folder that is removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -60,7 +60,7 @@ pub(crate) fn configurations() -> Vec<Configuration> {
     all.push(Configuration::Intel(IntelConfiguration::new(2, 2, 3).with(|narrow| {
         narrow.general_width = 40;
         narrow.fixed_width = 40;
-        narrow.full_width_writes = false;
+        narrow.set(IntelFeature::FullWidthWrites, false);
     })));
     all.extend([
         Configuration::Amd(AmdConfiguration::LEGACY),

@@ -10,8 +10,8 @@ use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::Deviations;
 use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
 use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration, Vendor,
-    VirtualTopDown,
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration,
+    IntelFeature, Vendor, VirtualTopDown,
 };
 
 use crate::guest_pmu::deviating::Observable;
@@ -195,7 +195,8 @@ fn host_vendor() -> Vendor {
 }
 
 fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecError> {
-    let mut pmu = IntelConfiguration::new(4, 4, 3).with(|intel| intel.full_width_writes = false);
+    let mut pmu = IntelConfiguration::new(4, 4, 3)
+        .with(|intel| intel.set(IntelFeature::FullWidthWrites, false));
     let mut fixed_named = false;
     for key in keys {
         let (key, value) = split(key);
@@ -213,21 +214,21 @@ fn intel<'a>(keys: impl Iterator<Item = &'a str>) -> Result<Configuration, SpecE
             "gp-width" => pmu.general_width = number("gp-width", value)?,
             "fixed-width" => pmu.fixed_width = number("fixed-width", value)?,
             "events" => pmu.events = number("events", value)?,
-            "full-width" => pmu.full_width_writes = flag("full-width", value)?,
-            "any-thread" => pmu.any_thread = flag("any-thread", value)?,
-            "extended-leaf" => pmu.extended_leaf = flag("extended-leaf", value)?,
-            "unit-mask-2" => pmu.unit_mask_2 = flag("unit-mask-2", value)?,
-            "transactional" => pmu.transactional = flag("transactional", value)?,
-            "equal" => pmu.equal = flag("equal", value)?,
-            "rdpmc-user-disable" => pmu.rdpmc_user_disable = flag("rdpmc-user-disable", value)?,
-            _ => return Err(SpecError::Key(key.into())),
+            _ => {
+                let mut features = IntelFeature::ALL.into_iter();
+                let feature = features.find(|feature| feature.name() == key);
+                let feature = feature.ok_or_else(|| SpecError::Key(key.into()))?;
+                pmu.set(feature, flag(feature.name(), value)?);
+            }
         }
     }
     if pmu.version == 1 && !fixed_named {
         pmu.fixed = 0;
     }
     // Version 6 declares its features only in that leaf.
-    pmu.extended_leaf |= pmu.version >= 6;
+    if pmu.version >= 6 {
+        pmu.set(IntelFeature::ExtendedLeaf, true);
+    }
     Ok(Configuration::Intel(pmu))
 }
 
@@ -341,10 +342,10 @@ mod tests {
             intel.fixed = 0b11;
             intel.general_width = 40;
             intel.fixed_width = 32;
-            intel.full_width_writes = false;
+            intel.set(IntelFeature::FullWidthWrites, false);
             intel.events = 0x21;
-            intel.any_thread = true;
-            intel.extended_leaf = true;
+            intel.set(IntelFeature::AnyThread, true);
+            intel.set(IntelFeature::ExtendedLeaf, true);
         });
         assert_eq!(
             named(
@@ -354,17 +355,17 @@ mod tests {
             Ok(Configuration::Intel(odd))
         );
         let qualified = IntelConfiguration::new(4, 4, 3).with(|intel| {
-            intel.full_width_writes = false;
-            intel.transactional = true;
+            intel.set(IntelFeature::FullWidthWrites, false);
+            intel.set(IntelFeature::Transactional, true);
         });
         assert_eq!(named("intel:transactional"), Ok(Configuration::Intel(qualified)));
         let qualified = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
         assert_eq!(named("amd:legacy,guest-host"), Ok(Configuration::Amd(qualified)));
         let sixth = IntelConfiguration::new(6, 4, 3).with(|intel| {
-            intel.full_width_writes = false;
-            intel.unit_mask_2 = true;
-            intel.equal = true;
-            intel.rdpmc_user_disable = true;
+            intel.set(IntelFeature::FullWidthWrites, false);
+            intel.set(IntelFeature::UnitMask2, true);
+            intel.set(IntelFeature::Equal, true);
+            intel.set(IntelFeature::RdpmcUserDisable, true);
         });
         assert_eq!(
             named("intel:version=6,unit-mask-2,equal,rdpmc-user-disable"),
@@ -404,7 +405,7 @@ mod tests {
             ),
             (
                 "intel:version=5,equal",
-                "there is no such PMU: unit mask 2, EQ or RDPMC user disable in version 5",
+                "there is no such PMU: equal in version 5: the feature needs version 6",
             ),
             ("intel:width=65", "there is no such PMU: counters of 65 bits"),
         ] {

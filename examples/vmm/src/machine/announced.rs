@@ -1,9 +1,9 @@
 //! The PMU that the guest gets: the command line's, without events that are not fed; and the messages about it.
 
 use kvm_bindings::CpuId;
-use pmu_virt::Configuration;
 use pmu_virt::branches::BranchConfiguration;
 use pmu_virt::precise::PreciseRecords;
+use pmu_virt::{Configuration, IntelFeature};
 
 use crate::boot::image::Image;
 use crate::count::quantity::Quantity;
@@ -33,7 +33,7 @@ pub(crate) fn with_qualifiers_of(configuration: Configuration, seen: &CpuId) -> 
     let sees_tsx = offered::leaf(seen, 7, 0)[1] & (1 << 4 | 1 << 11) != 0;
     let sees_svm = offered::leaf(seen, 0x8000_0001, 0)[2] & 1 << 2 != 0;
     let (feature, bits) = match configuration {
-        Configuration::Intel(intel) if sees_tsx && !intel.transactional => {
+        Configuration::Intel(intel) if sees_tsx && !intel.has(IntelFeature::Transactional) => {
             ("TSX", "IN_TX and IN_TXCP")
         }
         Configuration::Amd(amd) if sees_svm && !amd.guest_host => ("SVM", "GuestOnly and HostOnly"),
@@ -44,7 +44,7 @@ pub(crate) fn with_qualifiers_of(configuration: Configuration, seen: &CpuId) -> 
     ));
     match configuration {
         Configuration::Intel(intel) => {
-            Configuration::Intel(intel.with(|intel| intel.transactional = true))
+            Configuration::Intel(intel.with(|intel| intel.set(IntelFeature::Transactional, true)))
         }
         Configuration::Amd(amd) => Configuration::Amd(amd.with(|amd| amd.guest_host = true)),
         hidden => hidden,

@@ -5,7 +5,7 @@ use crate::counters::events::count::Membership;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::EventSelect;
-use crate::counters::registers::unit::{CounterUnit, IN_TXCP};
+use crate::counters::registers::unit::CounterUnit;
 use crate::msr::address::{MsrAddress, OptionalAddress};
 
 impl CounterUnit {
@@ -94,7 +94,7 @@ impl CounterUnit {
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
         // A rollback takes back the overflow that raised the interrupt.
         if event.period().is_some() && self.in_txcp(plain) {
-            return Err(CounterError::IllegalBits(IN_TXCP));
+            return Err(CounterError::IllegalBits(EventSelect::IN_TXCP));
         }
         // One fixed counter counts its event, by whatever name.
         let one_fixed =

@@ -25,6 +25,11 @@ pub enum CounterControl {
     },
 }
 
+/// Bits of fixed counter 0 in `IA32_FIXED_CTR_CTRL`, adaptive records and RDPMC user disable; those of counter *n* are
+/// 4*n* bits higher (SDM vol. 3B, "Adaptive PEBS"; "Architectural Performance Monitoring Version 6").
+const FIXED_ADAPTIVE: u64 = 1 << 32;
+const FIXED_NO_USER_RDPMC: u64 = 1 << 33;
+
 impl CounterControl {
     /// Returns the address of the control register.
     #[inline]
@@ -38,8 +43,9 @@ impl CounterControl {
     pub(crate) const fn mask(self) -> u64 {
         match self {
             Self::Select(_) => u64::MAX,
-            // With bits 32 + 4n, adaptive records, and 33 + 4n, RDPMC user disable (SDM vol. 3B, IA32_FIXED_CTR_CTRL).
-            Self::Shared { counter, .. } => (0b1111 | 0b11 << 32) << (4 * (counter % 8)),
+            Self::Shared { counter, .. } => {
+                (0b1111 | FIXED_ADAPTIVE | FIXED_NO_USER_RDPMC) << (4 * (counter % 8))
+            }
         }
     }
 
@@ -59,7 +65,9 @@ impl CounterControl {
                 let bits = select.select_bits();
                 let modes = bits >> 17 & 1 | (bits >> 16 & 1) << 1;
                 let (interrupts, any_thread) = (1 << 3, (bits >> 21 & 1) << 2);
-                let no_user_rdpmc = (bits >> 37 & 1) << 33;
+                const MOVED: u32 = EventSelect::NO_USER_RDPMC.trailing_zeros()
+                    - FIXED_NO_USER_RDPMC.trailing_zeros();
+                let no_user_rdpmc = (bits & EventSelect::NO_USER_RDPMC) >> MOVED;
                 (modes | any_thread | interrupts | no_user_rdpmc) << (4 * (counter % 8))
             }
         }
@@ -68,8 +76,8 @@ impl CounterControl {
     /// Returns bits of a running counter, changed as facilities need them.
     pub(crate) const fn with(self, running: u64, silent: bool, adaptive: bool) -> u64 {
         let is_adaptive = match self {
-            Self::Select(_) => 1 << 34,
-            Self::Shared { counter, .. } => 1 << 32 << (4 * (counter % 8)),
+            Self::Select(_) => EventSelect::ADAPTIVE,
+            Self::Shared { counter, .. } => FIXED_ADAPTIVE << (4 * (counter % 8)),
         };
         let interrupts = if silent { running & !self.interrupt() } else { running };
         interrupts | if adaptive { is_adaptive } else { 0 }
@@ -263,7 +271,15 @@ impl EventSelect {
     /// Bit 20: interrupts through the local APIC when the counter overflows.
     pub(crate) const INTERRUPT: u64 = 1 << 20;
 
-    /// Bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists.
+    /// Intel's bit 33, IN_TXCP: excludes the events of aborted transactions. Only `IA32_PERFEVTSEL2` has the bit (SDM
+    /// vol. 3B, "Performance Monitoring and Intel TSX").
+    pub(crate) const IN_TXCP: u64 = 1 << 33;
+
+    /// Intel's bit 34: records of the counter are adaptive (SDM vol. 3B, "Adaptive PEBS").
+    const ADAPTIVE: u64 = 1 << 34;
+
+    /// Intel's bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists (SDM vol. 3B,
+    /// "Architectural Performance Monitoring Version 6", `IA32_PERFEVTSELx`).
     pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;
 
     /// Bit 22: counts.

@@ -333,8 +333,7 @@ impl CounterUnit {
     pub fn counters_for(&self, select: EventSelect) -> CounterSet {
         let bits = select.select_bits();
         if self.in_txcp(select) {
-            // IN_TXCP exists in the select of general counter 2 alone (SDM vol. 3B, "Performance Monitoring and Intel
-            // TSX").
+            // Only the select of general counter 2 has the bit.
             return self.counters & CounterSet::from_bits(1 << 2);
         }
         let (event, plain) = (bits as u16, bits & self.qualifiers() == 0);
@@ -352,7 +351,7 @@ impl CounterUnit {
     pub(crate) const fn in_txcp(&self, select: EventSelect) -> bool {
         // Bit 35 is legal in an event only where event numbers have twelve bits, which then include bit 33.
         let twelve_bits = self.event_bits >> 35 & 1 != 0;
-        select.select_bits() & IN_TXCP != 0 && !twelve_bits
+        select.select_bits() & EventSelect::IN_TXCP != 0 && !twelve_bits
     }
 
     /// Returns the bits of a select that qualify its event: all but event number, unit mask and modes.
@@ -509,10 +508,6 @@ impl CounterUnit {
         (u32::BITS - (self.counters().bits() as u32).leading_zeros()) as usize
     }
 }
-
-/// Select bit that excludes the events of aborted transactions: only `IA32_PERFEVTSEL2` has it (SDM vol. 3B,
-/// "Performance Monitoring and Intel TSX"). No other vendor has the bit.
-pub(crate) const IN_TXCP: u64 = 1 << 33;
 
 const fn mask_of(width: u8) -> u64 {
     match 64u32.checked_sub(width as u32) {

@@ -1,5 +1,9 @@
 //! The table of events. A macro generates the enum `Event` from the lines of this table.
 
+// To add a record: in `records.rs`, its hook id, and a public type of its members with `hook`, `encode` and `decode`;
+// its line below; and its bytes, from the document and counted by hand, in a test of `tests/tests/trace/records.rs`
+// that calls `check`. Length, extended data, what is unknown, rings and the reader follow.
+
 use pmu_core::windows::PointerWidth;
 
 use crate::trace::error::TraceError;

@@ -72,7 +72,7 @@ fn records_are_declared_in_the_leaves() {
     assert_eq!((leaf(&skylake, 0x1C), leaf(&skylake, 1)[0]), ([0; 4], 0x0005_06E3));
 }
 
-/// The bytes of version 1 of the layout, written by hand from the table in `pmu-virt/src/bytes.rs`.
+/// The bytes of version 1 of the layout, written by hand from the table in `pmu-virt/src/bytes/branches.rs`.
 #[test]
 fn saved_records_have_the_bytes_of_their_layout() {
     let mut records = VirtualBranches::new(&amd(), BranchConfiguration::AMD).unwrap();

@@ -5,12 +5,12 @@
 
 mod counting;
 mod program;
-mod registers;
+pub(crate) mod registers;
 
 use pmu_virt::{
     AmdConfiguration, AmdCounters, Configuration, EventKey, FedEvents, Feed, HiddenConfiguration,
-    HiddenRdpmc, HiddenRegisters, IntelConfiguration, Mode, Privilege, Read, Vendor, VirtualPmu,
-    Write,
+    HiddenRdpmc, HiddenRegisters, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Vendor,
+    VirtualPmu, Write,
 };
 use std::collections::HashMap;
 

@@ -36,17 +36,16 @@ pub(crate) fn configuration(words: [u8; 4]) -> Configuration {
                 IntelConfiguration::new(version, 1 + counters % 8, fixed).with(|intel| {
                     intel.general_width = widths[usize::from(flags >> 2) % 5];
                     intel.fixed_width = widths[usize::from(flags >> 4) % 5];
-                    intel.full_width_writes = flags & 1 == 1;
-                    intel.any_thread = version >= 3 && flags & 2 == 2;
                 });
-            if version == 6 {
-                intel.unit_mask_2 = features & 1 != 0;
-                intel.equal = features & 2 != 0;
-                intel.rdpmc_user_disable = features & 4 != 0;
+            // Every feature of the table, so that none is forgotten.
+            for (bit, feature) in (0..).zip(IntelFeature::ALL) {
+                let chosen = (flags ^ features.rotate_left(3)) >> (bit % 8) & 1 != 0;
+                intel.set(feature, feature.since() <= version && chosen);
             }
-            intel.transactional = kind & 0x40 != 0;
+            if version >= 5 {
+                intel.set(IntelFeature::ExtendedLeaf, version == 6 || kind & 0x80 != 0);
+            }
             if version >= 5 && kind & 0x80 != 0 {
-                intel.extended_leaf = true;
                 intel.general = counters | 1;
                 intel.fixed = flags;
             }

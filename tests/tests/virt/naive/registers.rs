@@ -1,6 +1,23 @@
 //! The naive model's registers, by the manuals' tables.
 
 use super::*;
+use pmu_tests::field;
+
+/// Fields of a select that only some processors have, of the data file. "Layout of IA32_PERFEVTSELx MSRs".
+pub(crate) const SELECT_FIELDS: [(IntelFeature, &str); 6] = [
+    (IntelFeature::AnyThread, "ANY_THREAD"),
+    (IntelFeature::Transactional, "IN_TX"),
+    (IntelFeature::Transactional, "IN_TXCP"),
+    (IntelFeature::UnitMask2, "UMASK2"),
+    (IntelFeature::Equal, "EQ"),
+    (IntelFeature::RdpmcUserDisable, "RDPMC_USR_DISABLE"),
+];
+
+/// The same of fixed counter 0 in IA32_FIXED_CTR_CTRL.
+pub(crate) const FIXED_FIELDS: [(IntelFeature, &str); 2] = [
+    (IntelFeature::AnyThread, "ANY_THREAD0"),
+    (IntelFeature::RdpmcUserDisable, "RDPMC_USR_DISABLE0"),
+];
 
 impl Naive {
     pub(crate) fn new(configuration: Configuration) -> Self {
@@ -117,7 +134,7 @@ impl Naive {
         match (self.configuration.vendor(), address) {
             (Vendor::Intel, 0xC1..0xC9) => counter(address - 0xC1, Kind::Counter),
             (Vendor::Intel, 0x4C1..0x4C9) => {
-                if self.intel().is_some_and(|intel| intel.full_width_writes) {
+                if self.intel().is_some_and(|intel| intel.has(IntelFeature::FullWidthWrites)) {
                     counter(address - 0x4C1, Kind::Counter)
                 } else {
                     Kind::Absent
@@ -217,9 +234,9 @@ impl Naive {
             Kind::Absent => Read::GeneralProtection,
             Kind::Foreign => Read::Unhandled,
             Kind::Clear | Kind::Set => Read::Value(0),
-            Kind::Capabilities => {
-                Read::Value(u64::from(self.intel().unwrap().full_width_writes) << 13)
-            }
+            Kind::Capabilities => Read::Value(
+                u64::from(self.intel().unwrap().has(IntelFeature::FullWidthWrites)) << 13,
+            ),
             Kind::Misc if self.version() == 0 => {
                 Read::Shared { value: misc & !(1 << 7), mask: misc }
             }
@@ -248,8 +265,6 @@ impl Naive {
     /// The answer, and the illegal bits.
     pub(crate) fn write(&mut self, address: u32, value: u64) -> (Write, u64) {
         let amd = self.configuration.vendor() == Vendor::Amd;
-        let any_thread = self.intel().is_some_and(|intel| intel.any_thread);
-        let hides_from_user = self.intel().is_some_and(|intel| intel.rdpmc_user_disable);
         if self.hides_as_zero(address) {
             return (Write::Done, u64::MAX);
         }
@@ -297,27 +312,20 @@ impl Naive {
                 (if amd.guest_host { 0x30F_FFD7_FFFF } else { 0xF_FFD7_FFFF }, true)
             }
             Kind::Select(n) => {
-                let mut legal = 0xFFDF_FFFF;
                 let intel = self.intel().unwrap();
-                for (exists, field) in [
-                    (any_thread, 1 << 21),
-                    (intel.transactional, 1 << 32),
-                    // IN_TXCP: IA32_PERFEVTSEL2 alone.
-                    (intel.transactional && n == 2, 1 << 33),
-                    (intel.equal, 1 << 36),
-                    (hides_from_user, 1 << 37),
-                    (intel.unit_mask_2, 0xFF << 40),
-                ] {
-                    legal |= if exists { field } else { 0 };
-                }
-                (legal, false)
+                // IN_TXCP: IA32_PERFEVTSEL2 alone.
+                let fields = SELECT_FIELDS.into_iter().filter(|(feature, name)| {
+                    intel.has(*feature) && (n == 2 || *name != "IN_TXCP")
+                });
+                let more: u64 = fields.map(|(_, name)| field("IA32_PERFEVTSELx", name)).sum();
+                (0xFFDF_FFFF | more, false)
             }
             Kind::FixedControl => {
-                let nibble = if any_thread { 15 } else { 11 };
+                let intel = self.intel().unwrap();
+                let fields = FIXED_FIELDS.into_iter().filter(|(feature, _)| intel.has(*feature));
+                let more: u64 = fields.map(|(_, name)| field("IA32_FIXED_CTR_CTRL", name)).sum();
                 let counters = (0..8).filter(|n| self.exists(8 + n));
-                let hiding = counters.clone().filter(|_| hides_from_user);
-                let legal: u64 = counters.map(|n| nibble << (4 * n)).sum();
-                (legal + hiding.map(|n| 1 << (33 + 4 * n)).sum::<u64>(), false)
+                (counters.map(|n| (0b1011 | more) << (4 * n)).sum(), false)
             }
             Kind::Control => (self.counters(), amd),
             Kind::Clear if amd => (self.counters(), true),

@@ -9,8 +9,8 @@ use pmu_virt::branches::{
     BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
 };
 use pmu_virt::{
-    AmdConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, Privilege, Read,
-    VirtualPmu, Write,
+    AmdConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, IntelFeature,
+    Privilege, Read, VirtualPmu, Write,
 };
 use std::collections::HashMap;
 
@@ -58,7 +58,7 @@ const STATUS: u64 = 0x7C80_0007_0000_000F;
 impl Naive {
     pub(crate) fn new(kind: Kind, pmu: Configuration) -> Self {
         let (version, tsx) = match pmu {
-            Configuration::Intel(intel) => (intel.version, intel.transactional),
+            Configuration::Intel(intel) => (intel.version, intel.has(IntelFeature::Transactional)),
             _ => (0, false),
         };
         let mut naive = Self { kind, version, tsx, registers: HashMap::new(), records: Vec::new() };

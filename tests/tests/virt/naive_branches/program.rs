@@ -7,7 +7,9 @@ pub(crate) fn processor(words: [u8; 4]) -> (Configuration, BranchConfiguration, 
     let [kind, version, depth, flags] = words;
     let intel = |version| {
         let intel = IntelConfiguration::new(version, 4, if version == 1 { 0 } else { 3 });
-        Configuration::Intel(intel.with(|intel| intel.transactional = flags & 0x80 != 0))
+        Configuration::Intel(
+            intel.with(|intel| intel.set(IntelFeature::Transactional, flags & 0x80 != 0)),
+        )
     };
     match kind % 3 {
         0 => {

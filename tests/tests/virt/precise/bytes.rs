@@ -67,7 +67,7 @@ fn a_restored_guest_goes_on_recording() {
     );
 }
 
-/// The table of `src/bytes.rs`, by hand.
+/// The table of `src/bytes/precise.rs`, by hand.
 #[test]
 fn records_as_bytes_have_their_layout() {
     let mut guest = Guest::new(intel(5), PreciseConfiguration::debug_store(4));
