@@ -6,11 +6,8 @@
 #[cfg(test)]
 extern crate std;
 
-pub mod branches;
 mod bytes;
 mod configuration;
-mod events;
-pub mod ibs;
 pub mod mediated;
 pub mod mock;
 mod model;
@@ -56,4 +53,40 @@ fn a_virtual_pmu_has_a_defmt_format() {
     has::<VirtualPmu<EventFilter<4>>>();
     has::<branches::VirtualBranches>();
     has::<precise::VirtualPrecise>();
+}
+
+/// Branch records of one virtual processor: Intel's architectural and legacy last-branch records, and AMD's LBR
+/// version 2. The embedder feeds the branches to [`VirtualBranches`].
+pub mod branches {
+    pub(crate) mod configuration;
+    pub(crate) mod record;
+    pub(crate) mod virtual_branches;
+
+    pub use configuration::{AmdBranches, ArchitecturalBranches, BranchConfiguration};
+    pub use record::{FedBranch, FedBranchKind, FedPath, FedTransaction};
+    pub use virtual_branches::VirtualBranches;
+}
+
+/// The events that counters count: keys of events, the set of events that the embedder can count, and feeds of counted
+/// events.
+///
+/// Uses [`configuration`](crate::configuration).
+mod events {
+    pub(crate) mod feed;
+    pub(crate) mod key;
+
+    #[cfg(test)]
+    mod tests;
+}
+
+/// Instruction-based sampling (IBS) of a virtual AMD processor, as a facility beside the PMU. The embedder feeds the
+/// fetches and the ops to [`VirtualIbs`].
+///
+/// Read first: AMD APM vol. 2, "Instruction-Based Sampling".
+pub mod ibs {
+    pub(crate) mod sample;
+    pub(crate) mod virtual_ibs;
+
+    pub use sample::{FedFetch, FedOp};
+    pub use virtual_ibs::{IbsConfiguration, NextSample, VirtualIbs};
 }
