@@ -1,5 +1,6 @@
 //! The command line's options.
 
+use core::str::FromStr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -78,6 +79,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FORMAT", value_enum)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
+    /// Writes each access of the guest to a register of its PMU, with time and RIP, to FILE or to standard error.
+    #[arg(long, value_name = "msr[=FILE]")]
+    pub(crate) trace: Option<Traced>,
 }
 
 /// Source of events.
@@ -98,4 +102,36 @@ pub(crate) enum StatsFormat {
     Table,
     /// One line of JSON.
     Json,
+}
+
+/// What `--trace` names: the file that receives the trace; `None`: standard error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Traced(pub(crate) Option<PathBuf>);
+
+impl FromStr for Traced {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.strip_prefix("msr") {
+            Some("") => Ok(Self(None)),
+            Some(file) if file.len() > 1 && file.starts_with('=') => {
+                Ok(Self(Some(file[1..].into())))
+            }
+            _ => Err("not msr or msr=FILE"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_or_standard_error() {
+        assert_eq!("msr".parse(), Ok(Traced(None)));
+        assert_eq!("msr=a=b".parse(), Ok(Traced(Some("a=b".into()))));
+        for wrong in ["", "msr=", "msrs", "io", "io=a"] {
+            assert!(wrong.parse::<Traced>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -175,8 +175,10 @@ impl Processor {
                 PmiOutcome::Raised(Delivery::NonMaskable)
             }
         };
+        let error = apic.error;
         self.stats.pmi(phase, outcome);
-        apic.error.map_or(Ok(()), |error| Err(Error::kvm("an interrupt")(error)))
+        self.trace_interrupt(outcome);
+        error.map_or(Ok(()), |error| Err(Error::kvm("an interrupt")(error)))
     }
 
     fn deliver_pmi(&mut self, phase: u8) -> Result<(), Error> {
@@ -187,7 +189,9 @@ impl Processor {
         let mut apic = LocalApic { machine, vcpu, id, error: None };
         let outcome = self.pmu.deliver_pmi(&mut apic);
         self.deviating.delivered(outcome, &mut self.pmu, &mut apic);
+        let error = apic.error;
         self.stats.pmi(phase, outcome);
-        apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
+        self.trace_interrupt(outcome);
+        error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 }

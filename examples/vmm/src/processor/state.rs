@@ -43,6 +43,8 @@ pub(crate) struct Debugging {
     /// Address of the guest's #PF handler, where kvm-pvm leaves SYSCALL unfinished: see
     /// [`SystemCall`](crate::emulation::pvm::SystemCall).
     pub(crate) page_fault: Option<u64>,
+    /// Address of the guest's function that writes the local APIC, where writes are traced.
+    pub(crate) apic_writer: Option<u64>,
     /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.
     pub(crate) passing: bool,
     pub(crate) step: bool,
