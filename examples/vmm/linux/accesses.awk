@@ -1,8 +1,8 @@
 # Counts accesses per operation in a trace of the monitor (`--trace msr`), where operations.c marks them by number:
 #   awk -v machine=NAME -f accesses.awk TRACE
-# prints lines "machine,operation,accesses". An operation's accesses are those between its mark and the next mark; an
-# interrupt's are those from its arrival to the next one's, since nothing else touches the PMU meanwhile but, rarely, a
-# tick. So the count that came most often is printed.
+# prints lines "machine,operation,accesses". An operation's accesses are those between its mark and the next mark. Threads
+# of the kernel may come in between, so the fewest are printed. An interrupt's accesses are those from its arrival to the
+# next one's; what came most often is printed, since an interrupt may find that an earlier one has served its overflow.
 BEGIN {
     split("interrupt,switch,start one,group interrupt,group switch,group start,group read,group stop,rotation," \
           "precise interrupt,branch sample,sampled op,single interrupt," \
@@ -15,18 +15,22 @@ BEGIN {
 }
 
 # Counts what an operation, or an interrupt, accessed.
-function close_span(    place, kind, text) {
+function close_span(    place, kind, text, sum, merit) {
     if (!is_open) return
+    is_open = 0
     for (place = 1; place <= 4; place++) {
         kind = substr(order, place, 1)
         if (count[kind]) text = text (text == "" ? "" : " ") count[kind] kind
+        sum += count[kind]
     }
-    if (text == "") text = "–"
-    if (++times[operation, text] > most[operation]) {
-        most[operation] = times[operation, text]
-        usual[operation] = text
+    if (!sum) return
+    times[operation, text]++
+    # The greatest is chosen.
+    merit = by_interrupt[operation] ? times[operation, text] : -sum
+    if (!(operation in best) || merit > best[operation]) {
+        best[operation] = merit
+        chosen[operation] = text
     }
-    is_open = 0
 }
 
 function open_span() {
@@ -47,7 +51,7 @@ index(order, $3) && is_open { count[$3]++ }
 
 END {
     for (number = 1; number in names; number++)
-        if (number in usual) print machine "," names[number] "," usual[number]
+        if (number in chosen) print machine "," names[number] "," chosen[number]
     if (verbose)
         for (key in times) {
             split(key, parts, SUBSEP)

@@ -7,6 +7,8 @@
 #   run.sh hwcheck KERNEL [OPTIONS…]
 #                                runs `hwcheck` in the place of that program: on each of four machines, where the
 #                                model agrees, and on one with an inverted bit, which it names; or with the options
+#   run.sh accesses KERNEL       traces operations of perf events on each of six machines, and prints how often each
+#                                accesses the PMU's registers, as tests/data/linux_accesses.csv has it
 #   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
 #                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
 #
@@ -32,16 +34,30 @@ machines=(
     "intel:version=5,full-width,fixed=4,topdown 1"
 )
 
+# The machines of `accesses`, by their names in its table. All have four general counters, but for the one with sampled
+# ops, of which nothing else is measured.
+traced=(
+    "intel-2 intel:version=2,full-width"
+    "intel-4 intel:version=4,full-width,lbr"
+    "intel-5 intel:version=5,full-width,lbr,pebs"
+    "amd-legacy amd:legacy"
+    "amd-v2 amd:v2,counters=4,lbr"
+    "amd-ibs amd:v2,counters=4,ibs"
+)
+
 usage() {
-    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
-# make_tools: builds the monitor, and the program that is Linux' /init.
+# make_tools: builds the monitor, and the programs that are Linux' /init.
 make_tools() {
+    local program
     cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p pmu-vmm --bin vmm
-    "${CC:-cc}" -O1 -Wall -Wextra -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie \
-        -o "$target_dir/linux-init" "$here/init.c"
+    for program in init operations; do
+        "${CC:-cc}" -O1 -Wall -Wextra -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie \
+            -o "$target_dir/linux-$program" "$here/$program.c"
+    done
 }
 
 # make_hwcheck: builds `hwcheck` as a static program, and the initial RAM disk that has it.
@@ -224,6 +240,23 @@ check() {
     done
 }
 
+# accesses KERNEL: a table of what the operations of operations.c access.
+accesses() {
+    local kernel="$1" name pmu status output trace="$target_dir/linux-accesses.trace"
+    disk=(--init "$target_dir/linux-operations")
+    echo "# $(grep -aom 1 'Linux version [0-9.]*' "$kernel"), by examples/vmm/linux/run.sh accesses"
+    echo "machine,operation,accesses"
+    while read -r name pmu; do
+        output=$(run "$kernel" --pmu "$pmu" --trace "msr=$trace" 2>&1 </dev/null) && status=0 || status=$?
+        if [ "$status" != 33 ]; then
+            echo "$output" >&2
+            echo "run.sh: $name: ended with status $status, not 33" >&2
+            return 1
+        fi
+        awk -v machine="$name" -f "$here/accesses.awk" "$trace"
+    done < <(printf '%s\n' "${traced[@]}")
+}
+
 # build DIRECTORY: unless it is there.
 build() {
     local kernel="$1/vmlinux" source
@@ -254,6 +287,7 @@ shift
 case "$command" in
     build) build "$(realpath -m "$1")" ;;
     check) make_tools && check "$1" ;;
+    accesses) make_tools && accesses "$1" ;;
     hwcheck)
         make_tools
         make_hwcheck

@@ -26,13 +26,13 @@ impl Processor {
         }
     }
 
-    /// Traces the RDMSR or WRMSR at which the guest is, if the register is one of the PMU's.
+    /// Traces the RDMSR or WRMSR at which the guest is: of the PMU's registers, and of others that KVM does not know.
     pub(crate) fn trace_msr(&self, what: What, register: u32, value: Option<u64>) {
         if self.machine.trace.is_some() {
             let what = match what {
                 What::Write if EXTENDED_ENTRIES.contains(&register) => What::Entry,
-                what if msr::is_intercepted(register) && register != msr::MARKED => what,
-                _ => return,
+                _ if register == msr::MARKED => return,
+                what => what,
             };
             self.trace(what, register, value, self.vcpu.sync_regs().regs.rip);
         }
