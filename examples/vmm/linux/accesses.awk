@@ -1,8 +1,8 @@
 # Counts accesses per operation in a trace of the monitor (`--trace msr`), where operations.c marks them by number:
 #   awk -v machine=NAME -f accesses.awk TRACE
-# prints lines "machine,operation,accesses". An operation's accesses are those between its mark and the next mark. Threads
-# of the kernel may come in between, so the fewest are printed. An interrupt's accesses are those from its arrival to the
-# next one's; what came most often is printed, since an interrupt may find that an earlier one has served its overflow.
+# prints lines "machine,operation,accesses". An operation's accesses are those between its mark and the next mark; an
+# interrupt's are those from its arrival to that of the next one. Threads of the kernel and its ticks may come in between:
+# so the fewest are printed, of interrupts those that came twice, since a second one may arrive early.
 BEGIN {
     split("interrupt,switch,start one,group interrupt,group switch,group start,group read,group stop,rotation," \
           "precise interrupt,branch sample,sampled op,single interrupt," \
@@ -15,7 +15,7 @@ BEGIN {
 }
 
 # Counts what an operation, or an interrupt, accessed.
-function close_span(    place, kind, text, sum, merit) {
+function close_span(    place, kind, text, sum) {
     if (!is_open) return
     is_open = 0
     for (place = 1; place <= 4; place++) {
@@ -24,11 +24,8 @@ function close_span(    place, kind, text, sum, merit) {
         sum += count[kind]
     }
     if (!sum) return
-    times[operation, text]++
-    # The greatest is chosen.
-    merit = by_interrupt[operation] ? times[operation, text] : -sum
-    if (!(operation in best) || merit > best[operation]) {
-        best[operation] = merit
+    if (++times[operation, text] > by_interrupt[operation] && (!(operation in fewest) || sum < fewest[operation])) {
+        fewest[operation] = sum
         chosen[operation] = text
     }
 }

@@ -39,31 +39,6 @@
 // The ring's pages behind the first.
 #define RING_PAGES 8
 
-// Whether the line of /proc/interrupts begins with NMI; the count of this processor is one of its columns.
-static uint64_t nmis(unsigned processor) {
-    static char file[8192];
-    long descriptor = check("/proc/interrupts", CALL(open, "/proc/interrupts", 0, 0));
-    size_t size = 0;
-    for (long got; size < sizeof file - 1; size += (size_t)got) {
-        got = check("read", CALL(read, descriptor, file + size, sizeof file - 1 - size));
-        if (got == 0) break;
-    }
-    CALL(close, descriptor, 0, 0);
-    file[size] = 0;
-    for (const char *place = file; *place; place++) {
-        if (place[0] != 'N' || place[1] != 'M' || place[2] != 'I' || place[3] != ':') continue;
-        place += 4;
-        for (uint64_t count = 0;; processor--, count = 0) {
-            while (*place == ' ') place++;
-            if (*place < '0' || *place > '9') break;
-            while (*place >= '0' && *place <= '9') count = count * 10 + (uint64_t)(*place++ - '0');
-            if (processor == 0) return count;
-        }
-    }
-    fail("no NMIs in /proc/interrupts", 0);
-    return 0;
-}
-
 static int open_event(uint64_t event, int user, int group, uint64_t period) {
     struct perf_event_attr attributes = {
         .type = PERF_TYPE_HARDWARE,

@@ -27,11 +27,12 @@ enum Operation {
     START_BESIDE_PINNED,
 };
 
-// How often each is performed, but for interrupts and rotations: they come in TIME_NS.
+// How often each is performed.
 #define TIMES 20
-#define TIME_NS 2000000000ull
-// Branches between two samples: the monitor's rate is 200 in 1000 cycles, of which it has 1000 million in a second.
-#define PERIOD 1000000ull
+#define TIME_NS 60000000000ull
+// Branches between two samples, a tenth of a second by the monitor's rate: more than a tick, because the kernel stops an
+// event until the next tick if it interrupts often, and it takes an interrupt that is traced for a long one.
+#define PERIOD 20000000ull
 #define EVENTS 4
 
 static void mark(unsigned char operation) {
@@ -77,13 +78,19 @@ static void close_all(const int *events, int count) {
     while (count--) CALL(close, events[count], 0, 0);
 }
 
-// Runs in the loop while interrupts come.
+// Runs in a loop while interrupts come; a mark after each millisecond or so ends an interrupt's accesses before those of
+// a thread of the kernel.
 static void interrupts(enum Operation operation, const char *name) {
-    uint64_t begin = now();
-    mark(operation);
-    while (now() - begin < TIME_NS) turn(20);
-    mark(0);
-    say(operation, name, 1);
+    uint64_t before = nmis(0), begin = now(), came = 0;
+    while (came < TIMES && now() - begin < TIME_NS) {
+        for (int time = 0; time < 50; time++) {
+            turn(5);
+            mark(operation);
+        }
+        mark(0);
+        came = nmis(0) - before;
+    }
+    say(operation, name, (unsigned)came);
 }
 
 // A thread without events, which answers each byte; both are on one processor.
@@ -180,7 +187,7 @@ static void rotations(void) {
     volatile struct perf_event_mmap_page *page = (volatile struct perf_event_mmap_page *)mapped;
     uint64_t begin = now();
     mark(ROTATE);
-    for (int has = page->index != 0; now() - begin < TIME_NS; turn(1)) {
+    for (int has = page->index != 0; times < TIMES && now() - begin < TIME_NS; turn(1)) {
         if ((page->index != 0) == has) continue;
         has = !has;
         mark(ROTATE);
@@ -215,23 +222,24 @@ static void samples(void) {
         .exclude_kernel = 1,
     };
     sampled(ONE_INTERRUPT, "interrupt of one event", branches, -1);
-    struct perf_event_attr what = branches;
-    what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK;
-    what.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY;
-    sampled(BRANCHES, "branch sample", what, -1);
     // With a count in each sample the kernel wants an interrupt per record. A processor with instruction-based sampling
     // has precise events in another unit.
     int with_ops = CALL(access, UNITS "ibs_op/type", 0 /* exists */, 0) == 0;
-    what = branches;
+    struct perf_event_attr what = branches;
     what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_READ;
     what.precise_ip = 2;
     if (!with_ops) sampled(PRECISE, "precise interrupt", what, -1);
     const struct perf_event_attr op = {
         .type = (uint32_t)number_in(UNITS "ibs_op/type"),
-        .sample_period = PERIOD * 16,
+        .sample_period = PERIOD * 5,
         .sample_type = PERF_SAMPLE_IP,
     };
     if (with_ops) sampled(OP, "sampled op", op, 0);
+    // Last, because they take longest.
+    what = branches;
+    what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK;
+    what.branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY;
+    sampled(BRANCHES, "branch sample", what, -1);
 }
 
 __attribute__((used)) static void start(void) {

@@ -1,4 +1,4 @@
-//! `--trace msr`: the guest's accesses to the registers of its PMU, a line each, in the order in which they are served.
+//! `--trace`: the guest's accesses to the registers of its PMU, a line each, in the order in which they are served.
 
 use core::fmt;
 use std::fs::File;
@@ -24,6 +24,8 @@ pub(crate) enum What {
     Entry,
     /// An interrupt was raised; the register is its vector, the value its delivery mode.
     Interrupt,
+    /// An NMI's handler ended; the register is the vector, the value the number of its instructions.
+    Handler,
     /// The guest wrote to the port of phases.
     Mark,
 }
@@ -36,6 +38,7 @@ impl fmt::Display for What {
             Self::ReadCounter => "P",
             Self::Entry => "A",
             Self::Interrupt => "I",
+            Self::Handler => "H",
             Self::Mark => "M",
         })
     }
@@ -46,6 +49,7 @@ pub(crate) struct Trace {
     began: Instant,
     out: Mutex<Out>,
     pub(crate) writers: Option<ApicWriters>,
+    pub(crate) handlers: bool,
 }
 
 struct Out {
@@ -58,7 +62,7 @@ impl Trace {
     /// # Errors
     /// The file cannot be created.
     pub(crate) fn new(request: &Traced, writers: Option<ApicWriters>) -> Result<Self, Error> {
-        let to: Box<dyn Write + Send> = match &request.0 {
+        let to: Box<dyn Write + Send> = match &request.file {
             Some(path) => {
                 let error = |error| Error::File { path: path.clone(), error };
                 Box::new(BufWriter::new(File::create(path).map_err(error)?))
@@ -70,7 +74,8 @@ impl Trace {
                 &"the kernel has no function by Linux' names that writes the local APIC: the trace lacks writes of LVTPC",
             );
         }
-        Ok(Self { began: Instant::now(), out: Mutex::new(Out { to, error: None }), writers })
+        let (began, out) = (Instant::now(), Mutex::new(Out { to, error: None }));
+        Ok(Self { began, out, writers, handlers: request.handlers })
     }
 
     fn out(&self) -> MutexGuard<'_, Out> {

@@ -32,7 +32,7 @@ impl Processor {
         let Some(pvm::Emulated { instruction, registers, .. }) = pvm::halt(guest) else {
             return Ok(());
         };
-        self.source.executed(instruction, guest::privilege(&system));
+        self.executed(instruction, guest::privilege(&system));
         guest::set_registers(&mut self.vcpu, registers, system)?;
         // Ends the shadow of an STI before HLT.
         let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
@@ -99,7 +99,7 @@ impl Processor {
             if let Read::Value(value) = read {
                 let instruction = fault.instruction;
                 let (registers, system) = fault.finish(guest, value);
-                self.source.executed(instruction, guest::privilege(&system));
+                self.executed(instruction, guest::privilege(&system));
                 return guest::set_registers(&mut self.vcpu, registers, system);
             }
         }
@@ -146,7 +146,7 @@ impl Processor {
         let handler = |vector, wanted: bool| guest.handler(&system, vector).filter(|_| wanted);
         let debugging = Debugging {
             breakpoint: handler(rdpmc::GENERAL_PROTECTION, self.machine.has_pmu),
-            trap: handler(pvm::DEBUG, kvm_pvm && self.source.may_step()),
+            trap: handler(pvm::DEBUG, kvm_pvm && self.may_step()),
             page_fault: handler(pvm::PAGE_FAULT, kvm_pvm),
             apic_writer: self.apic_writer(),
             ..self.debugging

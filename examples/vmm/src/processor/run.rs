@@ -67,6 +67,8 @@ impl Processor {
             } else {
                 self.source.idle();
             }
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            step |= self.handler.enter(guest);
             self.debug(Debugging { step, ..self.debugging })?;
             let (phase, wants) = self.run_guest()?;
             if may_init && init::happened(&self.vcpu) {
@@ -77,12 +79,13 @@ impl Processor {
             }
             let taken_back = self.take_back_step(&wants)?;
             self.note_trap(taken_back, &wants);
+            let stop = match &wants {
+                _ if taken_back => Stop::Stepped,
+                Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
+                _ => Stop::Ran,
+            };
+            self.trace_handler(stop);
             if counting {
-                let stop = match &wants {
-                    _ if taken_back => Stop::Stepped,
-                    Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
-                    _ => Stop::Ran,
-                };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
                 if !self.source.leave(
                     guest,

@@ -61,7 +61,7 @@ impl Processor {
                 };
                 self.stats.exit(phase, Exit::Emulation);
                 let system = guest.system();
-                self.source.executed(instruction, guest::privilege(&system));
+                self.executed(instruction, guest::privilege(&system));
                 guest::set_registers(&mut self.vcpu, registers, system)?;
                 if let Some(vector) = exception {
                     guest::raise(&self.vcpu, vector)?;

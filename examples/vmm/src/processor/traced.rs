@@ -1,7 +1,9 @@
 //! What the trace gets of a processor. Without a trace each of these is one comparison.
 
-use pmu_virt::{Delivery, PmiOutcome};
+use iced_x86::Instruction;
+use pmu_virt::{Delivery, PmiOutcome, Privilege};
 
+use crate::count::source::Stop;
 use crate::guest::{Guest, Memory};
 use crate::processor::state::Processor;
 use crate::trace::What;
@@ -39,7 +41,10 @@ impl Processor {
     }
 
     /// Traces an interrupt that was raised, with the address at which it finds the guest.
-    pub(crate) fn trace_interrupt(&self, outcome: PmiOutcome) {
+    pub(crate) fn trace_interrupt(&mut self, outcome: PmiOutcome) {
+        if outcome == PmiOutcome::Raised(Delivery::NonMaskable) && self.traces_handlers() {
+            self.handler.raised();
+        }
         let (vector, mode) = match outcome {
             PmiOutcome::Raised(Delivery::NonMaskable) => NMI,
             PmiOutcome::Raised(Delivery::Fixed(vector)) => (vector.into(), 0),
@@ -48,6 +53,29 @@ impl Processor {
             | PmiOutcome::NotPending => return,
         };
         self.trace(What::Interrupt, vector, Some(mode), self.vcpu.sync_regs().regs.rip);
+    }
+
+    fn traces_handlers(&self) -> bool {
+        self.machine.trace.as_ref().is_some_and(|trace| trace.handlers)
+    }
+
+    /// Returns whether the guest is ever stopped after one instruction.
+    pub(crate) fn may_step(&self) -> bool {
+        self.source.may_step() || self.traces_handlers()
+    }
+
+    /// Notes an instruction that the monitor executed for the guest.
+    pub(crate) fn executed(&mut self, instruction: Instruction, privilege: Privilege) {
+        self.source.executed(instruction, privilege);
+        self.handler.executed(instruction, privilege);
+    }
+
+    /// Counts what a handler of an NMI executed since the last stop, and traces it at its end.
+    pub(crate) fn trace_handler(&mut self, stop: Stop) {
+        let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+        if let Some(instructions) = self.handler.leave(guest, stop) {
+            self.trace(What::Handler, NMI.0, Some(instructions), guest.registers().rip);
+        }
     }
 
     /// Returns the guest's function that writes its local APIC, if writes are traced.
