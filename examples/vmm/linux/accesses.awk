@@ -6,7 +6,7 @@
 BEGIN {
     split("interrupt,switch,start one,group interrupt,group switch,group start,group read,group stop,rotation," \
           "precise interrupt,branch sample,sampled op,single interrupt," \
-          "start one beside pinned", names, ",")
+          "start one beside pinned,sampled op's address", names, ",")
     for (number in names) {
         numbers[sprintf("0x%x", number)] = number
         by_interrupt[number] = names[number] ~ /interrupt|sample/

@@ -25,6 +25,7 @@ enum Operation {
     OP,
     ONE_INTERRUPT,
     START_BESIDE_PINNED,
+    OP_ADDRESS,
 };
 
 // How often each is performed.
@@ -229,12 +230,16 @@ static void samples(void) {
     what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_READ;
     what.precise_ip = 2;
     if (!with_ops) sampled(PRECISE, "precise interrupt", what, -1);
-    const struct perf_event_attr op = {
+    struct perf_event_attr op = {
         .type = (uint32_t)number_in(UNITS "ibs_op/type"),
         .sample_period = PERIOD * 5,
         .sample_type = PERF_SAMPLE_IP,
     };
-    if (with_ops) sampled(OP, "sampled op", op, 0);
+    if (with_ops) {
+        sampled(OP_ADDRESS, "address of a sampled op", op, 0);
+        op.sample_type |= PERF_SAMPLE_RAW;
+        sampled(OP, "sampled op", op, 0);
+    }
     // Last, because they take longest.
     what = branches;
     what.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_BRANCH_STACK;

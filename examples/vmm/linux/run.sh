@@ -9,6 +9,9 @@
 #                                model agrees, and on one with an inverted bit, which it names; or with the options
 #   run.sh accesses KERNEL       traces operations of perf events on each of six machines, and prints how often each
 #                                accesses the PMU's registers, as tests/data/linux_accesses.csv has it
+#   run.sh handlers KERNEL EXAMPLE
+#                                steps the handler of an NMI in Linux and in EXAMPLE, the image of examples/kernel, and
+#                                prints how many instructions each has for an interrupt of one event, without a ring
 #   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
 #                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
 #
@@ -34,6 +37,9 @@ machines=(
     "intel:version=5,full-width,fixed=4,topdown 1"
 )
 
+# The instructions that the kernel example's handler may have, in tenths of those of Linux'.
+LIMIT=6
+
 # The machines of `accesses`, by their names in its table. All have four general counters, but for the one with sampled
 # ops, of which nothing else is measured.
 traced=(
@@ -46,7 +52,7 @@ traced=(
 )
 
 usage() {
-    sed -n '2,17s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -257,6 +263,28 @@ accesses() {
     done < <(printf '%s\n' "${traced[@]}")
 }
 
+# usual PHASE TRACE: the number of instructions that most handlers of NMIs had, in a phase, or (-) in all.
+usual() {
+    printf '%d\n' "$(awk -v phase="$1" '
+        $3 == "M" { now = $5 }
+        $3 == "H" && (phase == "-" || now == phase) && ++times[$5] > times[most] { most = $5 }
+        END { print most }' "$2")"
+}
+
+# handlers KERNEL EXAMPLE: Linux' event is that of the operation "single interrupt" (0xd); the other kernel's are those
+# of its profiles. Neither its event nor its period changes what a handler executes.
+handlers() {
+    local kernel="$1" example="$2" pmu=intel:version=4,full-width trace="$target_dir/linux-handlers.trace" linux ours
+    disk=(--init "$target_dir/linux-operations")
+    run "$kernel" --pmu "$pmu" --trace "nmi=$trace" >/dev/null 2>&1 </dev/null || [ $? = 33 ]
+    linux=$(usual 0xd "$trace")
+    "$target_dir/release/vmm" --kernel "$example" --timeout "${TIMEOUT:-600}" --append quick --pmu "$pmu" \
+        --trace "nmi=$trace" >/dev/null 2>&1 || [ $? = 33 ]
+    ours=$(usual - "$trace")
+    echo "instructions of the handler of an NMI, one overflow: Linux $linux, the kernel example $ours"
+    [ "$ours" -gt 0 ] && [ $((ours * 10)) -lt $((linux * LIMIT)) ]
+}
+
 # build DIRECTORY: unless it is there.
 build() {
     local kernel="$1/vmlinux" source
@@ -288,6 +316,7 @@ case "$command" in
     build) build "$(realpath -m "$1")" ;;
     check) make_tools && check "$1" ;;
     accesses) make_tools && accesses "$1" ;;
+    handlers) make_tools && handlers "$@" ;;
     hwcheck)
         make_tools
         make_hwcheck

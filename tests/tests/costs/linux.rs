@@ -8,8 +8,14 @@ const LINUX: &str = include_str!("../../data/linux_accesses.csv");
 const SINGLE: [&str; 3] = ["interrupt", "switch", "start one beside pinned"];
 const GROUP: [&str; 6] =
     ["group interrupt", "group switch", "group start", "group read", "group stop", "rotation"];
-const OTHERS: [&str; 5] =
-    ["start one", "single interrupt", "precise interrupt", "branch sample", "sampled op"];
+const OTHERS: [&str; 6] = [
+    "start one",
+    "single interrupt",
+    "precise interrupt",
+    "branch sample",
+    "sampled op",
+    "sampled op's address",
+];
 
 /// Our rows, and the machine of Linux with the same counters.
 const PAIRS: [(&str, &str); 4] = [
@@ -109,7 +115,8 @@ fn no_operation_accesses_more_than_that_of_linux() {
     compare(record, "one record", "intel-5", "precise interrupt");
     let full = sum(row("first start", "format 5, version 4, 32 of an event")[0]);
     compare(interrupt + full, "32 branches", "intel-4", "branch sample");
-    let op = sum(row("no sample", "ops, Zen to Zen 5")[2]);
+    // With every register; of an op whose address alone is wanted, Linux reads fewer.
+    let op = sum(row("no sample", "ops, Zen to Zen 5")[1]);
     compare(op, "a sampled op", "amd-ibs", "sampled op");
     assert_eq!(compared, 4 * (3 + 6) + 4);
 }

@@ -25,7 +25,7 @@ pub(crate) struct Image<'a> {
     protocol: Protocol,
     pieces: Vec<Piece<'a>>,
     entry: u64,
-    apic_writers: Option<ApicWriters>,
+    file: &'a [u8],
 }
 
 /// Parameters of a guest beside its kernel.
@@ -55,12 +55,12 @@ impl<'a> Image<'a> {
         if !pieces.iter().any(holds_entry) {
             return Err(ImageError::Entry(entry));
         }
-        Ok(Self { protocol, pieces, entry, apic_writers: ApicWriters::find(file) })
+        Ok(Self { protocol, pieces, entry, file })
     }
 
     /// Returns the kernel's functions that write the local APIC's registers, if it is Linux with symbols.
-    pub(crate) fn apic_writers(&self) -> Option<&ApicWriters> {
-        self.apic_writers.as_ref()
+    pub(crate) fn apic_writers(&self) -> Option<ApicWriters> {
+        ApicWriters::find(self.file)
     }
 
     /// Returns the protocol's name.

@@ -11,7 +11,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use pmu_virt::Configuration;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
-use crate::boot::apic::ApicWriters;
+use crate::boot::image::Image;
 use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest_pmu::facilities::Facilities;
@@ -28,7 +28,7 @@ pub(crate) fn machine(
     kvm: &Kvm,
     options: &Options,
     pmu: &Configuration,
-    writers: Option<&ApicWriters>,
+    image: &Image<'_>,
 ) -> Result<Machine, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
     // Three pages for Intel's processors without real mode, and one more, below the local APIC.
@@ -59,7 +59,7 @@ pub(crate) fn machine(
         rendezvous: Rendezvous::default(),
         stopping: AtomicBool::new(false),
         reports: (0..options.cpus).map(|_| Report::default()).collect(),
-        trace: options.trace.as_ref().map(|to| Trace::new(to, writers.cloned())).transpose()?,
+        trace: options.trace.as_ref().map(|to| Trace::new(to, image.apic_writers())).transpose()?,
     })
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn run(
     announce(options, &pmu, &choice.quantities, image);
     kick::install().map_err(Error::system("sigaction"))?;
     let kvm = Kvm::new().map_err(|error| Error::NoKvm(error.into()))?;
-    let machine = Arc::new(machine(&kvm, options, &pmu, image.apic_writers())?);
+    let machine = Arc::new(machine(&kvm, options, &pmu, image)?);
     let start = image.load(&machine.memory, request).map_err(Error::Memory)?;
     mptable::write(&machine.memory, options.cpus).map_err(|_| Error::Kvm {
         operation: "the MP table",
