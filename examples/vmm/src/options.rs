@@ -105,7 +105,7 @@ pub(crate) enum StatsFormat {
     Json,
 }
 
-/// What `--trace` names.
+/// The value of `--trace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Traced {
     /// The handlers of NMIs are stepped, and their instructions counted.

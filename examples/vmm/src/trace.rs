@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::messages::say;
 use crate::options::Traced;
 
-/// What a line is about.
+/// Kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     /// RDMSR.

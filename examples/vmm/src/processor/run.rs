@@ -6,6 +6,7 @@ use pmu_virt::branches::VirtualBranches;
 use pmu_virt::ibs::NextSample;
 use pmu_virt::{Delivery, Feed, GuestFacility, PerformanceEntry, PmiOutcome, VirtualPmu};
 
+use crate::count::handler::Handler;
 use crate::count::source::Stop;
 use crate::error::Error;
 use crate::guest::{self, Guest};
@@ -156,6 +157,7 @@ impl Processor {
         self.facilities.reset();
         self.extended_entries = ExtendedEntries::new();
         self.source.idle();
+        self.handler = Handler::new();
         self.debug(Debugging::default())
     }
 

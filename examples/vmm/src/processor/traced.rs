@@ -1,4 +1,4 @@
-//! What the trace gets of a processor. Without a trace each of these is one comparison.
+//! A processor's part of the trace: accesses, interrupts and handlers. Without a trace, each call is one comparison.
 
 use iced_x86::Instruction;
 use pmu_virt::{Delivery, PmiOutcome, Privilege};
