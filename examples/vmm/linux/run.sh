@@ -279,8 +279,7 @@ handlers() {
     run "$kernel" --pmu "$pmu" --trace "nmi=$trace" >/dev/null 2>&1 </dev/null || [ $? = 33 ]
     linux=$(usual 0xd "$trace")
     "$target_dir/release/vmm" --kernel "$example" --timeout "${TIMEOUT:-600}" --append "quick freeze" \
-        --pmu "$pmu" \
-        --trace "nmi=$trace" >/dev/null 2>&1 || [ $? = 33 ]
+        --pmu "$pmu" --trace "nmi=$trace" >/dev/null 2>&1 || [ $? = 33 ]
     ours=$(usual - "$trace")
     echo "instructions of the handler of an NMI, one overflow: Linux $linux, the kernel example $ours"
     [ "$ours" -gt 0 ] && [ $((ours * 10)) -lt $((linux * LIMIT)) ]
