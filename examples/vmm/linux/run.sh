@@ -7,6 +7,11 @@
 #   run.sh hwcheck KERNEL [OPTIONS…]
 #                                runs `hwcheck` in the place of that program: on each of four machines, where the
 #                                model agrees, and on one with an inverted bit, which it names; or with the options
+#   run.sh accesses KERNEL       traces operations of perf events on each of six machines, and prints how often each
+#                                accesses the PMU's registers, as tests/data/linux_accesses.csv has it
+#   run.sh handlers KERNEL EXAMPLE
+#                                steps the handler of an NMI in Linux and in EXAMPLE, the image of examples/kernel, and
+#                                prints how many instructions each has for an interrupt of one event, without a ring
 #   run.sh build DIRECTORY       builds such a kernel from Debian's linux-source, and prints its path; needs gcc,
 #                                make, flex, bison, bc, libelf-dev, xz-utils, and about 4 minutes of processor time
 #
@@ -32,16 +37,33 @@ machines=(
     "intel:version=5,full-width,fixed=4,topdown 1"
 )
 
+# The instructions that the kernel example's handler may have, in tenths of those of Linux'.
+LIMIT=6
+
+# The machines of `accesses`, by their names in its table. All have four general counters, but for the one with sampled
+# ops, of which nothing else is measured.
+traced=(
+    "intel-2 intel:version=2,full-width"
+    "intel-4 intel:version=4,full-width,lbr"
+    "intel-5 intel:version=5,full-width,lbr,pebs"
+    "amd-legacy amd:legacy"
+    "amd-v2 amd:v2,counters=4,lbr"
+    "amd-ibs amd:v2,counters=4,ibs"
+)
+
 usage() {
-    sed -n '2,15s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,20s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
-# make_tools: builds the monitor, and the program that is Linux' /init.
+# make_tools: builds the monitor, and the programs that are Linux' /init.
 make_tools() {
+    local program
     cargo build --quiet --release --manifest-path "$root/Cargo.toml" -p pmu-vmm --bin vmm
-    "${CC:-cc}" -O1 -Wall -Wextra -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie \
-        -o "$target_dir/linux-init" "$here/init.c"
+    for program in init operations; do
+        "${CC:-cc}" -O1 -Wall -Wextra -static -nostdlib -ffreestanding -fno-stack-protector -fno-pie -no-pie \
+            -o "$target_dir/linux-$program" "$here/$program.c"
+    done
 }
 
 # make_hwcheck: builds `hwcheck` as a static program, and the initial RAM disk that has it.
@@ -224,6 +246,45 @@ check() {
     done
 }
 
+# accesses KERNEL: a table of what the operations of operations.c access.
+accesses() {
+    local kernel="$1" name pmu status output trace="$target_dir/linux-accesses.trace"
+    disk=(--init "$target_dir/linux-operations")
+    echo "# $(grep -aom 1 'Linux version [0-9.]*' "$kernel"), by examples/vmm/linux/run.sh accesses"
+    echo "machine,operation,accesses"
+    while read -r name pmu; do
+        output=$(run "$kernel" --pmu "$pmu" --trace "msr=$trace" 2>&1 </dev/null) && status=0 || status=$?
+        if [ "$status" != 33 ]; then
+            echo "$output" >&2
+            echo "run.sh: $name: ended with status $status, not 33" >&2
+            return 1
+        fi
+        awk -v machine="$name" -f "$here/accesses.awk" "$trace"
+    done < <(printf '%s\n' "${traced[@]}")
+}
+
+# usual PHASE TRACE: the number of instructions that most handlers of NMIs had, in a phase, or (-) in all.
+usual() {
+    printf '%d\n' "$(awk -v phase="$1" '
+        $3 == "M" { now = $5 }
+        $3 == "H" && (phase == "-" || now == phase) && ++times[$5] > times[most] { most = $5 }
+        END { print most }' "$2")"
+}
+
+# handlers KERNEL EXAMPLE: Linux' event is that of the operation "single interrupt" (0xd); the other kernel's are those
+# of its profiles. Neither its event nor its period changes what a handler executes.
+handlers() {
+    local kernel="$1" example="$2" pmu=intel:version=4,full-width trace="$target_dir/linux-handlers.trace" linux ours
+    disk=(--init "$target_dir/linux-operations")
+    run "$kernel" --pmu "$pmu" --trace "nmi=$trace" >/dev/null 2>&1 </dev/null || [ $? = 33 ]
+    linux=$(usual 0xd "$trace")
+    "$target_dir/release/vmm" --kernel "$example" --timeout "${TIMEOUT:-600}" --append "quick freeze" \
+        --pmu "$pmu" --trace "nmi=$trace" >/dev/null 2>&1 || [ $? = 33 ]
+    ours=$(usual - "$trace")
+    echo "instructions of the handler of an NMI, one overflow: Linux $linux, the kernel example $ours"
+    [ "$ours" -gt 0 ] && [ $((ours * 10)) -lt $((linux * LIMIT)) ]
+}
+
 # build DIRECTORY: unless it is there.
 build() {
     local kernel="$1/vmlinux" source
@@ -254,6 +315,8 @@ shift
 case "$command" in
     build) build "$(realpath -m "$1")" ;;
     check) make_tools && check "$1" ;;
+    accesses) make_tools && accesses "$1" ;;
+    handlers) make_tools && handlers "$@" ;;
     hwcheck)
         make_tools
         make_hwcheck

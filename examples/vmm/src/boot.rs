@@ -3,6 +3,7 @@
 //! Uses nothing else of the monitor. The fuzz targets compile this folder, because an image is untrusted bytes.
 
 pub(crate) mod acpi;
+pub(crate) mod apic;
 pub(crate) mod cpio;
 mod elf;
 pub(crate) mod error;

@@ -6,6 +6,7 @@ pub(crate) mod branch;
 pub(crate) mod choice;
 pub(crate) mod clock;
 pub(crate) mod fed;
+pub(crate) mod handler;
 pub(crate) mod op;
 pub(crate) mod perf;
 pub(crate) mod quantity;

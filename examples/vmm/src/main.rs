@@ -29,6 +29,8 @@ mod shared;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod stats;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+mod trace;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod vcpu;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -1,5 +1,6 @@
 //! The command line's options.
 
+use core::str::FromStr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
@@ -73,6 +74,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FORMAT", value_enum)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "table")]
     pub(crate) stats: Option<StatsFormat>,
+    /// Writes each access of the guest to a register of its PMU, with time and RIP, to FILE or to standard error; with
+    /// nmi, also the number of instructions of each handler of an NMI, which is stepped.
+    #[arg(long, value_name = "msr|nmi[=FILE]")]
+    pub(crate) trace: Option<Traced>,
 }
 
 /// Returns the help of `--pmu`.
@@ -106,4 +111,46 @@ pub(crate) enum StatsFormat {
     Table,
     /// One line of JSON.
     Json,
+}
+
+/// The value of `--trace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Traced {
+    /// The handlers of NMIs are stepped, and their instructions counted.
+    pub(crate) handlers: bool,
+    /// The file that receives the trace; `None`: standard error.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl FromStr for Traced {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (what, file) = match text.split_once('=') {
+            Some((what, file)) => (what, Some(PathBuf::from(file))),
+            None => (text, None),
+        };
+        match what {
+            _ if file.as_ref().is_some_and(|file| file.as_os_str().is_empty()) => Err("no file"),
+            "msr" => Ok(Self { handlers: false, file }),
+            "nmi" => Ok(Self { handlers: true, file }),
+            _ => Err("not msr or nmi"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_goes_to_a_file_or_to_standard_error() {
+        let traced =
+            |handlers, file: Option<&str>| Ok(Traced { handlers, file: file.map(Into::into) });
+        assert_eq!("msr".parse(), traced(false, None));
+        assert_eq!("nmi=a=b".parse(), traced(true, Some("a=b")));
+        for wrong in ["", "msr=", "msrs", "io", "io=a"] {
+            assert!(wrong.parse::<Traced>().is_err(), "{wrong}");
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
 
+use crate::boot::apic::ApicWriters;
 use crate::boot::error::{ImageError, MemoryError};
 use crate::boot::layout::{self, HIGH};
 use crate::boot::parts::{Module, Piece, Start};
@@ -24,6 +25,7 @@ pub(crate) struct Image<'a> {
     protocol: Protocol,
     pieces: Vec<Piece<'a>>,
     entry: u64,
+    file: &'a [u8],
 }
 
 /// Parameters of a guest beside its kernel.
@@ -53,7 +55,12 @@ impl<'a> Image<'a> {
         if !pieces.iter().any(holds_entry) {
             return Err(ImageError::Entry(entry));
         }
-        Ok(Self { protocol, pieces, entry })
+        Ok(Self { protocol, pieces, entry, file })
+    }
+
+    /// Returns the kernel's functions that write the local APIC's registers, if it is Linux with symbols.
+    pub(crate) fn apic_writers(&self) -> Option<ApicWriters> {
+        ApicWriters::find(self.file)
     }
 
     /// Returns the protocol's name.

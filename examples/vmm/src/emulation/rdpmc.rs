@@ -67,6 +67,11 @@ fn shared_stack(memory: &impl Memory, system: &kvm_sregs, rsp: u64) -> Option<u8
 }
 
 impl Fault {
+    /// Returns the address of the RDPMC.
+    pub(crate) fn address(&self) -> u64 {
+        self.frame.rip
+    }
+
     /// Returns what #GP has overwritten on the guest's stack, as a message: a frame that the guest still needs.
     pub(crate) fn overwritten(&self, guest: Guest<'_>) -> Option<String> {
         let number = shared_stack(&guest, &guest.system(), self.frame.rsp)?;

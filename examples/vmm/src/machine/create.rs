@@ -11,6 +11,7 @@ use kvm_ioctls::{Kvm, VcpuFd, VmFd};
 use pmu_virt::Configuration;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
+use crate::boot::image::Image;
 use crate::emulation::pvm;
 use crate::error::Error;
 use crate::guest_pmu::facilities::Facilities;
@@ -19,10 +20,16 @@ use crate::shared::machine::Machine;
 use crate::shared::ports::Ports;
 use crate::shared::rendezvous::Rendezvous;
 use crate::shared::report::Report;
+use crate::trace::Trace;
 use crate::vcpu::{guest_cpuid, msr};
 
 /// Creates a machine without processors and with empty memory.
-pub(crate) fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Result<Machine, Error> {
+pub(crate) fn machine(
+    kvm: &Kvm,
+    options: &Options,
+    pmu: &Configuration,
+    image: &Image<'_>,
+) -> Result<Machine, Error> {
     let vm = kvm.create_vm().map_err(Error::kvm("KVM_CREATE_VM"))?;
     // Three pages for Intel's processors without real mode, and one more, below the local APIC.
     vm.set_identity_map_address(0xFFFB_C000).map_err(Error::kvm("KVM_SET_IDENTITY_MAP_ADDR"))?;
@@ -52,6 +59,7 @@ pub(crate) fn machine(kvm: &Kvm, options: &Options, pmu: &Configuration) -> Resu
         rendezvous: Rendezvous::default(),
         stopping: AtomicBool::new(false),
         reports: (0..options.cpus).map(|_| Report::default()).collect(),
+        trace: options.trace.as_ref().map(|to| Trace::new(to, image.apic_writers())).transpose()?,
     })
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn run(
     announce(options, &pmu, &choice.quantities, image);
     kick::install().map_err(Error::system("sigaction"))?;
     let kvm = Kvm::new().map_err(|error| Error::NoKvm(error.into()))?;
-    let machine = Arc::new(machine(&kvm, options, &pmu)?);
+    let machine = Arc::new(machine(&kvm, options, &pmu, image)?);
     let start = image.load(&machine.memory, request).map_err(Error::Memory)?;
     mptable::write(&machine.memory, options.cpus).map_err(|_| Error::Kvm {
         operation: "the MP table",
@@ -119,6 +119,9 @@ pub(crate) fn run(
     let (stats, all) = join(threads);
     if all {
         machine.ports.flush();
+    }
+    if let Some(trace) = &machine.trace {
+        trace.flush();
     }
     if let stops @ 1.. = stats.all_unreconciled() {
         let (plural, are) = if stops == 1 { ("", "is") } else { ("s", "are") };

@@ -9,6 +9,7 @@ use kvm_ioctls::VcpuFd;
 use pmu_virt::{Configuration, VirtualPmu};
 
 use crate::count::choice::Choice;
+use crate::count::handler::Handler;
 use crate::error::Error;
 use crate::guest_pmu::deviating::{Deviating, Observable};
 use crate::guest_pmu::facilities::Facilities;
@@ -60,6 +61,7 @@ pub(crate) fn spawn(
                 facilities,
                 extended_entries: ExtendedEntries::new(),
                 source,
+                handler: Handler::new(),
                 debugging,
                 stats,
                 told_overwritten: false,

@@ -13,11 +13,13 @@ use crate::messages::say;
 use crate::processor::exit::Wants;
 use crate::processor::state::{Debugging, Processor};
 use crate::stats::{Access, Exit, Register};
+use crate::trace::What;
 
-/// DR6: breakpoints 0 to 2, single step. DR7: breakpoints 0 to 2, on execution.
-const DR6_B: u64 = 0b111;
+/// DR6: breakpoints 0 to 3, single step. DR7: breakpoints 0 to 3, on execution.
+const DR6_B: u64 = 0b1111;
 pub(crate) const DR6_BS: u64 = 1 << 14;
-const DR7_EXECUTE: [u64; 3] = [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 << 10];
+const DR7_EXECUTE: [u64; 4] =
+    [1 << 1 | 1 << 10, 1 << 3 | 1 << 10, 1 << 5 | 1 << 10, 1 << 7 | 1 << 10];
 
 impl Processor {
     /// Executes a HLT in KVM's place: kvm-pvm does not halt while it single-steps.
@@ -30,7 +32,7 @@ impl Processor {
         let Some(pvm::Emulated { instruction, registers, .. }) = pvm::halt(guest) else {
             return Ok(());
         };
-        self.source.executed(instruction, guest::privilege(&system));
+        self.executed(instruction, guest::privilege(&system));
         guest::set_registers(&mut self.vcpu, registers, system)?;
         // Ends the shadow of an STI before HLT.
         let mut events = self.vcpu.get_vcpu_events().map_err(Error::kvm("KVM_GET_VCPU_EVENTS"))?;
@@ -86,6 +88,8 @@ impl Processor {
             let counter = Access::Rdpmc(named_counter(fault.counter));
             let read = self.pmu.read_pmc_beside(&self.facilities, fault.counter, fault.mode);
             self.stats.access(phase, counter, !matches!(read, Read::Value(_)));
+            let value = if let Read::Value(value) = read { Some(value) } else { None };
+            self.trace(What::ReadCounter, fault.counter, value, fault.address());
             if !self.told_overwritten
                 && let Some(message) = fault.overwritten(guest)
             {
@@ -95,7 +99,7 @@ impl Processor {
             if let Read::Value(value) = read {
                 let instruction = fault.instruction;
                 let (registers, system) = fault.finish(guest, value);
-                self.source.executed(instruction, guest::privilege(&system));
+                self.executed(instruction, guest::privilege(&system));
                 return guest::set_registers(&mut self.vcpu, registers, system);
             }
         }
@@ -105,6 +109,9 @@ impl Processor {
                 call.finish(&guest, guest.registers(), guest.system())
         {
             return guest::set_registers(&mut self.vcpu, registers, system);
+        }
+        if Some(why.pc) == self.debugging.apic_writer {
+            self.trace_apic_write();
         }
         self.debug(Debugging { passing: true, ..self.debugging })
     }
@@ -116,7 +123,8 @@ impl Processor {
             return Ok(());
         }
         let mut control = kvm_guest_debug::default();
-        let handlers = [debugging.breakpoint, debugging.trap, debugging.page_fault];
+        let Debugging { breakpoint, trap, page_fault, apic_writer, .. } = debugging;
+        let handlers = [breakpoint, trap, page_fault, apic_writer];
         for (number, (handler, execute)) in handlers.into_iter().zip(DR7_EXECUTE).enumerate() {
             if let Some(handler) = handler.filter(|_| !debugging.passing) {
                 control.control |= KVM_GUESTDBG_ENABLE | KVM_GUESTDBG_USE_HW_BP;
@@ -138,8 +146,9 @@ impl Processor {
         let handler = |vector, wanted: bool| guest.handler(&system, vector).filter(|_| wanted);
         let debugging = Debugging {
             breakpoint: handler(rdpmc::GENERAL_PROTECTION, self.machine.has_pmu),
-            trap: handler(pvm::DEBUG, kvm_pvm && self.source.may_step()),
+            trap: handler(pvm::DEBUG, kvm_pvm && self.may_step()),
             page_fault: handler(pvm::PAGE_FAULT, kvm_pvm),
+            apic_writer: self.apic_writer(),
             ..self.debugging
         };
         self.debug(debugging)

@@ -9,7 +9,9 @@ use kvm_ioctls::VcpuExit;
 use crate::error::Error;
 use crate::processor::state::Processor;
 use crate::shared::end::End;
+use crate::shared::ports::MARK;
 use crate::stats::Exit;
+use crate::trace::What;
 
 /// The guest's request to the monitor.
 pub(crate) enum Wants {
@@ -39,6 +41,9 @@ impl Processor {
                 Wants::Nothing(Exit::PortIn)
             }
             Ok(VcpuExit::IoOut(port, bytes)) => {
+                if let (MARK, Some(trace), [phase, ..]) = (port, &self.machine.trace, bytes) {
+                    trace.line(self.number, What::Mark, port.into(), Some((*phase).into()), None);
+                }
                 ports.write(port, bytes).map_or(Wants::Nothing(Exit::PortOut), Wants::End)
             }
             Ok(VcpuExit::MmioRead(_, bytes)) => {

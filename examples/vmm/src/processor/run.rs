@@ -6,6 +6,7 @@ use pmu_virt::branches::VirtualBranches;
 use pmu_virt::ibs::NextSample;
 use pmu_virt::{Delivery, Feed, GuestFacility, PerformanceEntry, PmiOutcome, VirtualPmu};
 
+use crate::count::handler::Handler;
 use crate::count::source::Stop;
 use crate::error::Error;
 use crate::guest::{self, Guest};
@@ -67,6 +68,8 @@ impl Processor {
             } else {
                 self.source.idle();
             }
+            let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
+            step |= self.handler.enter(guest);
             self.debug(Debugging { step, ..self.debugging })?;
             let (phase, wants) = self.run_guest()?;
             if may_init && init::happened(&self.vcpu) {
@@ -77,12 +80,13 @@ impl Processor {
             }
             let taken_back = self.take_back_step(&wants)?;
             self.note_trap(taken_back, &wants);
+            let stop = match &wants {
+                _ if taken_back => Stop::Stepped,
+                Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
+                _ => Stop::Ran,
+            };
+            self.trace_handler(stop);
             if counting {
-                let stop = match &wants {
-                    _ if taken_back => Stop::Stepped,
-                    Wants::Debug(why) if why.dr6 & DR6_BS != 0 => Stop::Stepped,
-                    _ => Stop::Ran,
-                };
                 let guest = Guest { vcpu: &self.vcpu, memory: &self.machine.memory };
                 if !self.source.leave(
                     guest,
@@ -153,6 +157,7 @@ impl Processor {
         self.facilities.reset();
         self.extended_entries = ExtendedEntries::new();
         self.source.idle();
+        self.handler = Handler::new();
         self.debug(Debugging::default())
     }
 
@@ -175,8 +180,10 @@ impl Processor {
                 PmiOutcome::Raised(Delivery::NonMaskable)
             }
         };
+        let error = apic.error;
         self.stats.pmi(phase, outcome);
-        apic.error.map_or(Ok(()), |error| Err(Error::kvm("an interrupt")(error)))
+        self.trace_interrupt(outcome);
+        error.map_or(Ok(()), |error| Err(Error::kvm("an interrupt")(error)))
     }
 
     fn deliver_pmi(&mut self, phase: u8) -> Result<(), Error> {
@@ -187,7 +194,9 @@ impl Processor {
         let mut apic = LocalApic { machine, vcpu, id, error: None };
         let outcome = self.pmu.deliver_pmi(&mut apic);
         self.deviating.delivered(outcome, &mut self.pmu, &mut apic);
+        let error = apic.error;
         self.stats.pmi(phase, outcome);
-        apic.error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
+        self.trace_interrupt(outcome);
+        error.map_or(Ok(()), |error| Err(Error::kvm("a PMI")(error)))
     }
 }

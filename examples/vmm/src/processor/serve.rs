@@ -11,6 +11,7 @@ use crate::processor::msr_access::named;
 use crate::processor::state::Processor;
 use crate::shared::end::End;
 use crate::stats::{Access, Exit};
+use crate::trace::What;
 
 const RFLAGS_IF: u64 = 1 << 9;
 
@@ -30,12 +31,14 @@ impl Processor {
                 self.stats.exit(phase, Exit::Rdmsr);
                 let value = self.read(address);
                 self.stats.access(phase, Access::Rdmsr(named(address)), value.is_none());
+                self.trace_msr(What::Read, address, value);
                 self.answer(value);
             }
             Wants::Wrmsr(address, value) => {
                 self.stats.exit(phase, Exit::Wrmsr);
                 let done = self.write(address, value);
                 self.stats.access(phase, Access::Wrmsr(named(address)), done.is_none());
+                self.trace_msr(What::Write, address, done.map(|()| value));
                 self.answer(done.map(|()| value));
                 // A guest that reads counters has its handler by now.
                 self.find_handlers()?;
@@ -58,7 +61,7 @@ impl Processor {
                 };
                 self.stats.exit(phase, Exit::Emulation);
                 let system = guest.system();
-                self.source.executed(instruction, guest::privilege(&system));
+                self.executed(instruction, guest::privilege(&system));
                 guest::set_registers(&mut self.vcpu, registers, system)?;
                 if let Some(vector) = exception {
                     guest::raise(&self.vcpu, vector)?;

@@ -6,6 +6,7 @@ use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
 use pmu_virt::VirtualPmu;
 
+use crate::count::handler::Handler;
 use crate::count::source::Source;
 use crate::guest_pmu::deviating::Deviating;
 use crate::guest_pmu::facilities::Facilities;
@@ -25,6 +26,8 @@ pub(crate) struct Processor {
     pub(crate) facilities: Facilities,
     pub(crate) extended_entries: ExtendedEntries,
     pub(crate) source: Box<dyn Source>,
+    /// The handler of an NMI that is counted for the trace.
+    pub(crate) handler: Handler,
     pub(crate) debugging: Debugging,
     pub(crate) stats: Stats,
     /// The monitor has said that an RDPMC overwrote a frame of the guest.
@@ -43,6 +46,8 @@ pub(crate) struct Debugging {
     /// Address of the guest's #PF handler, where kvm-pvm leaves SYSCALL unfinished: see
     /// [`SystemCall`](crate::emulation::pvm::SystemCall).
     pub(crate) page_fault: Option<u64>,
+    /// Address of the guest's function that writes the local APIC, where writes are traced.
+    pub(crate) apic_writer: Option<u64>,
     /// A breakpoint was hit and its handler runs next: one instruction without breakpoints.
     pub(crate) passing: bool,
     pub(crate) step: bool,

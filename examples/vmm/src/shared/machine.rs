@@ -8,6 +8,7 @@ use vm_memory::GuestMemoryMmap;
 use crate::shared::ports::Ports;
 use crate::shared::rendezvous::Rendezvous;
 use crate::shared::report::Report;
+use crate::trace::Trace;
 
 /// State that the processors share.
 pub(crate) struct Machine {
@@ -24,6 +25,7 @@ pub(crate) struct Machine {
     pub(crate) rendezvous: Rendezvous,
     pub(crate) stopping: AtomicBool,
     pub(crate) reports: Vec<Report>,
+    pub(crate) trace: Option<Trace>,
 }
 
 impl Machine {

@@ -27,8 +27,8 @@ const SERIAL_END: u16 = 0x3FF;
 const DEBUG_EXIT: u16 = 0xF4;
 /// QEMU's isa-debugcon, which a guest finds by reading the port's own number.
 const DEBUG_CONSOLE: u16 = 0xE9;
-/// A write starts a phase of the statistics.
-const MARK: u16 = 0xE8;
+/// A write starts a phase of the statistics, and is in the trace.
+pub(crate) const MARK: u16 = 0xE8;
 /// A write resets the processor of that number; reads are 1 until that is done.
 const RESET_ONE: u16 = 0xE7;
 /// The keyboard controller, one of whose commands resets the machine.
