@@ -4,6 +4,7 @@ use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use pmu::core::EventSelect;
 use pmu::core::profile::KProfileSource;
 use pmu::{Event, GenericEvent, PmuError, Profiled};
 
@@ -50,6 +51,7 @@ pub fn run() -> Result<(), Failure> {
     line!("counters of the driver {}", counters.len());
     counts()?;
     modes()?;
+    increments()?;
     for (name, event) in
         [("instructions", GenericEvent::Instructions), ("cycles", GenericEvent::Cycles)]
     {
@@ -100,6 +102,19 @@ fn modes() -> Result<(), Failure> {
     let (few, many) = (count(10)?, count(100_010)?);
     check("instructions at EL0", many[0] - few[0], 200_000)?;
     check("more instructions at EL1", many[1] - few[1], 0)
+}
+
+/// An event whose number is 0, which software makes happen.
+fn increments() -> Result<(), Failure> {
+    const PERIOD: u64 = 5_000;
+    let event = Event::raw(EventSelect::from_bits(0));
+    let counted = PMU.count(&[event], || (0..1_234).for_each(|_| machine::increment()))?;
+    check("software increments", counted[0].value, 1_234)?;
+    SAMPLES.store(0, Relaxed);
+    let event = PMU.start(&event.every(PERIOD).tagged(TAG))?;
+    (0..3 * PERIOD + 1).for_each(|_| machine::increment());
+    PMU.close(event)?;
+    check("samples of them", SAMPLES.load(Relaxed), 3)
 }
 
 /// Each period of an event at EL0, where no handler runs, has one sample, which is in the loop.

@@ -164,11 +164,16 @@ pub(crate) fn execute(level: u8, branches: u64) {
     NOW.set(NOW.get() + 10 * branches);
     interrupts(level); // those that were pending
     for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (CPU_CYCLES, 10)] {
-        let mut left = each * branches;
-        while left != 0 {
-            left -= model().happen(event, level, left);
-            interrupts(level);
-        }
+        happen(level, event, each * branches);
+    }
+}
+
+/// Lets an event happen so often at an exception level. Each overflow interrupts at once.
+pub(crate) fn happen(level: u8, event: u64, times: u64) {
+    let mut left = times;
+    while left != 0 {
+        left -= model().happen(event, level, left);
+        interrupts(level);
     }
 }
 

@@ -37,6 +37,8 @@ pub struct CounterUnit {
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
+    /// General counters count every event number, 0 too, although there are fixed counters.
+    counts_every_number: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
     /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
@@ -68,6 +70,7 @@ impl CounterUnit {
             user_rdpmc_control: false,
             masked_on_delivery: false,
             runs_no_guests: false,
+            counts_every_number: false,
             core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
@@ -233,6 +236,12 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
+    /// Declares that general counters also count events whose bits 7:0 are 0. By default, in a unit with fixed counters,
+    /// such a select stands for the event of a fixed counter, as on Intel.
+    pub const fn set_counts_every_number(&mut self) {
+        self.counts_every_number = true;
+    }
+
     /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
     /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
     /// the same events.
@@ -317,7 +326,8 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0. On Intel, only counter 2 counts a select with bit 33 (IN_TXCP).
+    ///   number 0, unless the unit [counts every number](Self::set_counts_every_number). On Intel, only counter 2 counts
+    ///   a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
@@ -343,7 +353,8 @@ impl CounterUnit {
             let own = self.fixed.events.get(usize::from(counter.number()));
             plain && event != 0 && own == Some(&event)
         });
-        let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
+        let is_reserved = event as u8 | u8::from(self.counts_every_number) == 0;
+        let fixed_only = !fixed.is_empty() && is_reserved;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
     }
