@@ -8,18 +8,9 @@ use pmu_arm::frame;
 
 use crate::model::{BR_RETIRED, INST_RETIRED};
 use crate::world::{
-    PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model, on, running, samples,
-    shut_down,
+    PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model, on, on_each, running,
+    samples, shut_down,
 };
-
-/// Counters of 32 and of 64 bits, with the kernel at EL1 and at EL2.
-fn on_each(test: impl Fn(bool, u8)) {
-    for is_long in [false, true] {
-        for level in [1, 2] {
-            test(is_long, level);
-        }
-    }
-}
 
 fn of(event: u64) -> Event {
     Event::raw(EventSelect::from_bits(event))

@@ -7,4 +7,5 @@ mod faults;
 mod model;
 mod registers;
 mod translation;
+mod user_mode;
 mod world;

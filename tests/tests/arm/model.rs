@@ -6,7 +6,7 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_arm::Identification;
-use pmu_arm::registers::Register;
+use pmu_arm::registers::{Register, UserEnable};
 
 pub(crate) const EVENT_COUNTERS: usize = 6;
 pub(crate) const CYCLE: u64 = 1 << 31;
@@ -63,6 +63,8 @@ pub(crate) struct Processor {
     pub(crate) level: u8,
     state: RefCell<State>,
     pending: RefCell<Vec<(Register, u64)>>,
+    /// PMUSERENR_EL0.
+    user: Cell<u64>,
     /// The interrupt controller lets the line's interrupt through.
     pub(crate) is_unmasked: Cell<bool>,
 }
@@ -79,6 +81,7 @@ impl Processor {
             level,
             state: RefCell::new(State::reset(is_long)),
             pending: RefCell::default(),
+            user: Cell::new(0),
             is_unmasked: Cell::new(false),
         }
     }
@@ -161,6 +164,23 @@ impl Processor {
                 None => state.types[number(register, Register::event_type).unwrap()] = value,
             },
         }
+    }
+
+    /// Writes PMUSERENR_EL0, as the kernel does at a switch. EN and SW open more than reads.
+    pub(crate) fn permit_reads_at_el0(&self, enable: UserEnable) {
+        assert!(!enable.all() && !enable.software_increment());
+        self.user.set(enable.into_bits());
+    }
+
+    /// MRS at EL0 of the counter with this bit; `None`: it is not permitted, and the kernel's handler is called.
+    pub(crate) fn read_at_el0(&self, bit: u32) -> Option<u64> {
+        const CR: u64 = 1 << 2;
+        const ER: u64 = 1 << 3;
+        let (of, number) = match bit {
+            31 => (CR, EVENT_COUNTERS),
+            _ => (ER, bit as usize),
+        };
+        (self.user.get() & of != 0).then(|| self.state.borrow().values[number])
     }
 
     /// Lets an event happen so often at an exception level, or until a counter overflows. Returns how often it

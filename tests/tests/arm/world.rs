@@ -3,6 +3,7 @@
 use core::cell::Cell;
 
 use pmu::core::msr::MsrErrorKind;
+use pmu::user::UserPage;
 use pmu::{Arm, Interrupted, Kernel, Pmu};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, SystemRegisters, frame};
@@ -33,6 +34,8 @@ thread_local! {
     static ACCESSES: Cell<u32> = const { Cell::new(0) };
     static NEXT: Cell<Option<(u32, Met)>> = const { Cell::new(None) };
     static SAMPLES: Cell<u64> = const { Cell::new(0) };
+    /// Those of events with the tags 0 to 2.
+    static PAGES: Cell<Option<&'static [UserPage; 3]>> = const { Cell::new(None) };
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -129,6 +132,10 @@ unsafe impl Kernel for ArmKernel {
     fn now() -> u64 {
         NOW.get()
     }
+    const USER_PAGES: bool = true;
+    fn user_page(tag: u64) -> Option<&'static UserPage> {
+        PAGES.get()?.get(tag as usize)
+    }
 }
 
 pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
@@ -144,9 +151,19 @@ pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
     let models = [(); PROCESSORS].map(|()| Processor::new(is_long, level));
     MODELS.set(Some(Box::leak(Box::new(models))));
     PMU.set(Some(pmu));
+    PAGES.set(Some(Box::leak(Box::new([const { UserPage::new() }; _]))));
     NEXT.set(None);
     SAMPLES.set(0);
     pmu
+}
+
+/// Counters of 32 and of 64 bits, with the kernel at EL1 and at EL2.
+pub(crate) fn on_each(test: impl Fn(bool, u8)) {
+    for is_long in [false, true] {
+        for level in [1, 2] {
+            test(is_long, level);
+        }
+    }
 }
 
 /// Returns the same with all processors up.

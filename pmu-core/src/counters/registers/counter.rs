@@ -221,6 +221,11 @@ impl Counter {
         self.mask >> 31 == 0
     }
 
+    /// Returns the index by which user mode reads the counter, if that is permitted.
+    pub(crate) fn user_index(&self, msr: &impl MsrBackend, permitted: bool) -> Option<PmcIndex> {
+        self.rdpmc.filter(|_| permitted).map(|index| msr.user_index(index))
+    }
+
     /// Reads the counter: by RDPMC, or by RDMSR if it has no index.
     #[inline]
     pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
