@@ -31,8 +31,8 @@ use crate::registers::{CYCLE_COUNTER, Register, for_each_register};
 #[derive(Clone, Copy, Debug)]
 pub struct NativeRegisters(());
 
-/// Reads a counter at EL0, for `pmu::user::UserPage::read`. `index` is what that calls its closure with: the number of an
-/// event counter, or 31 for the cycle counter. Of another index, the result is 0.
+/// Reads a counter at EL0, for `pmu::user::UserPage::read`. `index` is what that calls its closure with: the number of
+/// an event counter, or 31 for the cycle counter. Of another index, the result is 0.
 ///
 /// # Safety
 /// - `PMUSERENR_EL0` permits the access, or the kernel's handler of the exception returns to the next instruction.

@@ -14,11 +14,12 @@
 //!   read.
 //!
 //! On Arm, the bits CR and ER of `PMUSERENR_EL0` are what `CR4.PCE` is on x86: the kernel sets them by
-//! [`UserEnable`](crate::arm::registers::UserEnable) at a switch to a thread with such a page, and writes 0 at a switch
-//! to another thread (DDI 0487, `PMUSERENR_EL0`). The page's `index`, less 1, is the number of an event counter, or 31
-//! for the cycle counter, as in Linux. `read_at_el0` of [`pmu_arm`](crate::arm), feature `native`, reads the counter.
-//! Below, RDPMC stands for MRS of this register, and #GP for the exception to EL1 of an access that `PMUSERENR_EL0` does
-//! not permit (`ESR_EL1.EC` 0x18): its handler writes 0 to the instruction's register, and returns behind it.
+//! [`UserEnable`](crate::arm::registers::UserEnable) at a switch to a thread with such a page, and writes 0 at a
+//! switch to another thread (DDI 0487, `PMUSERENR_EL0`). The page's `index`, less 1, is the number of an event
+//! counter, or 31 for the cycle counter, as in Linux. `read_at_el0` of [`pmu_arm`](crate::arm), feature `native`,
+//! reads the counter. Below, RDPMC stands for MRS of this register, and #GP for the exception to EL1 of an access that
+//! `PMUSERENR_EL0` does not permit (`ESR_EL1.EC` 0x18): its handler writes 0 to the instruction's register, and
+//! returns behind it.
 //!
 //! # When the kernel publishes
 //! If [`Kernel::USER_PAGES`](crate::Kernel::USER_PAGES) is set, a [`Pmu`](crate::Pmu) publishes and hides the pages
@@ -349,8 +350,8 @@ impl UserPage {
     }
 
     /// Reads the present count and the times of the page's event. `rdtsc` reads the counter of the kernel's
-    /// [clock](UserClock), by RDTSC. If the kernel called [`publish`](Self::publish) without a clock, the returned times
-    /// are the times of the last `publish`.
+    /// [clock](UserClock), by RDTSC. If the kernel called [`publish`](Self::publish) without a clock, the returned
+    /// times are the times of the last `publish`.
     ///
     /// ```
     /// use pmu::user::UserPage;

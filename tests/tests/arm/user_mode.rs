@@ -19,8 +19,8 @@ fn read(tag: u64) -> Option<u64> {
     page(tag).read(by_mrs, || unreachable!("no clock")).map(|read| read.value)
 }
 
-/// Over wraps of 32 bits, and on two processors. In Linux, the page's index is the counter's number and 1, and 32 is the
-/// cycle counter.
+/// Over wraps of 32 bits, and on two processors. In Linux, the page's index is the counter's number and 1, and 32 is
+/// the cycle counter.
 #[test]
 fn a_thread_reads_what_its_kernel_reads() {
     on_each(|is_long, level| {

@@ -356,9 +356,9 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter: by RDPMC, or on Arm by MRS. The kernel also has to set `CR4.PCE`, or bits
-    /// of `PMUSERENR_EL0`. If the processor cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each
-    /// counter, these bits permit reads of all counters, whether this was called or not.
+    /// Lets user mode read the event's counter: by RDPMC, or on Arm by MRS. The kernel also has to set `CR4.PCE`, or
+    /// bits of `PMUSERENR_EL0`. If the processor cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for
+    /// each counter, these bits permit reads of all counters, whether this was called or not.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.flags |= Membership::USER_RDPMC;
         self

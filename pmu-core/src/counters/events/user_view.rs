@@ -31,8 +31,8 @@ use crate::msr::address::PmcIndex;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX. On other architectures, it is that of the backend's
-    /// [`user_index`](crate::msr::MsrBackend::user_index). `None` if the event is on no counter, or if user mode cannot read
-    /// the counter.
+    /// [`user_index`](crate::msr::MsrBackend::user_index). `None` if the event is on no counter, or if user mode
+    /// cannot read the counter.
     pub index: Option<PmcIndex>,
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter. User mode then asks the kernel for the count.
@@ -61,8 +61,8 @@ impl UserView {
         self.offset.wrapping_add(sign_extended(value, self.width))
     }
 
-    /// Creates the view of an event on a counter that stood at `value` when the event's count was `count`. `index`: what
-    /// user mode reads the counter by, if it may.
+    /// Creates the view of an event on a counter that stood at `value` when the event's count was `count`. `index`:
+    /// what user mode reads the counter by, if it may.
     ///
     /// The sum is right until the counter has passed half of its range, however close its value is to a wrap: a counter
     /// in the upper half of its range is read as a negative number, which continues past the wrap. A counter in the

@@ -236,8 +236,8 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
-    /// Declares that general counters also count events whose bits 7:0 are 0. By default, in a unit with fixed counters,
-    /// such a select stands for the event of a fixed counter, as on Intel.
+    /// Declares that general counters also count events whose bits 7:0 are 0. By default, in a unit with fixed
+    /// counters, such a select stands for the event of a fixed counter, as on Intel.
     pub const fn set_counts_every_number(&mut self) {
         self.counts_every_number = true;
     }
@@ -326,8 +326,8 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0, unless the unit [counts every number](Self::set_counts_every_number). On Intel, only counter 2 counts
-    ///   a select with bit 33 (IN_TXCP).
+    ///   number 0, unless the unit [counts every number](Self::set_counts_every_number). On Intel, only counter 2
+    ///   counts a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
