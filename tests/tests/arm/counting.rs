@@ -5,11 +5,11 @@ use core::sync::atomic::AtomicU32;
 use pmu::core::profile::KProfileSource;
 use pmu::{Event, EventSelect, GenericEvent};
 use pmu_arm::frame;
+use pmu_tests::arm::identify;
 
-use crate::model::{BR_RETIRED, INST_RETIRED};
 use crate::world::{
-    PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model, on, on_each, running,
-    samples, shut_down,
+    BR_RETIRED, INST_RETIRED, PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model,
+    on, on_each, running, samples, shut_down,
 };
 
 fn of(event: u64) -> Event {
@@ -21,11 +21,11 @@ fn of(event: u64) -> Event {
 fn counters_that_a_reset_left_running_are_taken_and_left_at_rest() {
     on_each(|is_long, level| {
         let pmu = machine(is_long, level);
-        let taken = pmu.processor_up(&model().identification()).unwrap();
+        let taken = pmu.processor_up(&identify(model())).unwrap();
         assert_eq!(taken.bits(), 1 << 32 | 0b11_1111);
         execute(level, 1 << 33);
         assert_eq!(samples(), 0);
-        on(1, || pmu.processor_up(&model().identification()).unwrap());
+        on(1, || pmu.processor_up(&identify(model())).unwrap());
         shut_down(pmu);
     });
 }

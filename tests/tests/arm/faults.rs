@@ -1,6 +1,7 @@
 //! A fault, or an interrupt, at each access of a whole life of the counters.
 
 use pmu::{Event, GenericEvent, PmuError};
+use pmu_tests::arm::identify;
 
 use crate::world::{
     Met, World, accesses, count_sample, execute, is_met, machine, meet, model, on, running,
@@ -22,7 +23,7 @@ fn sampling() -> Event {
 
 /// One event samples, and another one counts for a while.
 fn opened(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let sampling = pmu.start(&sampling())?;
     execute(0, 27_500);
     let counting = pmu.start(&Event::generic(GenericEvent::Instructions))?;
@@ -40,7 +41,7 @@ fn opened(pmu: &'static World) -> Result<u64, PmuError> {
 
 /// A thread's events are switched out, and in again.
 fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let cycles = Event::generic(GenericEvent::Cycles);
     let mut events = [pmu.thread_event(&sampling())?, pmu.thread_event(&cycles)?];
     for branches in [12_000, 250, 21_000] {
@@ -55,7 +56,7 @@ fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
 
 /// The counters are lent, and lost in a suspend.
 fn lent(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let sampling = pmu.start(&sampling())?;
     execute(0, 7_000);
     pmu.lend(|_| count_sample(), |_| ())?;
@@ -137,7 +138,7 @@ fn after_faults_in_a_row_the_counters_can_be_taken_down() {
                 match pmu.processor_down() {
                     Ok(()) => {}
                     Err(PmuError::NotUp) => {
-                        pmu.processor_up(&model().identification()).unwrap();
+                        pmu.processor_up(&identify(model())).unwrap();
                         pmu.processor_down().unwrap();
                     }
                     Err(error) => panic!("{name}, access {after}: {error}"),

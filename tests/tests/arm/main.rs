@@ -4,7 +4,6 @@ mod counting;
 mod detection;
 mod events;
 mod faults;
-mod model;
 mod registers;
 mod translation;
 mod user_mode;

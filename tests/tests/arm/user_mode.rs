@@ -1,13 +1,19 @@
 //! Reads at EL0, by the page that `Pmu` publishes and as programs for Linux read it.
 
 use pmu::{Event, GenericEvent, Kernel};
-use pmu_arm::registers::UserEnable;
+use pmu_arm::registers::{Register, UserEnable};
 use pmu_tests::linux_page::LinuxPage;
 
 use crate::world::{ArmKernel, execute, execute_masked, model, on, on_each, running, shut_down};
 
 const OPEN: UserEnable = UserEnable::new().with_cycle_counter(true).with_event_counters(true);
 const CLOSED: UserEnable = UserEnable::new();
+
+/// What the kernel does at a switch.
+fn permit(enable: UserEnable) {
+    model().write(Register::Pmuserenr.encoding(), enable.into_bits());
+    model().synchronize();
+}
 
 fn page(tag: u64) -> LinuxPage<'static> {
     LinuxPage::of(ArmKernel::user_page(tag).unwrap())
@@ -35,14 +41,14 @@ fn a_thread_reads_what_its_kernel_reads() {
         for (processor, work) in [(0, 100), (1, 1 << 32), (0, 3), (1, 0x7FFF_FFF0), (1, 50)] {
             on(processor, || {
                 pmu.switch(&mut [], &mut events, |_| ()).unwrap();
-                model().permit_reads_at_el0(OPEN);
+                permit(OPEN);
                 assert_eq!([0, 1, 2].map(|tag| page(tag).field("index")), [1, 2, 32]);
                 for part in [work / 2, work - work / 2] {
                     execute(0, part);
                     all += part;
                     assert_eq!([0, 1, 2].map(read), [4, 1, 10].map(|each| Some(each * all)));
                 }
-                model().permit_reads_at_el0(CLOSED);
+                permit(CLOSED);
                 pmu.switch(&mut events, &mut [], |_| ()).unwrap();
                 // Another thread's, which has neither pages nor the permission.
                 execute(0, 1_000);
@@ -64,7 +70,7 @@ fn a_wrap_before_its_interrupt_is_read_over() {
         let pmu = running(is_long, level);
         let event = Event::generic(GenericEvent::Branches).every(1 << 30).with_total();
         let event = pmu.start(&event.with_user_rdpmc()).unwrap();
-        model().permit_reads_at_el0(OPEN);
+        permit(OPEN);
         for passed in [(1 << 30) - 1, 1, 1_000] {
             execute_masked(0, passed);
             assert_eq!(read(0), Some(pmu.read(event).unwrap().value), "{passed}");

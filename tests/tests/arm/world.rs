@@ -7,10 +7,13 @@ use pmu::user::UserPage;
 use pmu::{Arm, Interrupted, Kernel, Pmu};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, SystemRegisters, frame};
-
-use crate::model::{BR_RETIRED, CPU_CYCLES, INST_RETIRED, Processor};
+use pmu_tests::arm::identify;
+use pmu_virt::mock::MockPmuv3;
 
 pub(crate) const PROCESSORS: usize = 2;
+
+pub(crate) const INST_RETIRED: u64 = MockPmuv3::INST_RETIRED;
+pub(crate) const BR_RETIRED: u64 = MockPmuv3::BR_RETIRED;
 
 /// The instruction that is executed all the time.
 pub(crate) const PLACE: u64 = 0x4008_1000;
@@ -27,7 +30,7 @@ pub(crate) enum Met {
 }
 
 thread_local! {
-    static MODELS: Cell<Option<&'static [Processor; PROCESSORS]>> = const { Cell::new(None) };
+    static MODELS: Cell<Option<&'static [MockPmuv3; PROCESSORS]>> = const { Cell::new(None) };
     static PMU: Cell<Option<&'static World>> = const { Cell::new(None) };
     static HERE: Cell<usize> = const { Cell::new(0) };
     static NOW: Cell<u64> = const { Cell::new(0) };
@@ -39,7 +42,7 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-pub(crate) fn model() -> &'static Processor {
+pub(crate) fn model() -> &'static MockPmuv3 {
     &MODELS.get().unwrap()[HERE.get()]
 }
 
@@ -88,17 +91,23 @@ impl Registers {
     }
 }
 
+/// The driver has no access to the kernel's registers.
+fn of_driver(register: Register) -> u16 {
+    assert!(!matches!(register, Register::Pmuserenr | Register::Pmovsset), "{register:?}");
+    register.encoding()
+}
+
 impl SystemRegisters for Registers {
     type Error = MsrErrorKind;
 
     fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
         self.access()?;
-        Ok(model().read(register))
+        Ok(model().read(of_driver(register)))
     }
 
     fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
         self.access()?;
-        model().write(register, value);
+        model().write(of_driver(register), value);
         Ok(())
     }
 
@@ -123,7 +132,7 @@ unsafe impl Kernel for ArmKernel {
         act()
     }
     fn write_performance_entry(entry: u32) {
-        model().is_unmasked.set(entry & 1 << 16 == 0);
+        model().set_unmasked(entry & 1 << 16 == 0);
     }
     fn end_of_interrupt() {}
     fn interrupt(processor: usize) {
@@ -148,7 +157,7 @@ pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
 /// Returns a machine with counters of 64 or of 32 bits, at EL1 or EL2. No processor is up.
 pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
     let pmu = Box::leak(Box::new(Pmu::new()));
-    let models = [(); PROCESSORS].map(|()| Processor::new(is_long, level));
+    let models = [(); PROCESSORS].map(|()| MockPmuv3::new(is_long, level));
     MODELS.set(Some(Box::leak(Box::new(models))));
     PMU.set(Some(pmu));
     PAGES.set(Some(Box::leak(Box::new([const { UserPage::new() }; _]))));
@@ -170,7 +179,7 @@ pub(crate) fn on_each(test: impl Fn(bool, u8)) {
 pub(crate) fn running(is_long: bool, level: u8) -> &'static World {
     let pmu = machine(is_long, level);
     for processor in 0..PROCESSORS {
-        on(processor, || pmu.processor_up(&model().identification()).unwrap());
+        on(processor, || pmu.processor_up(&identify(model())).unwrap());
     }
     pmu
 }
@@ -180,7 +189,7 @@ pub(crate) fn running(is_long: bool, level: u8) -> &'static World {
 pub(crate) fn execute(level: u8, branches: u64) {
     NOW.set(NOW.get() + 10 * branches);
     interrupts(level); // those that were pending
-    for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (CPU_CYCLES, 10)] {
+    for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (MockPmuv3::CPU_CYCLES, 10)] {
         happen(level, event, each * branches);
     }
 }
@@ -209,7 +218,7 @@ fn interrupts(level: u8) {
         let frame = frame(PLACE, mode, HERE.get());
         let handled: Interrupted = PMU.get().unwrap().interrupt_with(&frame, |_| count_sample());
         // A kernel ends the interrupt here, and a line that is still active would interrupt again.
-        assert!(!(model().is_unmasked.get() && model().is_active()), "{handled:?} {:x?}", model());
+        assert!(!model().is_interrupted(), "{handled:?} {:x?}", model());
         model().synchronize(); // the return
         IN_HANDLER.set(false);
         interrupts += 1;
