@@ -122,7 +122,7 @@ impl State {
                 _ => of & EL2 != 0,
             };
             let is_event = event == if is_cycles { MockPmuv3::CPU_CYCLES } else { of & 0xFFFF };
-            if at && is_event && !(frozen && !is_cycles) {
+            if at && is_event && (is_cycles || !frozen) {
                 counting |= bit(number);
             }
         }

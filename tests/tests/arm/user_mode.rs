@@ -9,7 +9,7 @@ use crate::world::{ArmKernel, execute, execute_masked, model, on, on_each, runni
 const OPEN: UserEnable = UserEnable::new().with_cycle_counter(true).with_event_counters(true);
 const CLOSED: UserEnable = UserEnable::new();
 
-/// What the kernel does at a switch.
+/// Writes PMUSERENR_EL0, as the kernel does at a switch.
 fn permit(enable: UserEnable) {
     model().write(Register::Pmuserenr.encoding(), enable.into_bits());
     model().synchronize();
