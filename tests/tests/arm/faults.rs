@@ -72,12 +72,28 @@ fn lent(pmu: &'static World) -> Result<u64, PmuError> {
     Ok(total)
 }
 
+/// An event is counted without a period, so that only the wraps of its counter interrupt. So is another one, for a while.
+fn counted(pmu: &'static World) -> Result<u64, PmuError> {
+    pmu.processor_up(&identify(model()))?;
+    let counting = pmu.start(&Event::generic(GenericEvent::Branches).user_only())?;
+    execute(0, 1 << 31);
+    let other = pmu.start(&Event::generic(GenericEvent::Cycles))?;
+    execute(0, 1 << 30);
+    pmu.read(counting)?;
+    pmu.close(other)?;
+    execute(0, 3);
+    pmu.disable(counting)?;
+    let total = pmu.read(counting)?.value;
+    pmu.close(counting)?;
+    pmu.processor_down()?;
+    Ok(total)
+}
+
 /// Number of accesses of a life.
 fn length(life: Life, branches: u64) -> u32 {
     let before = accesses();
     let pmu = machine(false, 1);
-    assert_eq!(life(pmu).unwrap(), branches);
-    assert_eq!((samples(), model().left()), (branches / PERIOD, 0));
+    assert_eq!((life(pmu).unwrap(), model().left()), (branches, 0));
     accesses() - before
 }
 
@@ -102,6 +118,22 @@ fn an_interrupt_at_each_access_changes_no_count() {
                 assert!(sampled.contains(&samples()), "{case}");
                 assert_eq!(model().left(), 0, "{case}");
             }
+        }
+    }
+}
+
+/// A wrap of 32 bits before any access is counted once, and so are two.
+#[test]
+fn a_wrap_at_each_access_is_counted_once() {
+    const EXECUTED: u64 = (1 << 31) + (1 << 30) + 3;
+    for after in 0..length(counted, EXECUTED) {
+        for branches in [1 << 31, (1 << 32) + 7, (1 << 33) + 1] {
+            let pmu = machine(false, 1 + (after % 2) as u8);
+            meet(after, Met::Branches(branches));
+            let counted = counted(pmu).unwrap() - EXECUTED;
+            assert!(is_met(), "access {after}");
+            // All, or none before the event is started and after it is disabled.
+            assert!([0, branches].contains(&counted), "access {after}: {counted} of {branches}");
         }
     }
 }
