@@ -72,7 +72,8 @@ fn lent(pmu: &'static World) -> Result<u64, PmuError> {
     Ok(total)
 }
 
-/// An event is counted without a period, so that only the wraps of its counter interrupt. So is another one, for a while.
+/// An event is counted without a period, so that only the wraps of its counter interrupt. So is another one, for a
+/// while.
 fn counted(pmu: &'static World) -> Result<u64, PmuError> {
     pmu.processor_up(&identify(model()))?;
     let counting = pmu.start(&Event::generic(GenericEvent::Branches).user_only())?;

@@ -274,7 +274,7 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
         fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::At, |mock, session, _, context| {
                 assert_truthful(bench, session, mock, context);
-                bench.advance(&mock, 0, INTERVAL);
+                bench.advance(mock, 0, INTERVAL);
                 assert_eq!(mock.interrupts(), 2, "{context}");
             });
         }
@@ -296,7 +296,7 @@ fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
                 }
                 let said = session.is_running(bench.sources[0]);
                 let before = mock.interrupts();
-                bench.advance(&mock, 0, INTERVAL);
+                bench.advance(mock, 0, INTERVAL);
                 let interrupted = mock.interrupts() - before;
                 if said {
                     assert!(interrupted >= 1, "{context}");

@@ -11,7 +11,7 @@ use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Fault, MockMsr, MockPmuv3, PmiFault, Record};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege};
 
-/// What an event counts.
+/// The event of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     X86(EventKey),
@@ -20,14 +20,14 @@ pub(crate) enum Key {
 
 /// A processor's registers, interrupt controller and events.
 pub(crate) enum Mock<'h> {
-    X86(MockMsr<'h, 64>, FedEvents),
-    Arm(ArmMock<'h>),
+    X86(Box<MockMsr<'h, 64>>, FedEvents),
+    Arm(Box<ArmMock<'h>>),
 }
 
 type Handler<'h> = &'h dyn Fn(&Mock<'h>);
 
-/// What `MockMsr` has, for the model of PMUv3. An access is one of a system register; the trace has what the driver
-/// asked of its backend.
+/// The model of PMUv3 with faults, interrupts and a trace, as `MockMsr` has them. An access is one of a system
+/// register; the trace has what the driver asked of its backend.
 pub(crate) struct ArmMock<'h> {
     pub(crate) model: MockPmuv3,
     is_unmasked: Cell<bool>,

@@ -71,8 +71,8 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
         match self.x86_mock() {
-            Some((mock, events)) => Mock::X86(mock, events),
-            None => Mock::Arm(ArmMock::new(self.model())),
+            Some((mock, events)) => Mock::X86(Box::new(mock), events),
+            None => Mock::Arm(Box::new(ArmMock::new(self.model()))),
         }
     }
 
