@@ -1,7 +1,6 @@
 //! The checks of the kernel for QEMU's machine `virt`, on the model of PMUv3: what passes here and there is counted the
 //! same by both.
 
-// What the kernel does with `Pmu`, and the samples of its event.
 #[path = "../../../examples/kernel-arm/src/checks.rs"]
 #[allow(dead_code, unreachable_pub, reason = "they are the kernel's, with processor 1")]
 mod checks;

@@ -1,4 +1,4 @@
-//! What QEMU needs, and the model does not.
+//! The deviation of QEMU, which the model does not have.
 
 /// Does nothing: the model finds each overflow as it happens.
 pub(crate) fn follow() {}

@@ -278,9 +278,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total count of an event that [interrupts](Self::every). Each interrupt costs one RDPMC more. If the
-    /// counters run during the interrupt, the total lacks the occurrences between this RDPMC and the loading of the
-    /// next period.
+    /// Keeps a total count of an event that [interrupts](Self::every). Each interrupt costs one more read of the
+    /// counter. If the counters run during the interrupt, the total lacks the occurrences between this read and the
+    /// loading of the next period.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
