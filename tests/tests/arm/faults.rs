@@ -123,6 +123,29 @@ fn an_interrupt_at_each_access_changes_no_count() {
     }
 }
 
+/// The second one's branches may come while the first is serviced: then they belong to no period, as the next one
+/// begins when the counter is loaded. Of the total, only those between the handler's read of the counter and its load
+/// are lost.
+#[test]
+fn two_interrupts_at_accesses_close_together_change_no_count() {
+    for (name, life, executed) in LIVES {
+        for after in 0..length(life, executed) {
+            for (later, branches) in (1..9).flat_map(|later| [(later, 4_999), (later, 5_001)]) {
+                let pmu = machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+                meet(after, Met::Twice { branches, later });
+                let total = life(pmu);
+                let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
+                let case = format!("{name}, access {after}, {later}: {total} with {branches}");
+                assert!((executed..=executed + 2 * branches).contains(&total), "{case}");
+                let unseen = if name == "lent" { 2 } else { 1 };
+                let sampled = total / PERIOD - unseen..=total / PERIOD;
+                assert!(sampled.contains(&samples()), "{case}");
+                assert_eq!(model().left(), 0, "{case}");
+            }
+        }
+    }
+}
+
 /// A wrap of 32 bits before any access is counted once, and so are two.
 #[test]
 fn a_wrap_at_each_access_is_counted_once() {

@@ -27,6 +27,10 @@ pub(crate) enum Met {
     Fault { more: u32 },
     /// So many branches at EL0 before it, and their interrupts.
     Branches(u64),
+    /// The same, and as many again before an access that comes so much later, which may be the handler's.
+    Twice { branches: u64, later: u32 },
+    /// So many branches before it, also in the handler, whose interrupts wait until it returns.
+    Anywhere(u64),
 }
 
 thread_local! {
@@ -82,6 +86,16 @@ impl Registers {
                 Err(MsrErrorKind::GeneralProtection)
             }
             Some((at, Met::Branches(branches))) if at <= this && !IN_HANDLER.get() => {
+                NEXT.set(None);
+                execute(0, branches);
+                Ok(())
+            }
+            Some((at, Met::Twice { branches, later })) if at <= this && !IN_HANDLER.get() => {
+                NEXT.set(Some((this + later, Met::Anywhere(branches))));
+                execute(0, branches);
+                Ok(())
+            }
+            Some((at, Met::Anywhere(branches))) if at <= this => {
                 NEXT.set(None);
                 execute(0, branches);
                 Ok(())
