@@ -130,7 +130,7 @@ const HEADER: u32 = 96;
 /// use pmu::arm::registers::{Register, UserEnable};
 /// use pmu::user::UserPage;
 ///
-/// # #[cfg(target_arch = "aarch64")]
+/// # #[cfg(all(target_arch = "aarch64", feature = "native"))]
 /// fn events(page: &UserPage) -> Option<u64> {
 ///     // SAFETY: the kernel set PMUSERENR_EL0, and an index of the page is a counter's.
 ///     page.read(|index| unsafe { pmu::arm::read_at_el0(index) })
