@@ -55,8 +55,6 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
         unit
     };
     unit.set_global(if is_long { &GLOBAL_LONG } else { &GLOBAL });
-    // SW_INCR is number 0, and SIMD_INST_RETIRED 0x8000.
-    unit.set_counts_every_number();
     // A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
     unit.set_masked_on_delivery(true);
     let (named, available) = generic(processor);
@@ -121,6 +119,8 @@ const fn bank(level: u32) -> CounterBank {
         step: 1,
         rdpmc: EVENT_COUNTERS as u8,
         sign_extended: false,
+        // SW_INCR is number 0, and SIMD_INST_RETIRED 0x8000.
+        counts_every_number: true,
     }
 }
 

@@ -367,6 +367,9 @@ pub struct CounterBank {
     pub rdpmc: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
+    /// Set if the counters also count events whose bits 7:0 are 0, although the unit has fixed counters. Otherwise such
+    /// a select stands for the event of a fixed counter, as on Intel.
+    pub counts_every_number: bool,
 }
 
 /// Full-width addresses of the general counters' value registers: a write to such an address takes all bits of the

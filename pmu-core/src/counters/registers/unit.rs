@@ -37,8 +37,6 @@ pub struct CounterUnit {
     pub(crate) user_rdpmc_control: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
-    /// General counters count every event number, 0 too, although there are fixed counters.
-    counts_every_number: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
     core_type: u32,
     /// Numbers of two events: the one that needs a pair of counters, and the one that makes the pair; 0: no pairs.
@@ -54,8 +52,14 @@ pub struct CounterUnit {
 impl CounterUnit {
     /// Description of a processor whose CPUID declares no counters.
     pub const NONE: Self = {
-        const BANK: CounterBank =
-            CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
+        const BANK: CounterBank = CounterBank {
+            select: 0,
+            value: 0,
+            step: 0,
+            rdpmc: 0,
+            sign_extended: false,
+            counts_every_number: false,
+        };
         const FIXED: FixedCounters =
             FixedCounters { control: 0, value: 0, step: 0, events: [0; MAX_FIXED] };
         Self {
@@ -70,7 +74,6 @@ impl CounterUnit {
             user_rdpmc_control: false,
             masked_on_delivery: false,
             runs_no_guests: false,
-            counts_every_number: false,
             core_type: 0,
             merged: [0; 2],
             guest_bits: [0; 2],
@@ -103,8 +106,14 @@ impl CounterUnit {
     /// ```
     /// use pmu_core::registers::CounterBank;
     /// use pmu_core::CounterUnit;
-    /// static LEGACY: CounterBank =
-    ///     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// static LEGACY: CounterBank = CounterBank {
+    ///     select: 0xC001_0000,
+    ///     value: 0xC001_0004,
+    ///     step: 1,
+    ///     rdpmc: 0,
+    ///     sign_extended: false,
+    ///     counts_every_number: false,
+    /// };
     /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
     /// // §13.2.1).
     /// let unit = unsafe { CounterUnit::new(0b1111, &LEGACY, 48, 0xFFFF_FFFF) };
@@ -116,8 +125,14 @@ impl CounterUnit {
     /// ```
     /// # use pmu_core::registers::CounterBank;
     /// # use pmu_core::CounterUnit;
-    /// # static LEGACY: CounterBank =
-    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// # static LEGACY: CounterBank = CounterBank {
+    /// #     select: 0xC001_0000,
+    /// #     value: 0xC001_0004,
+    /// #     step: 1,
+    /// #     rdpmc: 0,
+    /// #     sign_extended: false,
+    /// #     counts_every_number: false,
+    /// # };
     /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
     /// // thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
     /// let unit = unsafe { CounterUnit::new(0x1FFF, &LEGACY, 48, 0xFFFF_FFFF) };
@@ -143,8 +158,14 @@ impl CounterUnit {
     /// ```
     /// # use pmu_core::registers::CounterBank;
     /// # use pmu_core::CounterUnit;
-    /// # static LEGACY: CounterBank =
-    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
+    /// # static LEGACY: CounterBank = CounterBank {
+    /// #     select: 0xC001_0000,
+    /// #     value: 0xC001_0004,
+    /// #     step: 1,
+    /// #     rdpmc: 6,
+    /// #     sign_extended: false,
+    /// #     counts_every_number: false,
+    /// # };
     /// /// Returns the four legacy counters of a processor with the core extension.
     /// fn legacy(core: &CounterUnit) -> CounterUnit {
     ///     // SAFETY: these are the core extension's first four counters, at other addresses (APM vol. 2, §13.2.1).
@@ -236,12 +257,6 @@ impl CounterUnit {
         self.runs_no_guests = true;
     }
 
-    /// Declares that general counters also count events whose bits 7:0 are 0. By default, in a unit with fixed
-    /// counters, such a select stands for the event of a fixed counter, as on Intel.
-    pub const fn set_counts_every_number(&mut self) {
-        self.counts_every_number = true;
-    }
-
     /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
     /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
     /// the same events.
@@ -326,7 +341,7 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0, unless the unit [counts every number](Self::set_counts_every_number). On Intel, only counter 2
+    ///   number 0, unless the bank [counts every number](CounterBank::counts_every_number). On Intel, only counter 2
     ///   counts a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
@@ -353,7 +368,7 @@ impl CounterUnit {
             let own = self.fixed.events.get(usize::from(counter.number()));
             plain && event != 0 && own == Some(&event)
         });
-        let is_reserved = event as u8 | u8::from(self.counts_every_number) == 0;
+        let is_reserved = event as u8 | u8::from(self.bank.counts_every_number) == 0;
         let fixed_only = !fixed.is_empty() && is_reserved;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
