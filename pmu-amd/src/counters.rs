@@ -141,6 +141,7 @@ static LEGACY: CounterBank = CounterBank {
     step: 1,
     rdpmc: RDPMC_CORE_COUNTERS,
     sign_extended: false,
+    counts_every_number: false,
 };
 
 static CORE: CounterBank = CounterBank {
@@ -149,6 +150,7 @@ static CORE: CounterBank = CounterBank {
     step: 2,
     rdpmc: RDPMC_CORE_COUNTERS,
     sign_extended: false,
+    counts_every_number: false,
 };
 
 /// The global registers of PerfMonV2.

@@ -188,6 +188,9 @@ const ALL: u64 = (1 << 32) - 1;
 /// The cycle counter's bit in the driver's words: that of fixed counter 0.
 const FIXED_0: u64 = 1 << 32;
 
+/// The cycle counter's index for reads: that of fixed counter 0.
+const CYCLE_INDEX: u32 = 1 << 30;
+
 /// Returns the processor's bits per counter as the driver's.
 fn to_driver(bits: u64) -> u64 {
     bits & EVENTS | if bits & CYCLE != 0 { FIXED_0 } else { 0 }
@@ -390,12 +393,13 @@ impl<R: SystemRegisters> MsrBackend for ArmMsr<R> {
         self.write_register(address.get(), value)
     }
 
-    /// Reads the cycle counter by its index, `1 << 30`. No event counter has an index.
+    /// Reads an event counter by its number, or the cycle counter by its index, `1 << 30`.
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        match index.get() {
-            0x4000_0000 => self.read_register(Register::Pmccntr as u32),
-            _ => Err(MsrErrorKind::GeneralProtection),
-        }
+        let register = match index.get() {
+            CYCLE_INDEX => Some(Register::Pmccntr),
+            number => Register::event_counter(number as usize),
+        };
+        self.read_register(register.ok_or(MsrErrorKind::GeneralProtection)? as u32)
     }
 
     fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
@@ -404,5 +408,10 @@ impl<R: SystemRegisters> MsrBackend for ArmMsr<R> {
             self.write_register(update.register(), value)?;
         }
         Ok(found)
+    }
+
+    /// Returns the number of the counter's bit: 31 for the cycle counter, as in Linux' `perf_event_mmap_page`.
+    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+        if index.get() == CYCLE_INDEX { PmcIndex::new(CYCLE_COUNTER) } else { index }
     }
 }

@@ -6,7 +6,7 @@ use pmu_core::{CounterUnit, GenericEvent, NoInterface};
 
 use crate::backend::{AT_EL2, LONG, Select};
 use crate::identification::Identification;
-use crate::registers::Register;
+use crate::registers::{EVENT_COUNTERS, Register};
 use crate::sources::{
     BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CNT_CYCLES, CPU_CYCLES, INST_RETIRED,
     LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
@@ -117,9 +117,10 @@ const fn bank(level: u32) -> CounterBank {
         value: Register::Pmevcntr0 as u32,
         // Op2 and the lowest bits of CRm are the counter's number.
         step: 1,
-        // MRS reads them.
-        rdpmc: 0,
+        rdpmc: EVENT_COUNTERS as u8,
         sign_extended: false,
+        // SW_INCR is number 0, and SIMD_INST_RETIRED 0x8000.
+        counts_every_number: true,
     }
 }
 

@@ -18,5 +18,5 @@ pub use frame::frame;
 pub use identification::Identification;
 pub use interface::Pmuv3;
 #[cfg(all(feature = "native", target_arch = "aarch64"))]
-pub use native::NativeRegisters;
+pub use native::{NativeRegisters, read_at_el0};
 pub use sources::SOURCES;

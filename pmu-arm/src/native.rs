@@ -5,7 +5,7 @@ use core::convert::Infallible;
 
 use crate::backend::SystemRegisters;
 use crate::identification::Identification;
-use crate::registers::{Register, for_each_register};
+use crate::registers::{CYCLE_COUNTER, Register, for_each_register};
 
 /// [`SystemRegisters`] by MRS and MSR on this processor.
 ///
@@ -30,6 +30,27 @@ use crate::registers::{Register, for_each_register};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct NativeRegisters(());
+
+/// Reads a counter at EL0, for `pmu::user::UserPage::read`. `index` is what that calls its closure with: the number of
+/// an event counter, or 31 for the cycle counter. Of another index, the result is 0.
+///
+/// # Safety
+/// - `PMUSERENR_EL0` permits the access, or the kernel's handler of the exception returns to the next instruction.
+///
+/// # Context
+/// User mode, on the thread to which the page belongs.
+#[inline]
+pub unsafe fn read_at_el0(index: u32) -> u64 {
+    let register = match index {
+        CYCLE_COUNTER => Some(Register::Pmccntr),
+        number => Register::event_counter(number as usize),
+    };
+    // EL0 has the counters' values by the names that the kernel has.
+    register.map_or(0, |register| {
+        let Ok(value) = NativeRegisters(()).read(register);
+        value
+    })
+}
 
 /// Returns a system register that has no side effect when it is read, by the name that the assembler knows.
 macro_rules! read {
@@ -83,7 +104,8 @@ macro_rules! by_encoding {
             let value: u64;
             match register {
                 $(Register::$variant => {
-                    // SAFETY: EL1 or EL2 by the promise of `new`; reading changes nothing.
+                    // SAFETY: EL1 or EL2 by the promise of `new`, or a counter that EL0 may read by that of
+                    // `read_at_el0`; reading changes nothing.
                     unsafe {
                         asm!(concat!("mrs {}, S3_", $op1, "_C", $crn, "_C", $crm, "_", $op2), out(reg) value,
                              options(nostack, preserves_flags));

@@ -226,6 +226,10 @@ impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
         self.record(MsrOperation::Update, update.register(), result.as_ref().copied());
         result
     }
+
+    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+        self.inner.user_index(index)
+    }
 }
 
 #[cfg(test)]

@@ -186,6 +186,7 @@ static GENERAL: CounterBank = CounterBank {
     step: 1,
     rdpmc: 32,
     sign_extended: true,
+    counts_every_number: false,
 };
 
 static GENERAL_6: CounterBank = CounterBank {
@@ -194,6 +195,7 @@ static GENERAL_6: CounterBank = CounterBank {
     step: 4,
     rdpmc: 32,
     sign_extended: false,
+    counts_every_number: false,
 };
 
 static FULL_WIDTH: FullWidth = FullWidth {

@@ -11,6 +11,7 @@ mod backend;
 mod deviation;
 pub(crate) mod facilities;
 mod interrupts;
+mod pmuv3;
 mod precise;
 mod process_memory;
 mod processor;
@@ -18,6 +19,7 @@ mod trace;
 
 pub use backend::{Fault, MockMachine, PmiFault};
 pub use deviation::{Deviation, Deviations};
+pub use pmuv3::MockPmuv3;
 pub use process_memory::ProcessMemory;
 pub use processor::MockMsr;
 pub use trace::{Accesses, Breach, Record, Trace};

@@ -1,7 +1,8 @@
-//! The page from which a thread learns how to read its event with RDPMC in user mode. The kernel shares this page with
-//! the thread. The page has the layout of Linux' `perf_event_mmap_page`.
+//! The page from which a thread learns how to read its event in user mode: with RDPMC, or on Arm with MRS. The kernel
+//! shares this page with the thread. The page has the layout of Linux' `perf_event_mmap_page`.
 //!
 //! # What the kernel sets
+//! A read-only mapping of the page in the thread's address space. On x86 also:
 //! - `CR4.PCE`, bit 8 (SDM vol. 3A, "Control Registers"; APM vol. 2, "CR4 Register"). The bit is set on a processor
 //!   while the processor runs a thread with such a page. While the bit is clear, RDPMC above privilege level 0 raises
 //!   #GP. While the bit is set, the thread can read *every* counter of the processor, except counters that RDPMC user
@@ -11,7 +12,14 @@
 //!   then returns 0 for a running counter, unless the counter's event was opened
 //!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
 //!   read.
-//! - A read-only mapping of the page in the thread's address space.
+//!
+//! On Arm, the bits CR and ER of `PMUSERENR_EL0` are what `CR4.PCE` is on x86: the kernel sets them by
+//! [`UserEnable`](crate::arm::registers::UserEnable) at a switch to a thread with such a page, and writes 0 at a
+//! switch to another thread (DDI 0487, `PMUSERENR_EL0`). The page's `index`, less 1, is the number of an event
+//! counter, or 31 for the cycle counter, as in Linux. `read_at_el0` of [`pmu_arm`](crate::arm), feature `native`,
+//! reads the counter. Below, RDPMC stands for MRS of this register, and #GP for the exception to EL1 of an access that
+//! `PMUSERENR_EL0` does not permit (`ESR_EL1.EC` 0x18): its handler writes 0 to the instruction's register, and
+//! returns behind it.
 //!
 //! # When the kernel publishes
 //! If [`Kernel::USER_PAGES`](crate::Kernel::USER_PAGES) is set, a [`Pmu`](crate::Pmu) publishes and hides the pages
@@ -41,6 +49,7 @@
 //!
 //! # Limitations
 //! - A stopped counter keeps its last value. If CR4.PCE is set, user mode can read this value by RDPMC.
+//! - On Arm, all counters are readable, or none: `PMUACR_EL1` (FEAT_PMUv3p9) is not used.
 //! - RDPMC user disable was tried in the monitor alone, by a guest that was written for the test.
 //! - [`UserPage`] was read by the loop of Linux' header in tests, and by our own reader at ring 3. No library that is
 //!   written for Linux was run on it.
@@ -112,6 +121,27 @@ const HEADER: u32 = 96;
 /// }
 /// # #[cfg(target_arch = "x86_64")]
 /// # assert_eq!(events(&UserPage::new()), 0);
+/// ```
+///
+/// The same on Arm, and what the kernel does at a switch:
+///
+/// ```
+/// use pmu::arm::SystemRegisters;
+/// use pmu::arm::registers::{Register, UserEnable};
+/// use pmu::user::UserPage;
+///
+/// # #[cfg(all(target_arch = "aarch64", feature = "native"))]
+/// fn events(page: &UserPage) -> Option<u64> {
+///     // SAFETY: the kernel set PMUSERENR_EL0, and an index of the page is a counter's.
+///     page.read(|index| unsafe { pmu::arm::read_at_el0(index) })
+/// }
+///
+/// /// Opens the counters to the thread that runs next, if it has pages, or closes them.
+/// fn switched<R: SystemRegisters>(registers: &R, has_pages: bool) -> Result<(), R::Error> {
+///     let open = UserEnable::new().with_cycle_counter(has_pages).with_event_counters(has_pages);
+///     registers.write(Register::Pmuserenr, open.into_bits())
+/// }
+/// # let _ = switched::<&'static dyn SystemRegisters<Error = core::convert::Infallible>>;
 /// ```
 #[derive(Debug)]
 #[repr(C, align(4096))]
@@ -307,7 +337,7 @@ impl UserPage {
     }
 
     /// Reads the present count of the page's event. `rdpmc` executes RDPMC. The argument of `rdpmc` is the value for
-    /// ECX.
+    /// ECX; on Arm, it is the number of the counter that MRS reads, with 31 for the cycle counter.
     ///
     /// Returns `None` if the page [hides](Self::hide) the event, or if the kernel wrote to the page during each of 64
     /// attempts. The thread then reads the event by a system call.
@@ -321,8 +351,9 @@ impl UserPage {
         self.read_with_times(rdpmc, || 0).map(|count| count.value)
     }
 
-    /// Reads the present count and the times of the page's event. `rdtsc` executes RDTSC. If the kernel called
-    /// [`publish`](Self::publish) without a clock, the returned times are the times of the last `publish`.
+    /// Reads the present count and the times of the page's event. `rdtsc` reads the counter of the kernel's
+    /// [clock](UserClock), by RDTSC. If the kernel called [`publish`](Self::publish) without a clock, the returned
+    /// times are the times of the last `publish`.
     ///
     /// ```
     /// use pmu::user::UserPage;
@@ -390,7 +421,8 @@ impl UserPage {
 /// times from the [page](crate::user::UserPage) and the TSC.
 ///
 /// The TSC must tick at a constant rate (CPUID leaf 80000007H, EDX bit 8). The TSC must also have the same value on all
-/// processors on which a thread reads the page. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E.
+/// processors on which a thread reads the page. Sources: SDM vol. 3B, "Invariant TSC"; APM vol. 3, appendix E. On Arm,
+/// `CNTVCT_EL0` takes the place of the TSC, with the frequency of `CNTFRQ_EL0`.
 ///
 /// ```
 /// use pmu::user::UserClock;

@@ -1,5 +1,6 @@
 //! Shared parts of the tests: the independent data files, and fakes of processors.
 
+pub mod arm;
 mod delegate;
 pub mod deviations;
 pub mod groups;

@@ -130,7 +130,7 @@ interrupt:
     add sp, sp, #192
     eret
 
-// run_at_el0(entry, argument): until SVC.
+// run_at_el0(entry, argument): until SVC. Returns x1 of EL0.
 .global run_at_el0
 run_at_el0:
     mrs x2, daif
@@ -159,7 +159,18 @@ from_user:
     ldp x19, x20, [sp, #16]
     ldp x29, x30, [sp], #112
     msr daif, x2
+    mov x0, x1
     ret
+
+// Entries for run_at_el0: each reads a counter.
+.global user_cycles
+user_cycles:
+    mrs x1, pmccntr_el0
+    svc #0
+.global user_counter_0
+user_counter_0:
+    mrs x1, pmevcntr0_el0
+    svc #0
 
 // Each takes a number of turns, of two instructions.
 .section .workload, "ax"

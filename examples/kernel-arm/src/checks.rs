@@ -4,10 +4,14 @@ use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
+use pmu::core::EventSelect;
 use pmu::core::profile::KProfileSource;
+use pmu::user::UserPage;
 use pmu::{Event, GenericEvent, PmuError, Profiled};
 
-use crate::embedding::{INTERRUPTS, PMU, STUCK, UNHANDLED, identify, left, processor_up};
+use crate::embedding::{
+    INTERRUPTS, PAGES, PMU, STUCK, UNHANDLED, identify, left, permit_reads_at_el0, processor_up,
+};
 use crate::samples::{IN_LOOP, SAMPLES, TAG};
 use crate::{line, machine, spare, workload};
 
@@ -50,12 +54,14 @@ pub fn run() -> Result<(), Failure> {
     line!("counters of the driver {}", counters.len());
     counts()?;
     modes()?;
+    increments()?;
     for (name, event) in
         [("instructions", GenericEvent::Instructions), ("cycles", GenericEvent::Cycles)]
     {
         samples(name, event)?;
     }
     thread()?;
+    reads_at_el0()?;
     watchdog()?;
     let processors = start_second()?;
     let of = |event| Event::generic(event).every(5_000);
@@ -102,6 +108,19 @@ fn modes() -> Result<(), Failure> {
     check("more instructions at EL1", many[1] - few[1], 0)
 }
 
+/// An event whose number is 0, which software makes happen.
+fn increments() -> Result<(), Failure> {
+    const PERIOD: u64 = 5_000;
+    let event = Event::raw(EventSelect::from_bits(0));
+    let counted = PMU.count(&[event], || (0..1_234).for_each(|_| machine::increment()))?;
+    check("software increments", counted[0].value, 1_234)?;
+    SAMPLES.store(0, Relaxed);
+    let event = PMU.start(&event.every(PERIOD).tagged(TAG))?;
+    (0..3 * PERIOD + 1).for_each(|_| machine::increment());
+    PMU.close(event)?;
+    check("samples of them", SAMPLES.load(Relaxed), 3)
+}
+
 /// Each period of an event at EL0, where no handler runs, has one sample, which is in the loop.
 fn samples(name: &'static str, event: GenericEvent) -> Result<(), Failure> {
     const PERIOD: u64 = 10_000;
@@ -131,6 +150,29 @@ fn thread() -> Result<(), Failure> {
     }
     // The last instruction of each is SVC.
     check("instructions of a thread", PMU.read_thread(&events[0])?.value, 2 * 1_057 + 3)
+}
+
+/// A thread reads its events by their pages, and by MRS.
+fn reads_at_el0() -> Result<(), Failure> {
+    let [instructions, cycles] = [GenericEvent::Instructions, GenericEvent::Cycles]
+        .map(|event| Event::generic(event).user_only().with_user_rdpmc());
+    let mut events =
+        [PMU.thread_event(&instructions.tagged(0))?, PMU.thread_event(&cycles.tagged(1))?];
+    PMU.switch(&mut [], &mut events, |_| ())?;
+    permit_reads_at_el0(true);
+    let read = |page: &UserPage| page.read(|index| workload::read_at_el0(index).unwrap_or(0));
+    let [before, after] = [1, 1_000].map(|turns| {
+        workload::count_down_at_el0(turns);
+        PAGES.each_ref().map(|page| read(page).unwrap_or(0))
+    });
+    permit_reads_at_el0(false);
+    PMU.switch(&mut events, &mut [], |_| ())?;
+    // The loop and its SVC, and MRS and SVC of two reads.
+    check("instructions that EL0 reads", after[0] - before[0], 2_001 + 4)?;
+    check("cycles that EL0 reads", after[1] - before[1], 2_001 + 4)?;
+    // The read's SVC, and MRS and SVC of the other read.
+    check("instructions after that", PMU.read_thread(&events[0])?.value - after[0], 3)?;
+    check("pages that are left", PAGES.iter().filter_map(read).count() as u64, 0)
 }
 
 /// The watchdog bites where nothing touches it for three periods.

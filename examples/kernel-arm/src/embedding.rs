@@ -4,9 +4,10 @@ use core::convert::Infallible;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu::arm::registers::Register;
+use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::CounterId;
+use pmu::user::UserPage;
 use pmu::{Arm, CounterSet, Kernel, LvtEntry, Pmu, PmuError};
 
 use crate::{gic, machine, samples, spare};
@@ -59,11 +60,26 @@ unsafe impl Kernel for Arm64 {
         turns < 10_000_000
     }
 
+    const USER_PAGES: bool = true;
+
+    fn user_page(tag: u64) -> Option<&'static UserPage> {
+        PAGES.get(usize::try_from(tag).ok()?)
+    }
+
     /// All but the one that QEMU's deviation takes.
     fn counters() -> CounterSet {
         let spare = CounterId::general(spare::NUMBER as u8);
         spare.map_or(CounterSet::ALL, |spare| CounterSet::ALL.without(spare.only()))
     }
+}
+
+/// The pages of events that EL0 reads, by tag. (Here, the kernel itself reads them for EL0.)
+pub static PAGES: [UserPage; 2] = [const { UserPage::new() }; 2];
+
+/// Lets EL0 read the counters of the executing processor, or not: what a kernel does at a switch.
+pub fn permit_reads_at_el0(permitted: bool) {
+    let open = UserEnable::new().with_cycle_counter(permitted).with_event_counters(permitted);
+    let Ok(()) = REGISTERS.write(Register::Pmuserenr, open.into_bits());
 }
 
 /// Describes the executing processor.

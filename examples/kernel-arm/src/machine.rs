@@ -34,6 +34,12 @@ pub fn yield_to_others() {
     unsafe { asm!("yield", options(nomem, nostack)) };
 }
 
+/// Makes the event SW_INCR happen once on each event counter: `PMSWINC_EL0`.
+pub fn increment() {
+    // SAFETY: counters that do not count the event ignore it.
+    unsafe { asm!("msr pmswinc_el0, {}", in(reg) (1u64 << 31) - 1, options(nomem, nostack)) };
+}
+
 /// Time since the start, in nanoseconds.
 pub fn now() -> u64 {
     let (count, hertz): (u64, u64);

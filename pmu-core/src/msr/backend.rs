@@ -19,6 +19,7 @@ use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
 /// - `update` executes RDMSR, then WRMSR of the value that [`MsrUpdate::apply`] returns, as in the example below.
 ///   `update` must not be built from `read` and `write`, because these methods need an [`MsrAddress`]. A backend must
 ///   not create an `MsrAddress` for a register such as `IA32_DEBUGCTL`.
+/// - A backend that passes accesses to another one also forwards [`user_index`](Self::user_index).
 ///
 /// # Examples
 /// This kernel executes the instructions itself, and does not catch #GP:
@@ -77,6 +78,12 @@ pub trait MsrBackend {
 
     /// Changes bits of a register, and returns the register's previous value.
     fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error>;
+
+    /// Returns the index by which user mode reads the counter that [`read_pmc`](Self::read_pmc) reads by `index`. The
+    /// default, for x86, returns `index`: user mode executes RDPMC, too.
+    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+        index
+    }
 }
 
 impl<B: MsrBackend + ?Sized> MsrBackend for &B {
@@ -100,6 +107,11 @@ impl<B: MsrBackend + ?Sized> MsrBackend for &B {
     #[inline]
     fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
         (**self).update(update)
+    }
+
+    #[inline]
+    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+        (**self).user_index(index)
     }
 }
 

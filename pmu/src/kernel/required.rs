@@ -189,8 +189,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// Returns the page from which a thread reads an event that permits [RDPMC in user
     /// mode](pmu_core::Event::with_user_rdpmc), by the event's tag, which no other such event has. [`Pmu`](crate::Pmu)
     /// publishes the page whenever the event's counter may have moved, and hides it when the event leaves the
-    /// processor. The kernel maps the page, and sets `CR4.PCE`: see [`user`](crate::user). The function is called if
-    /// [`USER_PAGES`](Self::USER_PAGES) is set.
+    /// processor. The kernel maps the page, and sets `CR4.PCE`, or bits of `PMUSERENR_EL0`: see [`user`](crate::user).
+    /// The function is called if [`USER_PAGES`](Self::USER_PAGES) is set.
     ///
     /// # Context
     /// Any context, including NMI.

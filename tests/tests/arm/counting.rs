@@ -5,21 +5,12 @@ use core::sync::atomic::AtomicU32;
 use pmu::core::profile::KProfileSource;
 use pmu::{Event, EventSelect, GenericEvent};
 use pmu_arm::frame;
+use pmu_tests::arm::identify;
 
-use crate::model::{BR_RETIRED, INST_RETIRED};
 use crate::world::{
-    PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model, on, running, samples,
-    shut_down,
+    BR_RETIRED, INST_RETIRED, PLACE, PROCESSORS, accesses, execute, execute_masked, machine, model,
+    on, on_each, running, samples, shut_down,
 };
-
-/// Counters of 32 and of 64 bits, with the kernel at EL1 and at EL2.
-fn on_each(test: impl Fn(bool, u8)) {
-    for is_long in [false, true] {
-        for level in [1, 2] {
-            test(is_long, level);
-        }
-    }
-}
 
 fn of(event: u64) -> Event {
     Event::raw(EventSelect::from_bits(event))
@@ -30,11 +21,11 @@ fn of(event: u64) -> Event {
 fn counters_that_a_reset_left_running_are_taken_and_left_at_rest() {
     on_each(|is_long, level| {
         let pmu = machine(is_long, level);
-        let taken = pmu.processor_up(&model().identification()).unwrap();
+        let taken = pmu.processor_up(&identify(model())).unwrap();
         assert_eq!(taken.bits(), 1 << 32 | 0b11_1111);
         execute(level, 1 << 33);
         assert_eq!(samples(), 0);
-        on(1, || pmu.processor_up(&model().identification()).unwrap());
+        on(1, || pmu.processor_up(&identify(model())).unwrap());
         shut_down(pmu);
     });
 }

@@ -1,6 +1,7 @@
 //! A fault, or an interrupt, at each access of a whole life of the counters.
 
 use pmu::{Event, GenericEvent, PmuError};
+use pmu_tests::arm::identify;
 
 use crate::world::{
     Met, World, accesses, count_sample, execute, is_met, machine, meet, model, on, running,
@@ -22,7 +23,7 @@ fn sampling() -> Event {
 
 /// One event samples, and another one counts for a while.
 fn opened(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let sampling = pmu.start(&sampling())?;
     execute(0, 27_500);
     let counting = pmu.start(&Event::generic(GenericEvent::Instructions))?;
@@ -40,7 +41,7 @@ fn opened(pmu: &'static World) -> Result<u64, PmuError> {
 
 /// A thread's events are switched out, and in again.
 fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let cycles = Event::generic(GenericEvent::Cycles);
     let mut events = [pmu.thread_event(&sampling())?, pmu.thread_event(&cycles)?];
     for branches in [12_000, 250, 21_000] {
@@ -55,7 +56,7 @@ fn of_a_thread(pmu: &'static World) -> Result<u64, PmuError> {
 
 /// The counters are lent, and lost in a suspend.
 fn lent(pmu: &'static World) -> Result<u64, PmuError> {
-    pmu.processor_up(&model().identification())?;
+    pmu.processor_up(&identify(model()))?;
     let sampling = pmu.start(&sampling())?;
     execute(0, 7_000);
     pmu.lend(|_| count_sample(), |_| ())?;
@@ -71,12 +72,29 @@ fn lent(pmu: &'static World) -> Result<u64, PmuError> {
     Ok(total)
 }
 
+/// An event is counted without a period, so that only the wraps of its counter interrupt. So is another one, for a
+/// while.
+fn counted(pmu: &'static World) -> Result<u64, PmuError> {
+    pmu.processor_up(&identify(model()))?;
+    let counting = pmu.start(&Event::generic(GenericEvent::Branches).user_only())?;
+    execute(0, 1 << 31);
+    let other = pmu.start(&Event::generic(GenericEvent::Cycles))?;
+    execute(0, 1 << 30);
+    pmu.read(counting)?;
+    pmu.close(other)?;
+    execute(0, 3);
+    pmu.disable(counting)?;
+    let total = pmu.read(counting)?.value;
+    pmu.close(counting)?;
+    pmu.processor_down()?;
+    Ok(total)
+}
+
 /// Number of accesses of a life.
 fn length(life: Life, branches: u64) -> u32 {
     let before = accesses();
     let pmu = machine(false, 1);
-    assert_eq!(life(pmu).unwrap(), branches);
-    assert_eq!((samples(), model().left()), (branches / PERIOD, 0));
+    assert_eq!((life(pmu).unwrap(), model().left()), (branches, 0));
     accesses() - before
 }
 
@@ -101,6 +119,45 @@ fn an_interrupt_at_each_access_changes_no_count() {
                 assert!(sampled.contains(&samples()), "{case}");
                 assert_eq!(model().left(), 0, "{case}");
             }
+        }
+    }
+}
+
+/// The second one's branches may come while the first is serviced: then they belong to no period, as the next one
+/// begins when the counter is loaded. Of the total, only those between the handler's read of the counter and its load
+/// are lost.
+#[test]
+fn two_interrupts_at_accesses_close_together_change_no_count() {
+    for (name, life, executed) in LIVES {
+        for after in 0..length(life, executed) {
+            for (later, branches) in (1..9).flat_map(|later| [(later, 4_999), (later, 5_001)]) {
+                let pmu = machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+                meet(after, Met::Twice { branches, later });
+                let total = life(pmu);
+                let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
+                let case = format!("{name}, access {after}, {later}: {total} with {branches}");
+                assert!((executed..=executed + 2 * branches).contains(&total), "{case}");
+                let unseen = if name == "lent" { 2 } else { 1 };
+                let sampled = total / PERIOD - unseen..=total / PERIOD;
+                assert!(sampled.contains(&samples()), "{case}");
+                assert_eq!(model().left(), 0, "{case}");
+            }
+        }
+    }
+}
+
+/// A wrap of 32 bits before any access is counted once, and so are two.
+#[test]
+fn a_wrap_at_each_access_is_counted_once() {
+    const EXECUTED: u64 = (1 << 31) + (1 << 30) + 3;
+    for after in 0..length(counted, EXECUTED) {
+        for branches in [1 << 31, (1 << 32) + 7, (1 << 33) + 1] {
+            let pmu = machine(false, 1 + (after % 2) as u8);
+            meet(after, Met::Branches(branches));
+            let counted = counted(pmu).unwrap() - EXECUTED;
+            assert!(is_met(), "access {after}");
+            // All, or none before the event is started and after it is disabled.
+            assert!([0, branches].contains(&counted), "access {after}: {counted} of {branches}");
         }
     }
 }
@@ -137,7 +194,7 @@ fn after_faults_in_a_row_the_counters_can_be_taken_down() {
                 match pmu.processor_down() {
                     Ok(()) => {}
                     Err(PmuError::NotUp) => {
-                        pmu.processor_up(&model().identification()).unwrap();
+                        pmu.processor_up(&identify(model())).unwrap();
                         pmu.processor_down().unwrap();
                     }
                     Err(error) => panic!("{name}, access {after}: {error}"),

@@ -4,7 +4,7 @@ mod counting;
 mod detection;
 mod events;
 mod faults;
-mod model;
 mod registers;
 mod translation;
+mod user_mode;
 mod world;

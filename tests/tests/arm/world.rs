@@ -3,13 +3,17 @@
 use core::cell::Cell;
 
 use pmu::core::msr::MsrErrorKind;
+use pmu::user::UserPage;
 use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, SystemRegisters, frame};
-
-use crate::model::{BR_RETIRED, CPU_CYCLES, INST_RETIRED, Processor};
+use pmu_tests::arm::identify;
+use pmu_virt::mock::MockPmuv3;
 
 pub(crate) const PROCESSORS: usize = 2;
+
+pub(crate) const INST_RETIRED: u64 = MockPmuv3::INST_RETIRED;
+pub(crate) const BR_RETIRED: u64 = MockPmuv3::BR_RETIRED;
 
 /// The instruction that is executed all the time.
 pub(crate) const PLACE: u64 = 0x4008_1000;
@@ -23,20 +27,26 @@ pub(crate) enum Met {
     Fault { more: u32 },
     /// So many branches at EL0 before it, and their interrupts.
     Branches(u64),
+    /// The same, and as many again before an access that comes so much later, which may be the handler's.
+    Twice { branches: u64, later: u32 },
+    /// So many branches before it, also in the handler, whose interrupts wait until it returns.
+    Anywhere(u64),
 }
 
 thread_local! {
-    static MODELS: Cell<Option<&'static [Processor; PROCESSORS]>> = const { Cell::new(None) };
+    static MODELS: Cell<Option<&'static [MockPmuv3; PROCESSORS]>> = const { Cell::new(None) };
     static PMU: Cell<Option<&'static World>> = const { Cell::new(None) };
     static HERE: Cell<usize> = const { Cell::new(0) };
     static NOW: Cell<u64> = const { Cell::new(0) };
     static ACCESSES: Cell<u32> = const { Cell::new(0) };
     static NEXT: Cell<Option<(u32, Met)>> = const { Cell::new(None) };
     static SAMPLES: Cell<u64> = const { Cell::new(0) };
+    /// Those of events with the tags 0 to 2.
+    static PAGES: Cell<Option<&'static [UserPage; 3]>> = const { Cell::new(None) };
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-pub(crate) fn model() -> &'static Processor {
+pub(crate) fn model() -> &'static MockPmuv3 {
     &MODELS.get().unwrap()[HERE.get()]
 }
 
@@ -80,9 +90,25 @@ impl Registers {
                 execute(0, branches);
                 Ok(())
             }
+            Some((at, Met::Twice { branches, later })) if at <= this && !IN_HANDLER.get() => {
+                NEXT.set(Some((this + later, Met::Anywhere(branches))));
+                execute(0, branches);
+                Ok(())
+            }
+            Some((at, Met::Anywhere(branches))) if at <= this => {
+                NEXT.set(None);
+                execute(0, branches);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
+}
+
+/// The driver has no access to the kernel's registers.
+fn of_driver(register: Register) -> u16 {
+    assert!(!matches!(register, Register::Pmuserenr | Register::Pmovsset), "{register:?}");
+    register.encoding()
 }
 
 impl SystemRegisters for Registers {
@@ -90,12 +116,12 @@ impl SystemRegisters for Registers {
 
     fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
         self.access()?;
-        Ok(model().read(register))
+        Ok(model().read(of_driver(register)))
     }
 
     fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
         self.access()?;
-        model().write(register, value);
+        model().write(of_driver(register), value);
         Ok(())
     }
 
@@ -120,7 +146,7 @@ unsafe impl Kernel for ArmKernel {
         act()
     }
     fn write_performance_entry(entry: LvtEntry) {
-        model().is_unmasked.set(!entry.is_masked());
+        model().set_unmasked(!entry.is_masked());
     }
     fn end_of_interrupt() {}
     fn interrupt(processor: usize) {
@@ -128,6 +154,10 @@ unsafe impl Kernel for ArmKernel {
     }
     fn now() -> u64 {
         NOW.get()
+    }
+    const USER_PAGES: bool = true;
+    fn user_page(tag: u64) -> Option<&'static UserPage> {
+        PAGES.get()?.get(tag as usize)
     }
 }
 
@@ -141,19 +171,29 @@ pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
 /// Returns a machine with counters of 64 or of 32 bits, at EL1 or EL2. No processor is up.
 pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
     let pmu = Box::leak(Box::new(Pmu::new()));
-    let models = [(); PROCESSORS].map(|()| Processor::new(is_long, level));
+    let models = [(); PROCESSORS].map(|()| MockPmuv3::new(is_long, level));
     MODELS.set(Some(Box::leak(Box::new(models))));
     PMU.set(Some(pmu));
+    PAGES.set(Some(Box::leak(Box::new([const { UserPage::new() }; _]))));
     NEXT.set(None);
     SAMPLES.set(0);
     pmu
+}
+
+/// Counters of 32 and of 64 bits, with the kernel at EL1 and at EL2.
+pub(crate) fn on_each(test: impl Fn(bool, u8)) {
+    for is_long in [false, true] {
+        for level in [1, 2] {
+            test(is_long, level);
+        }
+    }
 }
 
 /// Returns the same with all processors up.
 pub(crate) fn running(is_long: bool, level: u8) -> &'static World {
     let pmu = machine(is_long, level);
     for processor in 0..PROCESSORS {
-        on(processor, || pmu.processor_up(&model().identification()).unwrap());
+        on(processor, || pmu.processor_up(&identify(model())).unwrap());
     }
     pmu
 }
@@ -163,12 +203,17 @@ pub(crate) fn running(is_long: bool, level: u8) -> &'static World {
 pub(crate) fn execute(level: u8, branches: u64) {
     NOW.set(NOW.get() + 10 * branches);
     interrupts(level); // those that were pending
-    for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (CPU_CYCLES, 10)] {
-        let mut left = each * branches;
-        while left != 0 {
-            left -= model().happen(event, level, left);
-            interrupts(level);
-        }
+    for (event, each) in [(BR_RETIRED, 1), (INST_RETIRED, 4), (MockPmuv3::CPU_CYCLES, 10)] {
+        happen(level, event, each * branches);
+    }
+}
+
+/// Lets an event happen so often at an exception level. Each overflow interrupts at once.
+pub(crate) fn happen(level: u8, event: u64, times: u64) {
+    let mut left = times;
+    while left != 0 {
+        left -= model().happen(event, level, left);
+        interrupts(level);
     }
 }
 
@@ -187,7 +232,7 @@ fn interrupts(level: u8) {
         let frame = frame(PLACE, mode, HERE.get());
         let handled: Interrupted = PMU.get().unwrap().interrupt(&frame, |_| count_sample());
         // A kernel ends the interrupt here, and a line that is still active would interrupt again.
-        assert!(!(model().is_unmasked.get() && model().is_active()), "{handled:?} {:x?}", model());
+        assert!(!model().is_interrupted(), "{handled:?} {:x?}", model());
         model().synchronize(); // the return
         IN_HANDLER.set(false);
         interrupts += 1;

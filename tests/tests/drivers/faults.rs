@@ -4,7 +4,6 @@
 use super::support::*;
 use core::cell::Cell;
 use pmu_core::CounterError;
-use pmu_core::Snapshot;
 use pmu_core::msr::MsrFault;
 use pmu_core::profile::{InterfaceError, ProfileInterface, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
@@ -12,14 +11,14 @@ use pmu_virt::mock::{Deviation, Fault};
 
 /// Returns the registers of the accesses that faulted.
 fn faulted(mock: &Mock<'_>) -> Vec<u32> {
-    mock.trace().records().filter(|r| r.outcome.is_err()).map(|r| r.register).collect()
+    mock.records().iter().filter(|r| r.outcome.is_err()).map(|r| r.register).collect()
 }
 
 #[test]
 fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
     struct Transient;
     impl Test for Transient {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let (mock, memory) = (bench.mock(), Memory::new());
@@ -51,7 +50,7 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
                         assert_truthful(bench, &session, &mock, &context);
                     }
                     session.shut_down().unwrap();
-                    assert_eq!(running(&mock), 0, "{context}");
+                    assert_eq!(mock.running(), 0, "{context}");
                 }
             }
         }
@@ -63,7 +62,7 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
 fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
     struct Persistent;
     impl Test for Persistent {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let (mock, memory) = (bench.mock(), Memory::new());
@@ -95,7 +94,7 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
                     // Once the registers answer again, everything can be stopped.
                     mock.inject(Fault::None);
                     session.shut_down().unwrap();
-                    assert_eq!(running(&mock), 0, "{context}");
+                    assert_eq!(mock.running(), 0, "{context}");
                 }
             }
         }
@@ -108,13 +107,13 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
 fn a_missing_register_is_named_at_initialization() {
     struct Missing;
     impl Test for Missing {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             let (used, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 let usable = bench.session(&mock, &memory).counters().usable;
                 let mut used: Vec<u32> = mock
-                    .trace()
                     .records()
+                    .iter()
                     .filter(|r| r.operation != pmu_core::msr::MsrOperation::ReadPmc)
                     .map(|r| r.register)
                     .collect();
@@ -157,7 +156,7 @@ fn a_missing_register_is_named_at_initialization() {
                     }
                     other => panic!("{context}: {other:?}"),
                 }
-                assert_eq!(running(&mock), 0);
+                assert_eq!(mock.running(), 0);
             }
         }
     }
@@ -169,11 +168,11 @@ fn a_missing_register_is_named_at_initialization() {
 fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
     struct Initialize;
     impl Test for Initialize {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             let (accesses, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 let usable = bench.session(&mock, &memory).counters().usable;
-                (mock.accesses().total(), usable)
+                (mock.accesses(), usable)
             };
             for access in 1..=accesses {
                 for fault in [Fault::At(access), Fault::From(access)] {
@@ -201,7 +200,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
                         }
                         (other, _) => panic!("{context}: {other:?}"),
                     }
-                    assert_eq!(running(&mock), 0);
+                    assert_eq!(mock.running(), 0);
                     // Once it has passed, initialization succeeds.
                     mock.inject(Fault::None);
                     let memory = Memory::new();
@@ -215,7 +214,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
 
 /// Services one interrupt with a fault at each of its accesses; `then` gets the outcome, and the number of interrupts
 /// of another interval.
-fn service_with_faults<I: ProfileInterface<Processor = Snapshot>>(
+fn service_with_faults<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
     then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
@@ -234,20 +233,20 @@ fn service_with_faults<I: ProfileInterface<Processor = Snapshot>>(
             mock.inject(Fault::None);
             outcome.set(outcome.get().and(serviced.map(drop).map_err(|error| error.fault)));
             if access == 0 && mock.interrupts() == 1 {
-                accesses.set(mock.accesses().total());
+                accesses.set(mock.accesses());
             }
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
         let mut session = bench.initialize(&mock, &memory).unwrap();
         session.start(bench.sources[0]).unwrap();
-        mock.advance(&mut bench.happened(0, INTERVAL));
+        bench.advance(&mock, 0, INTERVAL);
         let context =
             format!("service, access {access}: {:?}, {}", outcome.get(), bench.deviations);
         assert!(mock.interrupts() >= 1, "{context}");
         then(&mock, &session, outcome.get(), &context);
         session.shut_down().unwrap();
-        assert_eq!(running(&mock), 0, "{context}");
+        assert_eq!(mock.running(), 0, "{context}");
         if access == accesses.get() {
             break;
         }
@@ -258,7 +257,7 @@ fn service_with_faults<I: ProfileInterface<Processor = Snapshot>>(
 fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
     struct Service;
     impl Test for Service {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::At, |mock, _, outcome, context| match outcome {
                 Ok(()) => assert_eq!(faulted(mock).len(), usize::from(!context.contains(" 0:"))),
                 Err(fault) => assert_eq!(faulted(mock), [fault.register], "{context}"),
@@ -272,10 +271,10 @@ fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
 fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
     struct GoesOn;
     impl Test for GoesOn {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::At, |mock, session, _, context| {
                 assert_truthful(bench, session, mock, context);
-                mock.advance(&mut bench.happened(0, INTERVAL));
+                bench.advance(mock, 0, INTERVAL);
                 assert_eq!(mock.interrupts(), 2, "{context}");
             });
         }
@@ -289,7 +288,7 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
 fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
     struct Truthful;
     impl Test for Truthful {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::From, |mock, session, outcome, context| {
                 assert_eq!(outcome.is_err(), !context.contains(" 0:"), "{context}");
                 if let Err(fault) = outcome {
@@ -297,7 +296,7 @@ fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
                 }
                 let said = session.is_running(bench.sources[0]);
                 let before = mock.interrupts();
-                mock.advance(&mut bench.happened(0, INTERVAL));
+                bench.advance(mock, 0, INTERVAL);
                 let interrupted = mock.interrupts() - before;
                 if said {
                     assert!(interrupted >= 1, "{context}");
@@ -312,7 +311,7 @@ fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
 fn a_counter_that_ignores_writes_is_left_out() {
     struct Ignored;
     impl Test for Ignored {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             let usable = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 bench.session(&mock, &memory).counters().usable
@@ -344,7 +343,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
     type Area = SavedCounters<[SavedCounter; 8]>;
     struct Switch;
     impl Test for Switch {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             for name in ["save", "restore", "restore after another", "freeze"] {
                 for fault_at in [Fault::At as fn(u32) -> Fault, Fault::From] {
                     for access in 1.. {
@@ -368,7 +367,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                             "freeze" => session.freeze_on_interrupt(),
                             _ => session.restore(&area),
                         };
-                        let (made, failed) = (mock.accesses().total(), faulted(&mock));
+                        let (made, failed) = (mock.accesses(), faulted(&mock));
                         mock.inject(Fault::None);
                         let context = format!("{name}, {:?}: {outcome:?}", fault_at(access));
                         if outcome == Err(InterfaceError::Counters(CounterError::FreezeUnsupported))
@@ -393,7 +392,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
                             Err(_) => panic!("{context}"),
                         }
                         session.shut_down().unwrap();
-                        assert_eq!(running(&mock), 0, "{context}");
+                        assert_eq!(mock.running(), 0, "{context}");
                     }
                 }
             }

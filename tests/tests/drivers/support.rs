@@ -1,41 +1,53 @@
 //! The vendors' drivers on the software PMU: every configuration that they detect, and every deviating platform.
 
 use pmu_amd::Amd64;
+use pmu_arm::Pmuv3;
 use pmu_core::profile::{
     InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface,
 };
 use pmu_core::{CounterMemory, CounterSet, CounterSlot, Platform, Snapshot};
 use pmu_intel::Emon;
+use pmu_tests::arm::identify;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::software_pmu::{AMD_MATRIX, intel_matrix};
-use pmu_virt::mock::{Deviation, Deviations, MockMsr};
+use pmu_virt::mock::{Deviation, Deviations, MockMsr, MockPmuv3};
 use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
+    AmdConfiguration, Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu,
 };
 
-pub(crate) type Mock<'h> = MockMsr<'h, 64>;
+pub(crate) use crate::mock::{ArmMock, Key, Mock};
+
 pub(crate) type Memory = CounterMemory<[CounterSlot; 8]>;
 pub(crate) const INTERVAL: u64 = 0x1000;
 
+/// The processor that a driver is tested on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Processor {
+    X86(Configuration),
+    Arm { is_long: bool, level: u8 },
+}
+
 /// A driver on one configuration, with which every test runs.
-pub(crate) struct Bench<'i, I> {
+pub(crate) struct Bench<'i, I: ProfileInterface> {
     pub(crate) interface: &'i I,
-    pub(crate) configuration: Configuration,
+    pub(crate) configuration: Processor,
+    /// The processor that is tested: it may have less than the boot processor.
+    pub(crate) processor: I::Processor,
     pub(crate) deviations: Deviations,
-    /// Two sources for which the model is fed.
+    /// Two sources whose events happen.
     pub(crate) sources: [KProfileSource; 2],
-    pub(crate) keys: [EventKey; 2],
+    pub(crate) keys: [Key; 2],
 }
 
 pub(crate) trait Test {
-    fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>);
+    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
 }
 
-impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
+impl<'i, I: ProfileInterface> Bench<'i, I> {
     pub(crate) fn new(
         interface: &'i I,
-        configuration: Configuration,
+        configuration: Processor,
+        processor: I::Processor,
         deviations: Deviations,
     ) -> Self {
         let rows: Vec<_> = interface
@@ -46,29 +58,39 @@ impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
             .take(2)
             .collect();
         let sources = [rows[0].source(), rows[1].source()];
-        let keys = [rows[0].select(), rows[1].select()]
-            .map(|select| EventKey::of_select(configuration.vendor(), select.select_bits()));
+        let keys = [rows[0].select(), rows[1].select()].map(|select| match configuration {
+            Processor::X86(of) => Key::X86(EventKey::of_select(of.vendor(), select.select_bits())),
+            Processor::Arm { .. } => Key::Arm(select.select_bits() & 0xFFFF),
+        });
         assert_ne!(keys[0], keys[1]);
         for source in sources {
             interface.set_interval(source, INTERVAL).unwrap();
         }
-        Self { interface, configuration, deviations, sources, keys }
-    }
-
-    pub(crate) fn events(&self) -> FedEvents {
-        FedEvents::new(&self.keys).unwrap()
+        Self { interface, configuration, processor, deviations, sources, keys }
     }
 
     pub(crate) fn mock<'h>(&self) -> Mock<'h> {
-        let (configuration, _) = self.processor();
-        let pmu = VirtualPmu::new(configuration, self.events()).unwrap();
-        Mock::strict(pmu).deviating(self.deviations)
+        match self.x86_mock() {
+            Some((mock, events)) => Mock::X86(Box::new(mock), events),
+            None => Mock::Arm(Box::new(ArmMock::new(self.model()))),
+        }
     }
 
-    /// The processor that is tested: it may have less than the boot processor.
-    pub(crate) fn processor(&self) -> (Configuration, Snapshot) {
-        let own = self.deviations.configuration(self.configuration);
-        (own, snapshot(own, self.deviations))
+    /// Returns the mock of an x86 processor, and the events that it is fed.
+    pub(crate) fn x86_mock<'h>(&self) -> Option<(MockMsr<'h, 64>, FedEvents)> {
+        let Processor::X86(boot) = self.configuration else { return None };
+        let keys = self.keys.map(|key| match key {
+            Key::X86(key) => key,
+            Key::Arm(event) => panic!("{event:#x} of x86"),
+        });
+        let events = FedEvents::new(&keys).unwrap();
+        let pmu = VirtualPmu::new(self.deviations.configuration(boot), events).unwrap();
+        Some((MockMsr::strict(pmu).deviating(self.deviations), events))
+    }
+
+    fn model(&self) -> MockPmuv3 {
+        let Processor::Arm { is_long, level } = self.configuration else { panic!("of x86") };
+        MockPmuv3::new(is_long, level)
     }
 
     pub(crate) fn deviates(&self, deviation: Deviation) -> bool {
@@ -80,14 +102,12 @@ impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
         mock: &'m Mock<'m>,
         memory: &'a Memory,
     ) -> Result<Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
-        self.interface.initialize(&self.processor().1, mock, mock, memory)
+        self.interface.initialize(&self.processor, mock, mock, memory)
     }
 
-    /// Returns a feed of `count` of a source's event.
-    pub(crate) fn happened(&self, source: usize, count: u64) -> Feed {
-        let mut feed = Feed::new(&self.events());
-        feed.add(self.events().find(self.keys[source]).unwrap(), Privilege::User, count).unwrap();
-        feed
+    /// Lets the event of one of the sources happen in user mode.
+    pub(crate) fn advance(&self, mock: &Mock<'_>, source: usize, count: u64) {
+        mock.advance(self.keys[source], count);
     }
 
     pub(crate) fn session<'a, 'm>(
@@ -107,6 +127,12 @@ pub(crate) fn everywhere(test: &impl Test) {
     }
     for (amd, _) in AMD_MATRIX {
         on(Configuration::Amd(amd), Deviations::NONE, test);
+    }
+    for (is_long, level) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+        let processor = identify(&MockPmuv3::new(is_long, level));
+        let pmuv3 = Pmuv3::detect(&processor);
+        let configuration = Processor::Arm { is_long, level };
+        test.run(&Bench::new(&pmuv3, configuration, processor, Deviations::NONE));
     }
     for deviations in deviations::single().chain(deviations::pairs(16, 0xB529_7A4D)) {
         println!("{deviations}");
@@ -128,7 +154,7 @@ pub(crate) fn everywhere(test: &impl Test) {
 pub(crate) fn everywhere_but(unwanted: Deviation, test: &impl Test) {
     struct But<'t, T>(Deviation, &'t T);
     impl<T: Test> Test for But<'_, T> {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
             if !bench.deviates(self.0) {
                 self.1.run(bench);
             }
@@ -137,9 +163,19 @@ pub(crate) fn everywhere_but(unwanted: Deviation, test: &impl Test) {
     everywhere(&But(unwanted, test));
 }
 
+/// Returns the bench of an x86 driver.
+pub(crate) fn x86<I: ProfileInterface<Processor = Snapshot>>(
+    interface: &I,
+    configuration: Configuration,
+    deviations: Deviations,
+) -> Bench<'_, I> {
+    let own = snapshot(deviations.configuration(configuration), deviations);
+    Bench::new(interface, Processor::X86(configuration), own, deviations)
+}
+
 /// Runs a test with the driver of a configuration.
 pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &impl Test) {
-    let snapshot = snapshot(configuration, deviations);
+    let boot = snapshot(configuration, deviations);
     match configuration {
         Configuration::Intel(intel) => {
             let frozen = deviations.contains(Deviation::LeftFrozen) && intel.version >= 4;
@@ -147,12 +183,12 @@ pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &im
                 // Refused: see `counters_that_stay_frozen_are_refused`.
                 return;
             }
-            let emon = Emon::detect(&snapshot).unwrap();
+            let emon = Emon::detect(&boot).unwrap();
             assert_eq!(
                 (emon.unit().counters() & CounterSet::GENERAL).bits(),
                 u64::from(intel.general)
             );
-            test.run(&Bench::new(&emon, configuration, deviations));
+            test.run(&x86(&emon, configuration, deviations));
         }
         _ => {
             let without_status = [AmdConfiguration::LEGACY, AmdConfiguration::CORE_EXTENSION];
@@ -161,25 +197,15 @@ pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &im
             if frozen && deviations.contains(Deviation::NarrowAcknowledge) {
                 return;
             }
-            let amd64 = Amd64::detect(&snapshot).unwrap();
-            test.run(&Bench::new(&amd64, configuration, deviations));
+            let amd64 = Amd64::detect(&boot).unwrap();
+            test.run(&x86(&amd64, configuration, deviations));
         }
     }
 }
 
-/// Returns the number of counters that really run.
-pub(crate) fn running(mock: &Mock<'_>) -> usize {
-    mock.with_pmu(|pmu| pmu.running().count())
-}
-
-/// Returns whether the hardware has a counter running for the event.
-pub(crate) fn counts(mock: &Mock<'_>, key: EventKey) -> bool {
-    mock.with_pmu(|pmu| pmu.running().any(|event| event.key == key))
-}
-
 /// Asserts that the driver's reports of its sources agree with the counters.
 #[track_caller]
-pub(crate) fn assert_truthful<I: ProfileInterface<Processor = Snapshot>, P: Platform>(
+pub(crate) fn assert_truthful<I: ProfileInterface, P: Platform>(
     bench: &Bench<'_, I>,
     session: &Session<'_, &I, &Mock<'_>, P>,
     mock: &Mock<'_>,
@@ -188,7 +214,7 @@ pub(crate) fn assert_truthful<I: ProfileInterface<Processor = Snapshot>, P: Plat
     for (source, key) in bench.sources.into_iter().zip(bench.keys) {
         assert_eq!(
             session.is_running(source),
-            counts(mock, key),
+            mock.counts(key),
             "{context}: {source} on {:?}",
             bench.configuration
         );
@@ -202,33 +228,32 @@ pub(crate) type Operation<I> = for<'a, 'm> fn(
 ) -> Result<(), InterfaceError>;
 
 /// Each operation, with what comes before it.
-pub(crate) fn operations<I: ProfileInterface<Processor = Snapshot>>()
--> [(&'static str, Operation<I>, Operation<I>); 4] {
-    fn nothing<I: ProfileInterface<Processor = Snapshot>>(
+pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
+    fn nothing<I: ProfileInterface>(
         _: &Bench<'_, I>,
         _: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         Ok(())
     }
-    fn start<I: ProfileInterface<Processor = Snapshot>>(
+    fn start<I: ProfileInterface>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.start(bench.sources[0])
     }
-    fn stop<I: ProfileInterface<Processor = Snapshot>>(
+    fn stop<I: ProfileInterface>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.stop(bench.sources[0])
     }
-    fn read<I: ProfileInterface<Processor = Snapshot>>(
+    fn read<I: ProfileInterface>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.read(bench.sources[0]).map(|_| ())
     }
-    fn shut_down<I: ProfileInterface<Processor = Snapshot>>(
+    fn shut_down<I: ProfileInterface>(
         _: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
@@ -243,7 +268,7 @@ pub(crate) fn operations<I: ProfileInterface<Processor = Snapshot>>()
 }
 
 /// Returns the number of accesses of an operation without a fault.
-pub(crate) fn accesses_of<I: ProfileInterface<Processor = Snapshot>>(
+pub(crate) fn accesses_of<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     before: Operation<I>,
     operation: Operation<I>,
@@ -253,5 +278,5 @@ pub(crate) fn accesses_of<I: ProfileInterface<Processor = Snapshot>>(
     before(bench, &mut session).unwrap();
     mock.clear();
     operation(bench, &mut session).unwrap();
-    mock.accesses().total()
+    mock.accesses()
 }

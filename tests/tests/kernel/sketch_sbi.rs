@@ -95,8 +95,14 @@ const INSTRUCTIONS: u64 = 2;
 /// Type 1: reads of the first level's data cache that miss.
 const L1D_READ_MISS: u64 = 1 << 24 | 1;
 
-static BANK: CounterBank =
-    CounterBank { select: SELECT, value: VALUE, step: 1, rdpmc: 0, sign_extended: false };
+static BANK: CounterBank = CounterBank {
+    select: SELECT,
+    value: VALUE,
+    step: 1,
+    rdpmc: 0,
+    sign_extended: false,
+    counts_every_number: false,
+};
 // SAFETY: the backend takes any value of these registers.
 static GLOBAL: GlobalRegisters = unsafe {
     GlobalRegisters {

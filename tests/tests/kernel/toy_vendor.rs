@@ -38,8 +38,14 @@ const CYCLE_INTERRUPT: u64 = 1 << 3;
 /// The counter of cycles in the words with a bit per counter.
 const FIXED_0: u64 = 1 << 32;
 
-static BANK: CounterBank =
-    CounterBank { select: SELECT, value: COUNT, step: 1, rdpmc: 0, sign_extended: false };
+static BANK: CounterBank = CounterBank {
+    select: SELECT,
+    value: COUNT,
+    step: 1,
+    rdpmc: 0,
+    sign_extended: false,
+    counts_every_number: false,
+};
 static FIXED: FixedCounters = FixedCounters {
     control: CYCLE_CONTROL,
     value: CYCLE_COUNT,

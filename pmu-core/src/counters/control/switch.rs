@@ -35,9 +35,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If events have [branches](crate::Event::with_branches), the call clears the branch records.
     ///
-    /// The call costs one write and one RDPMC per event that is on a counter. A pending overflow adds one write. If any
-    /// of the events is in a group, one write first stops all these counters at once, and one write at the end enables
-    /// the counters again.
+    /// The call costs one write and one read of the counter per event that is on a counter. A pending overflow adds
+    /// one write. If any of the events is in a group, one write first stops all these counters at once, and one write
+    /// at the end enables the counters again.
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Platform};

@@ -278,9 +278,9 @@ impl Event {
         self
     }
 
-    /// Keeps a total count of an event that [interrupts](Self::every). Each interrupt costs one RDPMC more. If the
-    /// counters run during the interrupt, the total lacks the occurrences between this RDPMC and the loading of the
-    /// next period.
+    /// Keeps a total count of an event that [interrupts](Self::every). Each interrupt costs one more read of the
+    /// counter. If the counters run during the interrupt, the total lacks the occurrences between this read and the
+    /// loading of the next period.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -356,9 +356,9 @@ impl Event {
         self
     }
 
-    /// Lets user mode read the event's counter by RDPMC. The kernel also has to set `CR4.PCE`. If the processor cannot
-    /// [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for each counter, `CR4.PCE` permits RDPMC on all
-    /// counters, and this call has no effect.
+    /// Lets user mode read the event's counter: by RDPMC, or on Arm by MRS. The kernel also has to set `CR4.PCE`, or
+    /// bits of `PMUSERENR_EL0`. If the processor cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for
+    /// each counter, these bits permit reads of all counters, whether this was called or not.
     pub const fn with_user_rdpmc(mut self) -> Self {
         self.flags |= Membership::USER_RDPMC;
         self

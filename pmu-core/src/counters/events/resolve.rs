@@ -97,8 +97,8 @@ impl CounterUnit {
             return Err(CounterError::IllegalBits(EventSelect::IN_TXCP));
         }
         // One fixed counter counts its event, by whatever name.
-        let one_fixed =
-            event.counters.len() == 1 && event.counters.without(CounterSet::FIXED).is_empty();
+        let asked_fixed = event.counters & CounterSet::FIXED;
+        let one_fixed = event.counters.len() == 1 && !asked_fixed.is_empty();
         let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
         // A fixed counter counts its event without the extra register.
         let capable = if event.extra.is_none() { capable } else { capable & CounterSet::GENERAL };

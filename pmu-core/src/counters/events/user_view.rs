@@ -30,8 +30,9 @@ use crate::msr::address::PmcIndex;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
-    /// The counter's index, which RDPMC takes in ECX. `None` if the event is on no counter, or if user mode cannot read
-    /// the counter.
+    /// The counter's index, which RDPMC takes in ECX. On other architectures, it is that of the backend's
+    /// [`user_index`](crate::msr::MsrBackend::user_index). `None` if the event is on no counter, or if user mode
+    /// cannot read the counter.
     pub index: Option<PmcIndex>,
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter. User mode then asks the kernel for the count.
@@ -60,14 +61,15 @@ impl UserView {
         self.offset.wrapping_add(sign_extended(value, self.width))
     }
 
-    /// Creates the view of an event on a counter that stood at `value` when the event's count was `count`.
+    /// Creates the view of an event on a counter that stood at `value` when the event's count was `count`. `index`:
+    /// what user mode reads the counter by, if it may.
     ///
     /// The sum is right until the counter has passed half of its range, however close its value is to a wrap: a counter
     /// in the upper half of its range is read as a negative number, which continues past the wrap. A counter in the
     /// lower half is read with a bit more, which is 0, as a positive number.
     pub(crate) fn on_counter(
         registers: &Counter,
-        permitted: bool,
+        index: Option<PmcIndex>,
         value: u64,
         count: EventCount,
         now: u64,
@@ -76,13 +78,12 @@ impl UserView {
         // From the lower half, the counter may pass the middle of its range before user mode reads it. With one bit
         // more, the value is then not taken for a negative one.
         let width = (registers.width() + u32::from(is_lower)).min(u64::BITS);
-        let index = registers.rdpmc_index().filter(|_| permitted);
         Self {
             index,
             readable: index.is_some(),
             width,
             offset: count.value.wrapping_sub(sign_extended(value, width)),
-            ..Self::off_counter(permitted, true, count, now)
+            ..Self::off_counter(index.is_some(), true, count, now)
         }
     }
 
@@ -132,7 +133,7 @@ mod tests {
             let half = mask / 2;
             for value in [0, 1, half - 1, half, half + 1, half + 2, mask - 1, mask] {
                 let count = EventCount { value: 1000, enabled: 7, running: 5 };
-                let view = UserView::on_counter(&counter, true, value, count, 9);
+                let view = UserView::on_counter(&counter, counter.rdpmc, value, count, 9);
                 assert_eq!((view.index, view.readable), (Some(PmcIndex::new(3)), true));
                 assert_eq!((view.enabled, view.running, view.now), (7, 5, 9));
                 for more in [0, 1, 2, half / 2, half - 1, half] {

@@ -371,5 +371,6 @@ pub fn user_view<S: EventSource, M: MsrBackend>(
     let value;
     (count.value, value) = total_on((source, msr, memory), counter, None, entry)?;
     let registers = registers_of(source, counter);
-    Ok(UserView::on_counter(&registers, permitted, value, count, now))
+    let index = registers.user_index(msr, permitted);
+    Ok(UserView::on_counter(&registers, index, value, count, now))
 }

@@ -160,7 +160,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 
 /// Reads the count of each event in an event's group, for sample records such as those of `PERF_SAMPLE_READ`. The
 /// counts come in the group's order. If the event is in no group, only the event itself is read. The call needs no
-/// session, and costs one RDPMC for each event that is on a counter.
+/// session, and costs one read of the counter for each event that is on a counter.
 ///
 /// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
 /// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is

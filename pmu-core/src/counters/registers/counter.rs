@@ -229,6 +229,11 @@ impl Counter {
         self.mask >> 31 == 0
     }
 
+    /// Returns the index by which user mode reads the counter, if that is permitted.
+    pub(crate) fn user_index(&self, msr: &impl MsrBackend, permitted: bool) -> Option<PmcIndex> {
+        self.rdpmc.filter(|_| permitted).map(|index| msr.user_index(index))
+    }
+
     /// Reads the counter: by RDPMC, or by RDMSR if it has no index.
     #[inline]
     pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
@@ -378,6 +383,9 @@ pub struct CounterBank {
     pub rdpmc: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
+    /// Set if the counters also count events whose bits 7:0 are 0, although the unit has fixed counters. Otherwise such
+    /// a select stands for the event of a fixed counter, as on Intel.
+    pub counts_every_number: bool,
 }
 
 /// Full-width addresses of the general counters' value registers: a write to such an address takes all bits of the

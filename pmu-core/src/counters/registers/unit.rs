@@ -52,8 +52,14 @@ pub struct CounterUnit {
 impl CounterUnit {
     /// Description of a processor whose CPUID declares no counters.
     pub const NONE: Self = {
-        const BANK: CounterBank =
-            CounterBank { select: 0, value: 0, step: 0, rdpmc: 0, sign_extended: false };
+        const BANK: CounterBank = CounterBank {
+            select: 0,
+            value: 0,
+            step: 0,
+            rdpmc: 0,
+            sign_extended: false,
+            counts_every_number: false,
+        };
         const FIXED: FixedCounters =
             FixedCounters { control: 0, value: 0, step: 0, events: [0; MAX_FIXED] };
         Self {
@@ -100,8 +106,14 @@ impl CounterUnit {
     /// ```
     /// use pmu_core::registers::CounterBank;
     /// use pmu_core::CounterUnit;
-    /// static LEGACY: CounterBank =
-    ///     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// static LEGACY: CounterBank = CounterBank {
+    ///     select: 0xC001_0000,
+    ///     value: 0xC001_0004,
+    ///     step: 1,
+    ///     rdpmc: 0,
+    ///     sign_extended: false,
+    ///     counts_every_number: false,
+    /// };
     /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
     /// // §13.2.1).
     /// let unit = unsafe { CounterUnit::new(0b1111, &LEGACY, 48, 0xFFFF_FFFF) };
@@ -113,8 +125,14 @@ impl CounterUnit {
     /// ```
     /// # use pmu_core::registers::CounterBank;
     /// # use pmu_core::CounterUnit;
-    /// # static LEGACY: CounterBank =
-    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 0, sign_extended: false };
+    /// # static LEGACY: CounterBank = CounterBank {
+    /// #     select: 0xC001_0000,
+    /// #     value: 0xC001_0004,
+    /// #     step: 1,
+    /// #     rdpmc: 0,
+    /// #     sign_extended: false,
+    /// #     counts_every_number: false,
+    /// # };
     /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
     /// // thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
     /// let unit = unsafe { CounterUnit::new(0x1FFF, &LEGACY, 48, 0xFFFF_FFFF) };
@@ -140,8 +158,14 @@ impl CounterUnit {
     /// ```
     /// # use pmu_core::registers::CounterBank;
     /// # use pmu_core::CounterUnit;
-    /// # static LEGACY: CounterBank =
-    /// #     CounterBank { select: 0xC001_0000, value: 0xC001_0004, step: 1, rdpmc: 6, sign_extended: false };
+    /// # static LEGACY: CounterBank = CounterBank {
+    /// #     select: 0xC001_0000,
+    /// #     value: 0xC001_0004,
+    /// #     step: 1,
+    /// #     rdpmc: 6,
+    /// #     sign_extended: false,
+    /// #     counts_every_number: false,
+    /// # };
     /// /// Returns the four legacy counters of a processor with the core extension.
     /// fn legacy(core: &CounterUnit) -> CounterUnit {
     ///     // SAFETY: these are the core extension's first four counters, at other addresses (APM vol. 2, §13.2.1).
@@ -317,7 +341,8 @@ impl CounterUnit {
     /// Returns the counters that can count `select`, by these rules:
     ///
     /// - A general counter counts any event, with two exceptions. If there are fixed counters, only they count event
-    ///   number 0. On Intel, only counter 2 counts a select with bit 33 (IN_TXCP).
+    ///   number 0, unless the bank [counts every number](CounterBank::counts_every_number). On Intel, only counter 2
+    ///   counts a select with bit 33 (IN_TXCP).
     /// - A fixed counter counts only its own event, without qualifiers such as edge detection.
     ///
     /// For restrictions of single events on single processors, see [`Event::on`](crate::Event::on).
@@ -342,7 +367,8 @@ impl CounterUnit {
             let own = self.fixed.events.get(usize::from(counter.number()));
             plain && event != 0 && own == Some(&event)
         });
-        let fixed_only = !fixed.is_empty() && event & 0xFF == 0;
+        let is_reserved = event as u8 | u8::from(self.bank.counts_every_number) == 0;
+        let fixed_only = !fixed.is_empty() && is_reserved;
         let general = if fixed_only { CounterSet::NONE } else { CounterSet::GENERAL };
         self.counters & general | of_fixed
     }

@@ -366,9 +366,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.detach_and_stop(event, entry, now)
     }
 
-    /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If the
-    /// event is on a counter, this costs one RDPMC. If hardware divides the event into [parts](Event::part), the call
-    /// also updates the parts' counts; a read of a part reads the event that is divided.
+    /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If
+    /// the event is on a counter, this costs one read of the counter. If hardware divides the event into
+    /// [parts](Event::part), the call also updates the parts' counts; a read of a part reads the event that is
+    /// divided.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};

@@ -300,9 +300,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome
     }
 
-    /// Reads the counts of a group's events into `counts`, in the group's order, and returns the number of counts read.
-    /// If the group is on counters, each count costs one RDPMC. If `counts` has fewer elements than the group has
-    /// events, only the group's first events are read.
+    /// Reads the counts of a group's events into `counts`, in the group's order, and returns the number of counts
+    /// read. If the group is on counters, each count costs one read of a counter. If `counts` has fewer elements than
+    /// the group has events, only the group's first events are read.
     ///
     /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
     ///

@@ -147,6 +147,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
         let (total, value) = self.read_total(counter, event, entry)?;
         let count = EventCount { value: total, ..entry.count_at(now, true) };
-        Ok(UserView::on_counter(&self.registers(counter), permitted, value, count, now))
+        let registers = self.registers(counter);
+        let index = registers.user_index(&self.msr, permitted);
+        Ok(UserView::on_counter(&registers, index, value, count, now))
     }
 }
