@@ -9,10 +9,10 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, FIRST_COUNTER, Msr};
-use pmu::perf::{PerfAttributes, PerfEventAttr};
-use pmu::user::{UserClock, UserPage};
 use pmu::apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
+use pmu::perf::{PerfAttributes, PerfEventAttr};
 use pmu::processors::{PerProcessor, Processors};
+use pmu::user::{UserClock, UserPage};
 use pmu::{LvtEntry, Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};

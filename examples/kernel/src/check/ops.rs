@@ -2,10 +2,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::apic::KernelApic;
 use pmu::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
+use pmu::apic::KernelApic;
 use pmu::core::msr::FixupMsr;
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;

@@ -1,8 +1,8 @@
 //! AMD's extended entries of the local vector table, through which other hardware than the counters interrupts: those
 //! of the crates' [`NativeApic`], with registers whose faults are caught.
 
-use pmu::core::msr::FixupMsr;
 use pmu::apic::{ApicRegisters, NativeApic};
+use pmu::core::msr::FixupMsr;
 
 use crate::embedding::msr::control_msr;
 use crate::machine::apic;

@@ -1,9 +1,9 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
+use pmu::apic::KernelApic;
 use pmu::core::msr::FixupMsr;
 use pmu::core::profile::SessionPlatform;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::apic::KernelApic;
 use pmu::{PmuError, PmuSource};
 
 use crate::embedding::cpuid::snapshot;

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::LvtEntry;
+use pmu::apic::Delivery;
 use pmu::core::interval::Interval;
 use pmu::core::msr::FixupMsr;
 use pmu::core::{CounterSet, PlatformError, Snapshot};
-use pmu::apic::Delivery;
 use pmu::{BranchRecords, Machine, PreciseRecords};
 
 use crate::embedding::extended_entries;

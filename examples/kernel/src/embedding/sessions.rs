@@ -1,8 +1,8 @@
 //! All processors, up and down.
 
+use pmu::apic::Delivery;
 use pmu::core::CounterSet;
 use pmu::core::profile::SourceInterface;
-use pmu::apic::Delivery;
 use pmu::{Machine, PmuError, PmuHardware, PmuSession};
 
 use crate::embedding::cpuid::snapshot;
