@@ -117,6 +117,11 @@ fn a_branch_that_was_not_asked_for_is_left_out() {
     assert!(has(0x309, &of(true, false)) && has(0x309, &of(false, false)));
     assert!(has(0x81, &of(false, true)) && !has(0x81, &of(true, false)));
     assert!(has(0x89, &of(true, false)));
+    // abort_tx,cond: of the far branches, aborts alone; of one whose type is unknown, nothing says that it is none.
+    let far = |aborted| Branch { kind: Some(BranchKind::Other), ..of(true, aborted) };
+    let conditional = Branch { kind: Some(BranchKind::Conditional), ..user };
+    assert!(has(0x481, &far(true)) && !has(0x481, &far(false)) && has(0x481, &conditional));
+    assert!(has(0x481, &user) && has(0x491, &far(false)) && has(0x4A1, &far(false)));
 }
 
 #[test]
