@@ -180,7 +180,14 @@ impl BranchSamples {
         let at_level = if is_kernel { self.filter.kernel() } else { self.filter.user() };
         let of_kind = branch.kind.is_none_or(|kind| self.filter.has(kind));
         let kinds = Self::KINDS.iter().fold(0, |bits, (bit, _)| bits | bit) & self.wanted;
-        let is_abort = kinds != Self::ABORT_TX || transaction.aborted;
+        // Aborts are far branches, of which the other bits select none or all.
+        let selects_far = kinds & (Self::ANY | Self::ANY_CALL | Self::ANY_RETURN) != 0;
+        let is_no_far_branch = match branch.kind {
+            Some(kind) => kind != BranchKind::Other,
+            None => kinds != Self::ABORT_TX,
+        };
+        let is_abort =
+            selects_far || !wants(Self::ABORT_TX) || transaction.aborted || is_no_far_branch;
         let inside = match (wants(Self::IN_TX), wants(Self::NO_TX)) {
             (true, false) => transaction.inside,
             (false, true) => !transaction.inside,
