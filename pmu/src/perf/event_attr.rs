@@ -225,7 +225,7 @@ impl PerfEventAttr {
     /// - [`Size`](PerfError::Size), [`Short`](PerfError::Short), [`LaterField`](PerfError::LaterField): the size is
     ///   invalid, or does not fit the bytes.
     /// - [`Flags`](PerfError::Flags), [`Reserved`](PerfError::Reserved), [`SampleType`](PerfError::SampleType),
-    ///   [`ReadFormat`](PerfError::ReadFormat): reserved bits are set.
+    ///   [`ReadFormat`](PerfError::ReadFormat): reserved bits are set, or `sample_type` has both kinds of weights.
     /// - [`Period`](PerfError::Period): the period is too long.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PerfError> {
         let head = bytes.first_chunk().ok_or(PerfError::Short { needed: 8 })?;
@@ -283,6 +283,7 @@ impl PerfEventAttr {
     fn check(&self, bytes: &[u8; Self::SIZE]) -> Result<(), PerfError> {
         let flags = u64_at(bytes, 40) & RESERVED_FLAGS;
         let period = self.select.sample_period;
+        let weights = self.sample_type & BOTH_WEIGHTS;
         if flags != 0 {
             Err(PerfError::Flags(flags))
         } else if u32_at(bytes, 108) >> 16 != 0 {
@@ -291,6 +292,8 @@ impl PerfEventAttr {
             Err(PerfError::Reserved { at: AUX_ACTION })
         } else if self.sample_type & RESERVED_SAMPLE_TYPE != 0 {
             Err(PerfError::SampleType(self.sample_type & RESERVED_SAMPLE_TYPE))
+        } else if weights == BOTH_WEIGHTS {
+            Err(PerfError::SampleType(weights))
         } else if self.read_format & RESERVED_READ_FORMAT != 0 {
             Err(PerfError::ReadFormat(self.read_format & RESERVED_READ_FORMAT))
         } else if period >> 63 != 0 && !self.flags.contains(AttrFlags::FREQ) {
@@ -364,6 +367,9 @@ const RESERVED_FLAGS: u64 = !((1 << 40) - 1);
 /// `sample_type` from `PERF_SAMPLE_MAX` on, and `read_format` from `PERF_FORMAT_MAX` on.
 const RESERVED_SAMPLE_TYPE: u64 = !((1 << 25) - 1);
 const RESERVED_READ_FORMAT: u64 = !((1 << 5) - 1);
+
+/// `PERF_SAMPLE_WEIGHT` and `PERF_SAMPLE_WEIGHT_STRUCT`, which share a word.
+const BOTH_WEIGHTS: u64 = 1 << 14 | 1 << 24;
 
 /// Offsets of `__reserved_2`, and of `aux_action`, whose upper 29 bits are `__reserved_3`.
 const RESERVED_2: usize = 110;

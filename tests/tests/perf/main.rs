@@ -20,7 +20,7 @@ use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, SoftwareEvent}
 
 use machine::{EINVAL, INTERRUPTED, MOST, Machine, attr, bytes, models, part};
 use records::{Record, raw_records, read_count, read_records, words};
-use subsystem::{EFAULT, EOPNOTSUPP};
+use subsystem::{ENOSPC, EOPNOTSUPP, PROFILE};
 
 /// Tags of the events.
 const CYCLES: u64 = 1;
@@ -439,7 +439,7 @@ fn a_group_is_read_and_sampled_with_its_counts_numbers_and_times() {
             let total = PERIOD + 100;
             assert_eq!(counts, [total, LEADER, 0, total, MEMBER, 0], "{name}");
             assert!(times == 0 || head[1] >= head[2] && head[2] > 0, "{name}: {head:?}");
-            assert_eq!(perf.read(leader, &mut bytes[..length - 1]), Err(EFAULT), "{name}");
+            assert_eq!(perf.read(leader, &mut bytes[..length - 1]), Err(ENOSPC), "{name}");
 
             let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
             let kernel = 1 << 32;
@@ -452,6 +452,83 @@ fn a_group_is_read_and_sampled_with_its_counts_numbers_and_times() {
             assert_eq!(counts, [PERIOD, LEADER, 0, PERIOD, MEMBER, 0], "{name}");
             machine.end(name);
         }
+    }
+}
+
+/// The member samples; its leader was reset, so that their counts differ.
+#[test]
+fn a_member_that_samples_without_the_group_has_its_own_count() {
+    const LEADER: u64 = 0x1111;
+    const MEMBER: u64 = 0x2222;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        // PERF_SAMPLE_IDENTIFIER and _READ, PERF_FORMAT_ID.
+        let of = |text, flags| {
+            let (sample_type, read_format) = (1 << 16 | 1 << 4, 1 << 2);
+            PerfEventAttr { sample_type, read_format, flags, ..attr(text) }.to_bytes()
+        };
+        let leader = perf.open(&of("instructions:u", AttrFlags::DISABLED), LEADER, None).unwrap();
+        let member = of("instructions/period=4096/u", AttrFlags::default());
+        perf.open(&member, MEMBER, Some(leader)).unwrap();
+        perf.enable(leader).unwrap();
+        machine.work(100, 0x9000);
+        perf.pmu.reset(leader).unwrap();
+        machine.work(PERIOD, 0x9000);
+        let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+        assert_eq!(record[1..], [MEMBER, PERIOD, MEMBER], "{name}");
+        machine.end(name);
+    }
+}
+
+/// Samples that come in other calls than the interrupt's have their group's counts, too.
+#[test]
+fn a_software_event_is_sampled_with_the_counts_of_its_group() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let of = |text, flags| {
+            let (sample_type, read_format) = (1 << 16 | 1 << 4, 1 << 2 | 1 << 3);
+            PerfEventAttr { sample_type, read_format, flags, ..attr(text) }.to_bytes()
+        };
+        let leader = of("faults/period=2/u", AttrFlags::DISABLED);
+        let leader = perf.open(&leader, 1, None).unwrap();
+        perf.open(&of("instructions:u", AttrFlags::default()), 2, Some(leader)).unwrap();
+        perf.enable(leader).unwrap();
+        machine.work(100, 0x9000);
+        let fault = || machine.happen_in_software(SoftwareEvent::MinorFaults);
+        perf.run_guest(|| (0..2).for_each(|_| fault())).unwrap();
+        assert_eq!(raw_records(perf), Vec::<Vec<u64>>::new(), "{name}: the guest's");
+        (0..2).for_each(|_| fault());
+        let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+        assert_eq!(record[1..], [1, 2, 2, 1, 100, 2], "{name}");
+        perf.close(leader).unwrap();
+        machine.end(name);
+    }
+}
+
+/// The tag of a profile's samples is 0, which an event of user mode may have, too.
+#[test]
+fn a_profile_is_not_taken_for_an_event_without_a_tag() {
+    static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let event = perf.open(&bytes("instructions/period=8192/u", false), 0, None).unwrap();
+        let cycles = Event::generic(GenericEvent::Cycles).every(PERIOD);
+        let addresses = INTERRUPTED..INTERRUPTED + 256;
+        let profiled = perf.pmu.profile(cycles, addresses, &BUCKETS, || {
+            machine.work(4 * PERIOD, 0x9000);
+        });
+        profiled.unwrap();
+        let records = read_records(perf);
+        assert_eq!((records.len(), of(&records, 0).len()), (4 + 2, 2), "{name}");
+        assert_eq!(of(&records, PROFILE).len(), 4, "{name}");
+        perf.close(event).unwrap();
+        machine.end(name);
     }
 }
 
