@@ -2,7 +2,7 @@
 
 use core::ops::BitOr;
 
-use pmu_core::precise::Precision;
+use pmu_core::precise::{Precision, SampleParts};
 use pmu_core::{CounterSet, Event, EventSelect};
 
 use crate::perf::attributes::{PERF_TYPE_SOFTWARE, PerfAttributes};
@@ -162,7 +162,9 @@ impl PerfEventAttr {
             true => event.at_frequency(u32::try_from(select.sample_period).unwrap_or(u32::MAX)),
             false => event,
         };
-        let event = precision.map_or(event, |precision| event.precise(precision));
+        let parts =
+            if self.sample_type & OF_ACCESS != 0 { SampleParts::ACCESS } else { SampleParts::NONE };
+        let event = precision.map_or(event, |precision| event.precise(precision).recording(parts));
         let event = latency.map_or(event, |cycles| event.latency_at_least(cycles));
         let event = branches.map_or(event, |branches| event.with_branches(branches.filter()));
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
@@ -367,6 +369,10 @@ const RESERVED_FLAGS: u64 = !((1 << 40) - 1);
 /// `sample_type` from `PERF_SAMPLE_MAX` on, and `read_format` from `PERF_FORMAT_MAX` on.
 const RESERVED_SAMPLE_TYPE: u64 = !((1 << 25) - 1);
 const RESERVED_READ_FORMAT: u64 = !((1 << 5) - 1);
+
+/// Fields of a sample that are of the instruction's access to memory: `PERF_SAMPLE_ADDR`, `_WEIGHT`, `_DATA_SRC`,
+/// `_PHYS_ADDR` and `_WEIGHT_STRUCT`.
+const OF_ACCESS: u64 = 1 << 3 | 1 << 14 | 1 << 15 | 1 << 19 | 1 << 24;
 
 /// `PERF_SAMPLE_WEIGHT` and `PERF_SAMPLE_WEIGHT_STRUCT`, which share a word.
 const BOTH_WEIGHTS: u64 = 1 << 14 | 1 << 24;

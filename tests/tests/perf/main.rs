@@ -18,7 +18,7 @@ use pmu::kprofile::ProfileError;
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, SoftwareEvent};
 
-use machine::{EINVAL, INTERRUPTED, MOST, Machine, attr, bytes, models, part};
+use machine::{DATA, EINVAL, INTERRUPTED, MOST, Machine, STORES, attr, bytes, models, part};
 use records::{Record, raw_records, read_count, read_records, words};
 use subsystem::{ENOSPC, EOPNOTSUPP, PROFILE};
 
@@ -72,13 +72,8 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         machine.work(4 * PERIOD, 0x9000);
         let records = read_records(perf);
         assert_cycles(&machine, &records, 4, name);
-        let stack = Record {
-            tag: BRANCHES,
-            period: PERIOD,
-            address: INTERRUPTED,
-            data: 0,
-            branches: vec![0x9000],
-        };
+        let stack =
+            Record { tag: BRANCHES, period: PERIOD, address: INTERRUPTED, branches: vec![0x9000] };
         assert_eq!(of(&records, BRANCHES), vec![stack.clone(); 4], "{name}");
         let interrupted = Record { tag: PLAIN, branches: vec![], ..stack };
         assert_eq!(of(&records, PLAIN), vec![interrupted.clone(); 4], "{name}");
@@ -375,8 +370,7 @@ fn software_events_are_counted_and_sampled_beside_all_others() {
         assert_eq!(counts[1..], [1, 0, 6, 2 * PERIOD], "{name}");
         let records = read_records(perf);
         let faults = of(&records, FAULTS);
-        let expected =
-            Record { tag: FAULTS, period: 2, address: INTERRUPTED, data: 0, branches: vec![] };
+        let expected = Record { tag: FAULTS, period: 2, address: INTERRUPTED, branches: vec![] };
         assert_eq!(faults, [expected], "{name}");
         assert_eq!(of(&records, CLOCK).len(), 5, "{name}");
         assert_cycles(&machine, &records, 2, name);
@@ -507,6 +501,38 @@ fn a_software_event_is_sampled_with_the_counts_of_its_group() {
         perf.close(leader).unwrap();
         machine.end(name);
     }
+}
+
+/// Linux' `mem-stores`, as `perf mem` records it. The records of format 0 have no accesses.
+#[test]
+fn the_records_of_an_event_have_the_accesses_that_its_samples_select() {
+    let mut refused = 0;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        // PERF_SAMPLE_ADDR, _WEIGHT, _DATA_SRC, _PHYS_ADDR and _WEIGHT_STRUCT.
+        for field in [3, 14, 15, 19, 24].map(|bit| 1_u64 << bit) {
+            let text = if machine.has_units { "cycles/period=4096/p" } else { STORES };
+            let bytes = PerfEventAttr { sample_type: field, ..attr(text) }.to_bytes();
+            let event = match perf.open(&bytes, CYCLES, None) {
+                Ok(event) => event,
+                Err(errno) => {
+                    assert_eq!((errno, name), (EOPNOTSUPP, "version 2, format 0"));
+                    refused += 1;
+                    continue;
+                }
+            };
+            machine.store(PERIOD);
+            if field == 1 << 3 && !machine.has_units {
+                let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+                assert_eq!(record[1..], [DATA], "{name}");
+            }
+            perf.close(event).unwrap();
+        }
+        machine.end(name);
+    }
+    assert_eq!(refused, 5);
 }
 
 /// The tag of a profile's samples is 0, which an event of user mode may have, too.

@@ -43,8 +43,8 @@ pub(crate) struct Perf<K: Kernel> {
     ring: RefCell<Vec<u8>>,
 }
 
-/// PERF_SAMPLE_IP, _ADDR, _PERIOD and _IDENTIFIER.
-pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 3 | 1 << 8 | 1 << 16;
+/// PERF_SAMPLE_IP, _PERIOD and _IDENTIFIER.
+pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 8 | 1 << 16;
 /// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
 pub(crate) const TIMES: u64 = 0b11;
 
