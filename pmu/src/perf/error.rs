@@ -83,8 +83,8 @@ pub enum PerfError {
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     #[error("everything is excluded from the event")]
     ExcludesAll,
-    /// `branch_sample_type` has undefined bits, or selects what no [record](crate::perf::RecordFormat) has. The value is
-    /// these bits.
+    /// `branch_sample_type` has undefined bits, or selects what no [record](crate::perf::RecordFormat) has. The value
+    /// is these bits.
     #[error("unknown bits {0:#X} of branch_sample_type")]
     BranchBits(u64),
     /// `branch_sample_type` selects no kind of branches.
@@ -138,8 +138,8 @@ pub enum PerfError {
 }
 
 impl PerfError {
-    /// Returns the `errno` value with which Linux' `perf_event_open`, or a read of its descriptor, reports this error, as
-    /// a positive number: `ENOENT` (2), `E2BIG` (7), `EFAULT` (14), `EINVAL` (22), `ENOSPC` (28), `EOPNOTSUPP` (95).
+    /// Returns the `errno` value with which Linux' `perf_event_open`, or a read of its descriptor, reports this error,
+    /// as a positive number: `ENOENT` (2), `E2BIG` (7), `EFAULT` (14), `EINVAL` (22), `ENOSPC` (28), `EOPNOTSUPP` (95).
     ///
     /// ```
     /// use pmu::perf::{Facility, PerfError};

@@ -111,6 +111,10 @@ impl PerfEventAttr {
     /// precisely, opening the event fails with [`NotPrecise`](pmu_core::CounterError::NotPrecise). On AMD's processors,
     /// the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
     ///
+    /// If `sample_type` selects the address, the physical address, the data source or a weight, the precise event
+    /// [records](Event::recording) the instruction's access to memory. Linux writes zeros if the processor's records
+    /// have no access (PEBS format 0); here opening the event fails.
+    ///
     /// [`errno`](crate::perf::errno) returns Linux' `errno` value of an error of opening the event.
     ///
     /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in

@@ -19,7 +19,8 @@ use crate::perf::event_attr::PerfEventAttr;
 /// use pmu::perf::{PerfError, PerfEventAttr, RecordFormat, SampleContext};
 /// use pmu::core::Sample;
 ///
-/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records.
+/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records. A sample for which
+/// /// `Pmu::source_of` returns a source is a profile's, and has no number.
 /// fn sampled<F: EventFacility>(format: &RecordFormat, sample: &Sample<'_, F>, rip: u64, ring: fn(&[u8])) {
 ///     let mut record = [0; 1024];
 ///     let context = SampleContext { ip: rip, id: sample.tag, ..SampleContext::default() };
@@ -45,15 +46,15 @@ pub struct RecordFormat {
 }
 
 /// The kernel's knowledge of a sample, beside the sample itself. A field that the event's attributes do not select is
-/// not written.
+/// not written. If precise records wait in a buffer, what the interrupt finds is of a later moment than the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleContext<'a> {
     /// The interrupted instruction pointer.
     pub ip: u64,
-    /// The interrupted code is user mode's. A sample with an [exact address](Sample::address) is instead of the mode that
-    /// the address belongs to, because the interrupt of a buffered record may come in another one: as in Linux, the
-    /// upper half of the addresses is the kernel's.
+    /// The interrupted code is user mode's. A sample with an [exact address](Sample::address) is instead of the mode
+    /// that the address belongs to, because the interrupt of a buffered record may come in another one: as in Linux,
+    /// the upper half of the addresses is the kernel's.
     pub in_user: bool,
     /// Process and thread.
     pub pid: u32,
@@ -177,9 +178,9 @@ impl RecordFormat {
 
     /// Writes the record of a sample, with its header, and returns its length in bytes: a multiple of 8, below 64 KiB.
     /// `counts` may be empty unless a sample [has counts](Self::samples_counts):
-    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler. They are as for [`read`](Self::read), or
-    /// those of the whole group also for a format that is not of a group: the record then has the count with the number
-    /// [`id`](SampleContext::id).
+    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler. They are as for [`read`](Self::read),
+    /// or those of the whole group also for a format that is not of a group: the record then has the count with the
+    /// number [`id`](SampleContext::id).
     ///
     /// `PERF_SAMPLE_ADDR` is the recorded address of data, or [`address`](SampleContext::address).
     /// `PERF_SAMPLE_TRANSACTION` is 0, and the hardware index of the branches is unknown (-1).

@@ -503,6 +503,38 @@ fn a_software_event_is_sampled_with_the_counts_of_its_group() {
     }
 }
 
+/// Of three events, one is disabled, and then closed.
+#[test]
+fn the_counts_of_a_sample_have_a_disabled_member_and_no_closed_one() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let of = |text, flags| {
+            let (sample_type, read_format) = (1 << 16 | 1 << 4, 1 << 2 | 1 << 3);
+            PerfEventAttr { sample_type, read_format, flags, ..attr(text) }.to_bytes()
+        };
+        let counted = of("instructions:u", AttrFlags::default());
+        let leader = of("instructions/period=4096/u", AttrFlags::DISABLED);
+        let leader = perf.open(&leader, 1, None).unwrap();
+        let member = perf.open(&counted, 2, Some(leader)).unwrap();
+        perf.open(&of("cycles:u", AttrFlags::default()), 3, Some(leader)).unwrap();
+        perf.enable(leader).unwrap();
+        machine.work(96, 0x9000);
+        perf.pmu.disable(member).unwrap();
+        machine.work(4_000, 0x9000);
+        let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+        assert_eq!(record[1..7], [1, 3, 4_096, 1, 96, 2], "{name}");
+        assert_eq!((record.len(), record[8]), (9, 3), "{name}");
+        perf.close(member).unwrap();
+        machine.work(4_096, 0x9000);
+        let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+        assert_eq!(record[1..5], [1, 2, 8_192, 1], "{name}");
+        assert_eq!((record.len(), record[6]), (7, 3), "{name}");
+        machine.end(name);
+    }
+}
+
 /// Linux' `mem-stores`, as `perf mem` records it. The records of format 0 have no accesses.
 #[test]
 fn the_records_of_an_event_have_the_accesses_that_its_samples_select() {

@@ -1,6 +1,6 @@
 //! A kernel's perf subsystem with all facilities, as its adopter writes it: the bytes of `perf_event_attr` in; counts,
 //! samples and pages out, as bytes. One type says what events may ask for, there is one handler, and nothing depends on
-//! the vendor.
+//! the vendor. The cells stand for memory that a handler, maybe of an NMI, reads and writes without a lock.
 
 use core::cell::RefCell;
 use std::collections::BTreeMap;
