@@ -53,6 +53,7 @@ fn errno(bytes: &[u8]) -> i32 {
         || field(given, 110, 2) != 0
         || field(given, 116, 4) >> 3 != 0
         || field(given, 24, 8) >> 25 != 0
+        || field(given, 24, 8) >> 14 & 1 != 0 && field(given, 24, 8) >> 24 & 1 != 0
         || field(given, 32, 8) >> 5 != 0
         || flags >> 10 & 1 == 0 && field(given, 16, 8) >> 63 != 0;
     if reserved { 22 } else { 0 }
@@ -96,7 +97,7 @@ fn records(attr: &PerfEventAttr, bytes: &[u8]) {
         for (needed, written) in needed.iter_mut().zip([read, sampled]) {
             match written {
                 Ok(length) => assert_eq!(length, *needed),
-                Err(PerfError::Short { needed: length }) if size == 0 => *needed = length,
+                Err(PerfError::NoSpace { needed: length }) if size == 0 => *needed = length,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -45,8 +45,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
     /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of)
-    /// tells. For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that waits in
-    /// the buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
+    /// tells. The latter have the tag 0, as events [without a tag](pmu_core::Event::tagged) have.
+    /// [`switch`](Self::switch), [`lend`](Self::lend) and [`processor_suspended`](Self::processor_suspended) do not
+    /// report them. For an event with [precise](pmu_core::Event::precise) samples, it is called for each record that
+    /// waits in the buffer: [`Sample::instruction`] is the sampled instruction, and the record is in the sample's
     /// [facility](Sample::facility).
     ///
     /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
@@ -174,13 +176,17 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # let _ = interrupt;
     /// ```
     ///
+    /// If `counts` is shorter than the group, the call writes the first ones; no group is longer than
+    /// [`MAX_COUNTERS`](pmu_core::registers::MAX_COUNTERS). Samples of precise records that waited together have the
+    /// counts of the moment at which they are reported.
+    ///
     /// # Context
-    /// The closure given to [`interrupt`](Self::interrupt), or later in the same handler.
+    /// The closure that gets the sample, or later in the same handler.
     ///
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp).
-    /// - [`Events`](PmuError::Events), [`Counters`](PmuError::Counters): the event is not open, or a count cannot be
-    ///   read; see [`sample_read`](pmu_core::reading::sample_read).
+    /// - [`Events`](PmuError::Events), [`Counters`](PmuError::Counters): the event is not open, or the count of one
+    ///   event cannot be read; see [`sample_read`](pmu_core::reading::sample_read). A profile's sample is of no event.
     pub fn sample_read(
         &'static self,
         event: EventId,
@@ -219,7 +225,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// /// Samples until the reader has enough: then the event counts on, without samples.
     /// fn interrupt(frame: &PlainFrame, mut is_last: impl FnMut(u64) -> bool) -> Interrupted {
     ///     PMU.interrupt(frame, |sample| {
-    ///         if is_last(sample.tag)
+    ///         if PMU.source_of(&sample).is_none() // no profile's
+    ///             && is_last(sample.tag)
     ///             && let Some((events, _)) = PMU.events_of(MyKernel::this_processor())
     ///         {
     ///             let _ = events.opened().stop_reporting(sample.event);

@@ -117,9 +117,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Switches from the events of one thread to those of another, as the scheduler switches the threads. Either slice
-    /// may be empty: for a thread without events, or to begin with the events of the running thread. If records of
-    /// precise samples wait, `sampled` gets the samples of all events that the kernel opened; those of profiles are
-    /// lost.
+    /// may be empty: for a thread without events, or to begin with the events of the running thread. If an event of
+    /// `from` is precise, and records wait, `sampled` gets the samples of all events that the kernel opened; those of
+    /// profiles are lost.
     ///
     /// # Context
     /// Task, or the interrupt in which the scheduler switches. The call is [pinned](Kernel::pinned).

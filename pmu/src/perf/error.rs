@@ -30,6 +30,16 @@ pub enum PerfError {
         /// Number of bytes that the structure's size field requires.
         needed: usize,
     },
+    /// The bytes have no room for what a read returns, or for a record: see
+    /// [`RecordFormat`](crate::perf::RecordFormat).
+    #[error("{needed} bytes are needed for a read or a record")]
+    NoSpace {
+        /// Number of bytes that the read or the record takes.
+        needed: usize,
+    },
+    /// A read or a record is to have counts, and there is none.
+    #[error("a read or a record lacks its counts")]
+    NoCounts,
     /// Reserved flags of a `perf_event_attr` are set. The value is these flags.
     #[error("flags {0:#X} are reserved")]
     Flags(u64),
@@ -39,8 +49,8 @@ pub enum PerfError {
         /// Offset of the field in bytes.
         at: usize,
     },
-    /// `sample_type` has reserved bits. The value is these bits.
-    #[error("bits {0:#X} of sample_type are reserved")]
+    /// `sample_type` has reserved bits, or both kinds of weights. The value is these bits.
+    #[error("sample_type cannot have bits {0:#X}")]
     SampleType(u64),
     /// `sample_type` selects fields that no [record](crate::perf::RecordFormat) has. The value is these bits.
     #[error("no record of a sample has the fields {0:#X} of sample_type")]
@@ -73,7 +83,8 @@ pub enum PerfError {
     /// The attributes exclude all execution: both user and kernel mode, or both host and guest.
     #[error("everything is excluded from the event")]
     ExcludesAll,
-    /// `branch_sample_type` has undefined bits. The value is these bits.
+    /// `branch_sample_type` has undefined bits, or selects what no [record](crate::perf::RecordFormat) has. The value
+    /// is these bits.
     #[error("unknown bits {0:#X} of branch_sample_type")]
     BranchBits(u64),
     /// `branch_sample_type` selects no kind of branches.
@@ -127,8 +138,8 @@ pub enum PerfError {
 }
 
 impl PerfError {
-    /// Returns the `errno` value with which Linux' `perf_event_open` reports this error, as a positive number: `ENOENT`
-    /// (2), `E2BIG` (7), `EFAULT` (14), `EINVAL` (22), `EOPNOTSUPP` (95).
+    /// Returns the `errno` value with which Linux' `perf_event_open`, or a read of its descriptor, reports this error,
+    /// as a positive number: `ENOENT` (2), `E2BIG` (7), `EFAULT` (14), `EINVAL` (22), `ENOSPC` (28), `EOPNOTSUPP` (95).
     ///
     /// ```
     /// use pmu::perf::{Facility, PerfError};
@@ -141,6 +152,8 @@ impl PerfError {
             Self::Software(_) => 2,
             Self::Size(_) | Self::LaterField { .. } => 7,
             Self::Short { .. } => 14,
+            Self::NoSpace { .. } => 28,
+            Self::NoCounts => 22,
             Self::Flags(_) | Self::Reserved { .. } | Self::SampleType(_) | Self::ReadFormat(_) => {
                 22
             }

@@ -2,7 +2,7 @@
 
 use core::ops::BitOr;
 
-use pmu_core::precise::Precision;
+use pmu_core::precise::{Precision, SampleParts};
 use pmu_core::{CounterSet, Event, EventSelect};
 
 use crate::perf::attributes::{PERF_TYPE_SOFTWARE, PerfAttributes};
@@ -111,6 +111,10 @@ impl PerfEventAttr {
     /// precisely, opening the event fails with [`NotPrecise`](pmu_core::CounterError::NotPrecise). On AMD's processors,
     /// the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
     ///
+    /// If `sample_type` selects the address, the physical address, the data source or a weight, the precise event
+    /// [records](Event::recording) the instruction's access to memory. Linux writes zeros if the processor's records
+    /// have no access (PEBS format 0); here opening the event fails.
+    ///
     /// [`errno`](crate::perf::errno) returns Linux' `errno` value of an error of opening the event.
     ///
     /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in
@@ -162,7 +166,9 @@ impl PerfEventAttr {
             true => event.at_frequency(u32::try_from(select.sample_period).unwrap_or(u32::MAX)),
             false => event,
         };
-        let event = precision.map_or(event, |precision| event.precise(precision));
+        let parts =
+            if self.sample_type & OF_ACCESS != 0 { SampleParts::ACCESS } else { SampleParts::NONE };
+        let event = precision.map_or(event, |precision| event.precise(precision).recording(parts));
         let event = latency.map_or(event, |cycles| event.latency_at_least(cycles));
         let event = branches.map_or(event, |branches| event.with_branches(branches.filter()));
         let exclusive = self.flags.contains(AttrFlags::EXCLUSIVE);
@@ -225,7 +231,7 @@ impl PerfEventAttr {
     /// - [`Size`](PerfError::Size), [`Short`](PerfError::Short), [`LaterField`](PerfError::LaterField): the size is
     ///   invalid, or does not fit the bytes.
     /// - [`Flags`](PerfError::Flags), [`Reserved`](PerfError::Reserved), [`SampleType`](PerfError::SampleType),
-    ///   [`ReadFormat`](PerfError::ReadFormat): reserved bits are set.
+    ///   [`ReadFormat`](PerfError::ReadFormat): reserved bits are set, or `sample_type` has both kinds of weights.
     /// - [`Period`](PerfError::Period): the period is too long.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PerfError> {
         let head = bytes.first_chunk().ok_or(PerfError::Short { needed: 8 })?;
@@ -283,6 +289,7 @@ impl PerfEventAttr {
     fn check(&self, bytes: &[u8; Self::SIZE]) -> Result<(), PerfError> {
         let flags = u64_at(bytes, 40) & RESERVED_FLAGS;
         let period = self.select.sample_period;
+        let weights = self.sample_type & BOTH_WEIGHTS;
         if flags != 0 {
             Err(PerfError::Flags(flags))
         } else if u32_at(bytes, 108) >> 16 != 0 {
@@ -291,6 +298,8 @@ impl PerfEventAttr {
             Err(PerfError::Reserved { at: AUX_ACTION })
         } else if self.sample_type & RESERVED_SAMPLE_TYPE != 0 {
             Err(PerfError::SampleType(self.sample_type & RESERVED_SAMPLE_TYPE))
+        } else if weights == BOTH_WEIGHTS {
+            Err(PerfError::SampleType(weights))
         } else if self.read_format & RESERVED_READ_FORMAT != 0 {
             Err(PerfError::ReadFormat(self.read_format & RESERVED_READ_FORMAT))
         } else if period >> 63 != 0 && !self.flags.contains(AttrFlags::FREQ) {
@@ -364,6 +373,13 @@ const RESERVED_FLAGS: u64 = !((1 << 40) - 1);
 /// `sample_type` from `PERF_SAMPLE_MAX` on, and `read_format` from `PERF_FORMAT_MAX` on.
 const RESERVED_SAMPLE_TYPE: u64 = !((1 << 25) - 1);
 const RESERVED_READ_FORMAT: u64 = !((1 << 5) - 1);
+
+/// Fields of a sample that are of the instruction's access to memory: `PERF_SAMPLE_ADDR`, `_WEIGHT`, `_DATA_SRC`,
+/// `_PHYS_ADDR` and `_WEIGHT_STRUCT`.
+const OF_ACCESS: u64 = 1 << 3 | 1 << 14 | 1 << 15 | 1 << 19 | 1 << 24;
+
+/// `PERF_SAMPLE_WEIGHT` and `PERF_SAMPLE_WEIGHT_STRUCT`, which share a word.
+const BOTH_WEIGHTS: u64 = 1 << 14 | 1 << 24;
 
 /// Offsets of `__reserved_2`, and of `aux_action`, whose upper 29 bits are `__reserved_3`.
 const RESERVED_2: usize = 110;

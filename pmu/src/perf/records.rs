@@ -19,7 +19,8 @@ use crate::perf::event_attr::PerfEventAttr;
 /// use pmu::perf::{PerfError, PerfEventAttr, RecordFormat, SampleContext};
 /// use pmu::core::Sample;
 ///
-/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records.
+/// /// Writes a sample to the ring buffer, in the handler. The event's tag is its number in records. A sample for which
+/// /// `Pmu::source_of` returns a source is a profile's, and has no number.
 /// fn sampled<F: EventFacility>(format: &RecordFormat, sample: &Sample<'_, F>, rip: u64, ring: fn(&[u8])) {
 ///     let mut record = [0; 1024];
 ///     let context = SampleContext { ip: rip, id: sample.tag, ..SampleContext::default() };
@@ -45,25 +46,30 @@ pub struct RecordFormat {
 }
 
 /// The kernel's knowledge of a sample, beside the sample itself. A field that the event's attributes do not select is
-/// not written.
+/// not written. If precise records wait in a buffer, what the interrupt finds is of a later moment than the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SampleContext<'a> {
     /// The interrupted instruction pointer.
     pub ip: u64,
-    /// The interrupted code is user mode's.
+    /// The interrupted code is user mode's. A sample with an [exact address](Sample::address) is instead of the mode
+    /// that the address belongs to, because the interrupt of a buffered record may come in another one: as in Linux,
+    /// the upper half of the addresses is the kernel's.
     pub in_user: bool,
     /// Process and thread.
     pub pid: u32,
     /// See [`pid`](Self::pid).
     pub tid: u32,
-    /// Time by the clock that the attributes select.
+    /// Time by the clock that the attributes select, in nanoseconds.
     pub time: u64,
-    /// Number of the event, for `PERF_SAMPLE_ID` and `PERF_SAMPLE_IDENTIFIER`. Of an inherited event, it is the number
-    /// of the event that was opened.
+    /// Number of the event, for `PERF_SAMPLE_ID` and `PERF_SAMPLE_IDENTIFIER`, and to find its own count among those of
+    /// its group. Of an inherited event, it is the number of the event that was opened.
     pub id: u64,
     /// Number of the event itself, for `PERF_SAMPLE_STREAM_ID`.
     pub stream_id: u64,
+    /// Address that the event is about, such as that of a page fault: `PERF_SAMPLE_ADDR`, if the processor recorded no
+    /// address of data.
+    pub address: u64,
     /// The processor.
     pub cpu: u32,
     /// The call chain: return addresses, and marks such as `PERF_CONTEXT_USER`.
@@ -126,7 +132,8 @@ impl PerfEventAttr {
     /// Returns the fields of the event's records.
     ///
     /// # Errors
-    /// - The errors of [`branches`](Self::branches).
+    /// - The errors of [`branches`](Self::branches), and [`BranchBits`](PerfError::BranchBits): `branch_sample_type`
+    ///   selects [counters](BranchSamples::COUNTERS), which no record has.
     /// - [`SampleFields`](PerfError::SampleFields): `sample_type` selects fields that no record has: raw data,
     ///   registers, the user stack, AUX data, cgroups, or sizes of pages.
     pub fn records(&self) -> Result<RecordFormat, PerfError> {
@@ -135,7 +142,11 @@ impl PerfEventAttr {
             return Err(PerfError::SampleFields(missing));
         }
         let Self { sample_type, read_format, .. } = *self;
-        Ok(RecordFormat { sample_type, read_format, branches: self.branches()? })
+        let branches = self.branches()?;
+        if branches.is_some() && self.branch_sample_type & BranchSamples::COUNTERS != 0 {
+            return Err(PerfError::BranchBits(BranchSamples::COUNTERS));
+        }
+        Ok(RecordFormat { sample_type, read_format, branches })
     }
 }
 
@@ -152,26 +163,37 @@ impl RecordFormat {
 
     /// Writes what a read of the event returns, and returns its length in bytes. `counts` has the number of each event
     /// with its count: of the event alone, or of its group, the leader first, if the format [is of a
-    /// group](Self::reads_group).
+    /// group](Self::reads_group). The times are those of `counts`, which are nanoseconds if the kernel's
+    /// [clock](crate::Kernel::now) has these. The word of `PERF_FORMAT_LOST` is 0 and is the last one of an event: only
+    /// the kernel knows how many samples its ring had no room for.
     ///
     /// # Errors
-    /// [`Short`](PerfError::Short): the bytes are too few. A part may be written.
+    /// - [`NoCounts`](PerfError::NoCounts): `counts` is empty.
+    /// - [`NoSpace`](PerfError::NoSpace): the bytes are too few. A part may be written.
     pub fn read(&self, counts: &[(u64, EventCount)], bytes: &mut [u8]) -> Result<usize, PerfError> {
         let mut record = Record { bytes, length: 0 };
-        self.write_counts(&mut record, counts);
+        self.write_counts(&mut record, counts)?;
         record.finish()
     }
 
     /// Writes the record of a sample, with its header, and returns its length in bytes: a multiple of 8, below 64 KiB.
-    /// `counts` is as for [`read`](Self::read), and empty unless a sample [has counts](Self::samples_counts):
-    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler.
+    /// `counts` may be empty unless a sample [has counts](Self::samples_counts):
+    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler. They are as for [`read`](Self::read),
+    /// or those of the whole group also for a format that is not of a group: the record then has the count with the
+    /// number [`id`](SampleContext::id).
+    ///
+    /// `PERF_SAMPLE_ADDR` is the recorded address of data, or [`address`](SampleContext::address).
+    /// `PERF_SAMPLE_TRANSACTION` is 0, and the hardware index of the branches is unknown (-1).
     ///
     /// # Context
     /// Any context, including NMI.
     ///
     /// # Errors
-    /// [`Short`](PerfError::Short): the bytes are too few, or the call chain makes the record longer than its header
-    /// can tell. A part may be written.
+    /// Each of them is a lost sample, which the kernel counts for `PERF_RECORD_LOST_SAMPLES`. A part may be written.
+    /// - [`NoCounts`](PerfError::NoCounts): the sample has counts, and `counts` is empty, because they could not be
+    ///   read.
+    /// - [`NoSpace`](PerfError::NoSpace): the bytes are too few, or the call chain makes the record longer than its
+    ///   header can tell.
     pub fn sample<F: EventFacility>(
         &self,
         sample: &Sample<'_, F>,
@@ -183,12 +205,12 @@ impl RecordFormat {
         let access = instruction.access.unwrap_or_default();
         let mut record = Record { bytes, length: 0 };
         record.word(0); // The header, which has the length.
+        let in_user = instruction.address.map_or(context.in_user, |exact| exact >> 63 == 0);
         let [mode, exact] = [
-            if context.in_user { MISC_USER } else { MISC_KERNEL },
+            if in_user { MISC_USER } else { MISC_KERNEL },
             if instruction.address.is_some() { MISC_EXACT_IP } else { 0 },
         ];
         let physical = access.physical_address.filter(|_| context.is_privileged);
-        let taken = instruction.branch.and_then(|branch| branch.target);
         let has = |field: u64| self.sample_type & field != 0;
         // In the order of the fields in the record, which is not that of the bits.
         for (field, word) in [
@@ -196,7 +218,7 @@ impl RecordFormat {
             (IP, sample.address(context.ip)),
             (TID, pair(context.pid, context.tid)),
             (TIME, context.time),
-            (ADDR, access.address.or(taken).unwrap_or(0)),
+            (ADDR, access.address.unwrap_or(context.address)),
             (ID, context.id),
             (STREAM_ID, context.stream_id),
             (CPU, context.cpu.into()),
@@ -205,7 +227,9 @@ impl RecordFormat {
             record.word_if(has(field), word);
         }
         if has(READ) {
-            self.write_counts(&mut record, counts);
+            let own = counts.iter().position(|(id, _)| *id == context.id).unwrap_or(0);
+            let first = if self.reads_group() { 0 } else { own };
+            self.write_counts(&mut record, counts.get(first..).unwrap_or_default())?;
         }
         if has(CALLCHAIN) {
             record.word(context.call_chain.len() as u64);
@@ -228,16 +252,20 @@ impl RecordFormat {
         ] {
             record.word_if(has(field), word);
         }
-        let length =
-            u16::try_from(record.length).map_err(|_| PerfError::Short { needed: record.length })?;
+        let length = u16::try_from(record.length)
+            .map_err(|_| PerfError::NoSpace { needed: record.length })?;
         record.replace(0, pair(RECORD_SAMPLE, mode | exact | u32::from(length) << 16));
         record.finish()
     }
 
     /// Writes `struct read_format`.
-    fn write_counts(&self, record: &mut Record<'_>, counts: &[(u64, EventCount)]) {
+    fn write_counts(
+        &self,
+        record: &mut Record<'_>,
+        counts: &[(u64, EventCount)],
+    ) -> Result<(), PerfError> {
         let has = |field: u64| self.read_format & field != 0;
-        let (_, leader) = counts.first().copied().unwrap_or_default();
+        let (_, leader) = *counts.first().ok_or(PerfError::NoCounts)?;
         let counts = if self.reads_group() { counts } else { counts.get(..1).unwrap_or(&[]) };
         let times = |record: &mut Record<'_>| {
             record.word_if(has(TIME_ENABLED), leader.enabled);
@@ -256,6 +284,7 @@ impl RecordFormat {
             // Only the kernel knows how many samples its ring had no room for, and it can write the word itself.
             record.word_if(has(LOST), 0);
         }
+        Ok(())
     }
 
     /// Writes the branches before a sample.
@@ -308,6 +337,6 @@ impl Record<'_> {
 
     fn finish(self) -> Result<usize, PerfError> {
         let Self { bytes, length } = self;
-        if length <= bytes.len() { Ok(length) } else { Err(PerfError::Short { needed: length }) }
+        if length <= bytes.len() { Ok(length) } else { Err(PerfError::NoSpace { needed: length }) }
     }
 }

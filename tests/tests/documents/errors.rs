@@ -126,6 +126,8 @@ fn errors_of_a_machine_and_of_events_name_number_and_place() {
         (&PerfError::Size(63), &["63 bytes"]),
         (&PerfError::LaterField { at: 150 }, &["byte 150", "later"]),
         (&PerfError::Short { needed: 72 }, &["72 bytes"]),
+        (&PerfError::NoSpace { needed: 80 }, &["80 bytes", "record"]),
+        (&PerfError::NoCounts, &["counts"]),
         (&PerfError::Flags(1 << 40), &["flags", "0x10000000000"]),
         (&PerfError::Reserved { at: 110 }, &["byte 110", "reserved"]),
         (&PerfError::SampleType(1 << 25), &["sample_type", "0x2000000"]),

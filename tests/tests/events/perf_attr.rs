@@ -412,6 +412,9 @@ proptest! {
         {
             bytes[at] &= legal;
         }
+        if bytes[25] & 0x40 != 0 {
+            bytes[27] = 0; // One kind of weight.
+        }
         bytes[28..32].fill(0);
         bytes[33..40].fill(0);
         bytes[45..48].fill(0);
@@ -470,5 +473,17 @@ fn an_event_that_the_counters_refuse_has_linuxs_number() {
         (Imprecise(NotPrecise::NeedsBeside(0x8203)), enodata),
     ] {
         assert_eq!(pmu::perf::errno(error), number, "{error:?}");
+    }
+}
+
+/// Both are of the same word.
+#[test]
+fn both_kinds_of_weight_are_refused_as_linux_does() {
+    let both = 1 << 14 | 1 << 24;
+    for (sample_type, expected) in [(1 << 14, None), (1 << 24, None), (both, Some(both))] {
+        let bytes = PerfEventAttr { sample_type, ..PerfEventAttr::default() }.to_bytes();
+        let refused = PerfEventAttr::from_bytes(&bytes).err();
+        assert_eq!(refused, expected.map(PerfError::SampleType));
+        assert!(refused.is_none_or(|error| error.errno() == 22));
     }
 }

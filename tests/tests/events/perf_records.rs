@@ -42,10 +42,13 @@ const CONTEXT: SampleContext<'_> = SampleContext {
     time: 12,
     id: 13,
     stream_id: 14,
+    address: 0,
     cpu: 15,
     call_chain: &[0x2000, 0x3000],
     is_privileged: true,
 };
+
+const COUNTS: [(u64, EventCount); 1] = [(13, EventCount { value: 4_096, enabled: 0, running: 0 })];
 
 fn attr(sample_type: u64) -> PerfEventAttr {
     let branch_sample_type = BranchSamples::ANY | BranchSamples::HW_INDEX;
@@ -61,7 +64,7 @@ fn record(
     let facility = Recorded(instruction);
     let sample = Sample::of_software(OVERFLOW, &facility);
     let mut bytes = [0xFF; 512];
-    let length = attr.records().unwrap().sample(&sample, context, &[], &mut bytes).unwrap();
+    let length = attr.records().unwrap().sample(&sample, context, &COUNTS, &mut bytes).unwrap();
     let (words, rest) = bytes[..length].as_chunks::<8>();
     assert_eq!(rest, []);
     let words: Vec<_> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -103,7 +106,7 @@ fn every_field_is_selected_by_its_bit() {
         (linux::PERF_SAMPLE_TID, &[10 | 11 << 32]),
         (linux::PERF_SAMPLE_TIME, &[12]),
         (linux::PERF_SAMPLE_ADDR, &[0x5000]),
-        (linux::PERF_SAMPLE_READ, &[]), // of no counts
+        (linux::PERF_SAMPLE_READ, &[4_096]),
         (linux::PERF_SAMPLE_CALLCHAIN, &[2, 0x2000, 0x3000]),
         (linux::PERF_SAMPLE_ID, &[13]),
         (linux::PERF_SAMPLE_CPU, &[15]),
@@ -154,14 +157,14 @@ fn the_fields_have_the_order_of_the_manual() {
         | linux::PERF_SAMPLE_IDENTIFIER
         | linux::PERF_SAMPLE_TRANSACTION
         | linux::PERF_SAMPLE_PHYS_ADDR;
-    // Of a taken branch, the address is the target, as Linux has it. Who is not privileged sees no physical address.
+    // A branch accesses no data, and its target is no address of data. Who is not privileged sees no physical address.
     let branch = BranchOutcome { taken: true, target: Some(0x7000), ..BranchOutcome::default() };
     let physical = DataAccess { physical_address: Some(0x6000), ..DataAccess::default() };
     let instruction = PreciseSample { branch: Some(branch), ..accessing(physical) };
     let context = SampleContext { is_privileged: false, in_user: false, ..CONTEXT };
     let (found, misc) = record(&attr(all.into()), Some(instruction), &context);
     let unknown = data_source(&instruction);
-    let head = [13, 0x1000, 10 | 11 << 32, 12, 0x7000, 13, 14, 15, 4_096];
+    let head = [13, 0x1000, 10 | 11 << 32, 12, 0, 13, 14, 15, 4_096];
     let tail = [2, 0x2000, 0x3000, 0, u64::MAX, 0, unknown, 0, 0];
     assert_eq!(found, [&head[..], &tail[..]].concat());
     assert_eq!(misc, linux::PERF_RECORD_MISC_KERNEL, "the address is the interrupt's");
@@ -303,7 +306,7 @@ fn a_read_has_what_its_format_says() {
         assert_eq!(bytes[needed..], [0xFF; 128][needed..], "nothing is written beyond");
         for short in [0, needed - 8, needed - 1] {
             let read = format.read(&counts, &mut bytes[..short]);
-            assert_eq!(read, Err(PerfError::Short { needed }), "{short}");
+            assert_eq!(read, Err(PerfError::NoSpace { needed }), "{short}");
         }
     }
 }
@@ -318,10 +321,83 @@ fn a_record_that_does_not_fit_says_how_long_it_is() {
         let context = SampleContext { call_chain: &chain, ..CONTEXT };
         let needed = 8 * (depth + 2);
         let written = format.sample(&sample, &context, &[], &mut vec![0; capacity]);
-        assert_eq!(written, Err(PerfError::Short { needed }), "{depth}");
+        assert_eq!(written, Err(PerfError::NoSpace { needed }), "{depth}");
     }
     let chain = vec![1; 8_189];
     let context = SampleContext { call_chain: &chain, ..CONTEXT };
     let written = format.sample(&sample, &context, &[], &mut vec![0; 65_535]);
     assert_eq!(written, Ok(65_528), "the longest");
+}
+
+/// `perf_output_read_one` writes the sampled event's own count, whichever place it has in its group.
+#[test]
+fn a_record_without_the_group_has_the_count_of_the_sampled_event() {
+    let read_format = (linux::PERF_FORMAT_ID | linux::PERF_FORMAT_TOTAL_TIME_ENABLED).into();
+    let format = PerfEventAttr { read_format, ..attr(linux::PERF_SAMPLE_READ.into()) };
+    let format = format.records().unwrap();
+    let facility = Recorded(None);
+    let sample = Sample::of_software(OVERFLOW, &facility);
+    let count = |value| EventCount { value, enabled: value + 1, running: 0 };
+    let counts = [(21, count(1)), (CONTEXT.id, count(4))];
+    let mut bytes = [0; 32];
+    assert_eq!(format.sample(&sample, &CONTEXT, &counts, &mut bytes), Ok(32));
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    assert_eq!(words.skip(1).collect::<Vec<_>>(), [4, 5, CONTEXT.id]);
+}
+
+/// A reader finds each field behind the counts, so that a record without them would be read as another one.
+#[test]
+fn a_record_that_lacks_its_counts_is_refused() {
+    for read_format in [0, linux::PERF_FORMAT_GROUP, linux::PERF_FORMAT_ID] {
+        let attr = attr((linux::PERF_SAMPLE_READ | linux::PERF_SAMPLE_WEIGHT).into());
+        let attr = PerfEventAttr { read_format: read_format.into(), ..attr };
+        let format = attr.records().unwrap();
+        let facility = Recorded(None);
+        let sample = Sample::of_software(OVERFLOW, &facility);
+        let mut bytes = [0; 64];
+        let written = format.sample(&sample, &CONTEXT, &[], &mut bytes);
+        assert_eq!(written, Err(PerfError::NoCounts), "{read_format}");
+        assert_eq!(format.read(&[], &mut bytes), Err(PerfError::NoCounts), "{read_format}");
+    }
+}
+
+/// The words of counters that `PERF_SAMPLE_BRANCH_COUNTERS` puts behind the branches would be missing.
+#[test]
+fn records_with_counters_of_branches_are_refused() {
+    let counters = u64::from(linux::PERF_SAMPLE_BRANCH_COUNTERS);
+    let attr = attr(linux::PERF_SAMPLE_BRANCH_STACK.into());
+    let attr = PerfEventAttr { branch_sample_type: attr.branch_sample_type | counters, ..attr };
+    assert_eq!(attr.records(), Err(PerfError::BranchBits(counters)));
+}
+
+/// Linux takes the mode of a record's address: the interrupt of a buffered record comes anywhere.
+#[test]
+fn the_mode_of_a_record_is_that_of_its_exact_address() {
+    for (address, mode) in [
+        (0x1234, linux::PERF_RECORD_MISC_USER),
+        (0xFFFF_FFFF_8100_0000, linux::PERF_RECORD_MISC_KERNEL),
+    ] {
+        for in_user in [false, true] {
+            let instruction = PreciseSample { address: Some(address), ..PreciseSample::default() };
+            let context = SampleContext { in_user, ..CONTEXT };
+            let (_, misc) = record(&attr(0), Some(instruction), &context);
+            assert_eq!(misc, mode | linux::PERF_RECORD_MISC_EXACT_IP, "{address:#x} {in_user}");
+        }
+    }
+}
+
+/// `perf record -d -e faults` asks where the faults are.
+#[test]
+fn a_software_event_has_the_address_that_the_kernel_knows() {
+    let context = SampleContext { address: 0x7F_F000, ..CONTEXT };
+    let (words, _) = record(&attr(linux::PERF_SAMPLE_ADDR.into()), None, &context);
+    assert_eq!(words, [0x7F_F000]);
+}
+
+/// `perf_event_open(2)`: "the error ENOSPC results".
+#[test]
+fn a_buffer_without_room_is_linux_enospc() {
+    let format = PerfEventAttr::default().records().unwrap();
+    let read = format.read(&[(1, EventCount::default())], &mut [0; 7]);
+    assert_eq!(read.unwrap_err().errno(), 28);
 }

@@ -71,6 +71,9 @@ pub(crate) fn machines() -> Vec<[Configuration; PROCESSORS]> {
     alike.chain([[large, small, large], [small, large, small]]).collect()
 }
 
+/// A sample: the processor, the profile's source, and where the branches before it come from.
+type Sampled = (usize, Option<KProfileSource>, Vec<u64>);
+
 pub(crate) struct Machine {
     /// Of the boot processor.
     pub(crate) configuration: Configuration,
@@ -101,7 +104,7 @@ pub(crate) struct Machine {
     pub(crate) clock_timers: [Cell<Option<u64>>; PROCESSORS],
     beside: Beside,
     /// Samples with the branches before them, the newest first: of a processor, from these addresses.
-    pub(crate) sampled: RefCell<Vec<(usize, Option<KProfileSource>, Vec<u64>)>>,
+    pub(crate) sampled: RefCell<Vec<Sampled>>,
 }
 
 impl Machine {

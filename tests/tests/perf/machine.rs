@@ -175,6 +175,11 @@ pub(crate) fn models() -> Vec<Model> {
 /// The address of each instruction, and those at which interrupts come.
 pub(crate) const CODE: u64 = 0x40_0000;
 pub(crate) const INTERRUPTED: u64 = 0x50_0000;
+/// The data's address of each precise record.
+pub(crate) const DATA: u64 = 0x7F_0048;
+/// Stores, of Intel's processors: `MEM_INST_RETIRED.ALL_STORES`.
+pub(crate) const STORES: &str = "cpu/event=0xd0,umask=0x82,period=4096/p";
+const STORE: EventKey = EventKey::general(0xD0, 0x82);
 const SLOTS: EventKey = EventKey::fixed(3).unwrap();
 /// Shares of 255 slots: 100 retire, 20 are of bad speculation, 60 of the front end, 75 of the back end.
 const MIX: TopDownMix = TopDownMix { shares: [100, 20, 60, 75, 0, 0, 0, 0] };
@@ -214,13 +219,16 @@ impl Machine {
             true => vec![plain(0xC0), plain(0x76)],
             false => vec![plain(0xC0), plain(0x3C), few(0xC0, 0), few(0xC2, 1)],
         };
-        let events = FedEvents::new(&[&each_cycle[..], &[SLOTS]].concat()).unwrap();
+        let events = FedEvents::new(&[&each_cycle[..], &[SLOTS, STORE]].concat()).unwrap();
         let ram: &'static RefCell<ProcessMemory<'_>> = Box::leak(Box::default());
         let mut mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap())
             .with_branches(VirtualBranches::new(&configuration, model.branches).unwrap());
         if let Some(precise) = model.precise {
             let precise = VirtualPrecise::new(&configuration, precise).unwrap();
-            mock = mock.with_precise(precise, ram, &|_| FedRecord::new(CODE));
+            mock = mock.with_precise(precise, ram, &|_| FedRecord {
+                data_address: DATA,
+                ..FedRecord::new(CODE)
+            });
         }
         if let Some(sampling) = model.sampling {
             mock = mock.with_sampling(VirtualIbs::new(sampling));
@@ -301,6 +309,11 @@ impl Machine {
     /// This many times 255 slots pass in user mode.
     pub(crate) fn pass_slots(&self, times: u64) {
         self.happen(SLOTS, 255 * times);
+    }
+
+    /// User mode stores.
+    pub(crate) fn store(&self, count: u64) {
+        self.happen(STORE, count);
     }
 
     fn happen(&self, key: EventKey, count: u64) {

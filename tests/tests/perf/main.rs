@@ -1,6 +1,7 @@
 //! A perf subsystem that asks for every facility of both vendors. The tests ask each processor the same by the same
 //! bytes of `perf_event_attr`.
 
+mod groups;
 mod machine;
 mod pages;
 mod random;
@@ -15,12 +16,12 @@ use pmu::core::precise::NotPrecise;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::precise::PreciseThreshold;
 use pmu::kprofile::ProfileError;
-use pmu::perf::{AttrFlags, PerfEventAttr};
+use pmu::perf::PerfEventAttr;
 use pmu::{BranchFilter, Event, GenericEvent, PmuError, Precision, SoftwareEvent};
 
-use machine::{EINVAL, INTERRUPTED, MOST, Machine, attr, bytes, models, part};
+use machine::{DATA, EINVAL, INTERRUPTED, MOST, Machine, STORES, attr, bytes, models, part};
 use records::{Record, raw_records, read_count, read_records, words};
-use subsystem::{EFAULT, EOPNOTSUPP};
+use subsystem::{EOPNOTSUPP, PROFILE};
 
 /// Tags of the events.
 const CYCLES: u64 = 1;
@@ -72,13 +73,8 @@ fn the_same_bytes_give_the_same_samples_on_every_processor() {
         machine.work(4 * PERIOD, 0x9000);
         let records = read_records(perf);
         assert_cycles(&machine, &records, 4, name);
-        let stack = Record {
-            tag: BRANCHES,
-            period: PERIOD,
-            address: INTERRUPTED,
-            data: 0,
-            branches: vec![0x9000],
-        };
+        let stack =
+            Record { tag: BRANCHES, period: PERIOD, address: INTERRUPTED, branches: vec![0x9000] };
         assert_eq!(of(&records, BRANCHES), vec![stack.clone(); 4], "{name}");
         let interrupted = Record { tag: PLAIN, branches: vec![], ..stack };
         assert_eq!(of(&records, PLAIN), vec![interrupted.clone(); 4], "{name}");
@@ -375,8 +371,7 @@ fn software_events_are_counted_and_sampled_beside_all_others() {
         assert_eq!(counts[1..], [1, 0, 6, 2 * PERIOD], "{name}");
         let records = read_records(perf);
         let faults = of(&records, FAULTS);
-        let expected =
-            Record { tag: FAULTS, period: 2, address: INTERRUPTED, data: 0, branches: vec![] };
+        let expected = Record { tag: FAULTS, period: 2, address: INTERRUPTED, branches: vec![] };
         assert_eq!(faults, [expected], "{name}");
         assert_eq!(of(&records, CLOCK).len(), 5, "{name}");
         assert_cycles(&machine, &records, 2, name);
@@ -408,50 +403,58 @@ fn what_a_processor_cannot_is_refused_as_the_event_is_opened() {
     }
 }
 
-/// By `perf_event_open(2)`: the words of a read and of a record, of which each one is known.
+/// Linux' `mem-stores`, as `perf mem` records it. The records of format 0 have no accesses.
 #[test]
-fn a_group_is_read_and_sampled_with_its_counts_numbers_and_times() {
-    const LEADER: u64 = 0x1111;
-    const MEMBER: u64 = 0x2222;
-    // PERF_SAMPLE_IP, _TID, _READ, _CPU, _PERIOD, _IDENTIFIER.
-    let sample_type = 1 << 0 | 1 << 1 | 1 << 4 | 1 << 7 | 1 << 8 | 1 << 16;
-    // PERF_FORMAT_ID, _GROUP and _LOST; in the second turn, both times, too.
-    for times in [0, 0b11] {
-        for model in models() {
-            let name = model.name;
-            let machine = Machine::new(&model);
-            let perf = machine.perf;
-            let of = |text, flags| {
-                let read_format = 1 << 2 | 1 << 3 | 1 << 4 | times;
-                PerfEventAttr { sample_type, read_format, flags, ..attr(text) }.to_bytes()
+fn the_records_of_an_event_have_the_accesses_that_its_samples_select() {
+    let mut refused = 0;
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        // PERF_SAMPLE_ADDR, _WEIGHT, _DATA_SRC, _PHYS_ADDR and _WEIGHT_STRUCT.
+        for field in [3, 14, 15, 19, 24].map(|bit| 1_u64 << bit) {
+            let text = if machine.has_units { "cycles/period=4096/p" } else { STORES };
+            let bytes = PerfEventAttr { sample_type: field, ..attr(text) }.to_bytes();
+            let event = match perf.open(&bytes, CYCLES, None) {
+                Ok(event) => event,
+                Err(errno) => {
+                    assert_eq!((errno, name), (EOPNOTSUPP, "version 2, format 0"));
+                    refused += 1;
+                    continue;
+                }
             };
-            let leader = of("instructions/period=4096/u", AttrFlags::DISABLED);
-            let leader = perf.open(&leader, LEADER, None).unwrap();
-            let member = of("instructions:u", AttrFlags::default());
-            perf.open(&member, MEMBER, Some(leader)).unwrap();
-            perf.enable(leader).unwrap();
-            machine.work(PERIOD + 100, 0x9000);
-            let mut bytes = [0; 128];
-            let length = perf.read(leader, &mut bytes).unwrap();
-            let read = words(&bytes[..length]);
-            let (head, counts) = read.split_at(1 + times.count_ones() as usize);
-            assert_eq!(head[0], 2, "{name}");
-            let total = PERIOD + 100;
-            assert_eq!(counts, [total, LEADER, 0, total, MEMBER, 0], "{name}");
-            assert!(times == 0 || head[1] >= head[2] && head[2] > 0, "{name}: {head:?}");
-            assert_eq!(perf.read(leader, &mut bytes[..length - 1]), Err(EFAULT), "{name}");
-
-            let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
-            let kernel = 1 << 32;
-            let header = 9 | kernel | (8 * record.len() as u64) << 48;
-            let (processor, process) = (0, 0);
-            let fields = [header, LEADER, INTERRUPTED, process, processor, PERIOD];
-            assert_eq!(record[..6], fields, "{name}: {record:x?}");
-            let (head, counts) = record[6..].split_at(head.len());
-            assert_eq!(head[0], 2, "{name}");
-            assert_eq!(counts, [PERIOD, LEADER, 0, PERIOD, MEMBER, 0], "{name}");
-            machine.end(name);
+            machine.store(PERIOD);
+            if field == 1 << 3 && !machine.has_units {
+                let [ref record] = raw_records(perf)[..] else { panic!("{name}") };
+                assert_eq!(record[1..], [DATA], "{name}");
+            }
+            perf.close(event).unwrap();
         }
+        machine.end(name);
+    }
+    assert_eq!(refused, 5);
+}
+
+/// The tag of a profile's samples is 0, which an event of user mode may have, too.
+#[test]
+fn a_profile_is_not_taken_for_an_event_without_a_tag() {
+    static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let event = perf.open(&bytes("instructions/period=8192/u", false), 0, None).unwrap();
+        let cycles = Event::generic(GenericEvent::Cycles).every(PERIOD);
+        let addresses = INTERRUPTED..INTERRUPTED + 256;
+        let profiled = perf.pmu.profile(cycles, addresses, &BUCKETS, || {
+            machine.work(4 * PERIOD, 0x9000);
+        });
+        profiled.unwrap();
+        let records = read_records(perf);
+        assert_eq!((records.len(), of(&records, 0).len()), (4 + 2, 2), "{name}");
+        assert_eq!(of(&records, PROFILE).len(), 4, "{name}");
+        perf.close(event).unwrap();
+        machine.end(name);
     }
 }
 

@@ -11,8 +11,6 @@ pub(crate) struct Record {
     pub(crate) tag: u64,
     pub(crate) period: u64,
     pub(crate) address: u64,
-    /// The data's address; 0 if the instruction accesses none.
-    pub(crate) data: u64,
     /// Sources of the branches before, the newest first.
     pub(crate) branches: Vec<u64>,
 }
@@ -37,15 +35,15 @@ pub(crate) fn raw_records<K: Kernel>(perf: &Perf<K>) -> Vec<Vec<u64>> {
 
 pub(crate) fn read_records<K: Kernel>(perf: &Perf<K>) -> Vec<Record> {
     let record = |words: Vec<u64>| {
-        let [_, tag, address, data, period] = words[..5] else { panic!("{words:x?}") };
-        let branches = match words[5..] {
+        let [_, tag, address, period] = words[..4] else { panic!("{words:x?}") };
+        let branches = match words[4..] {
             [] => vec![],
             [number, ref entries @ ..] => {
                 assert_eq!(3 * number as usize, entries.len());
                 entries.chunks(3).map(|entry| entry[0]).collect()
             }
         };
-        Record { tag, period, address, data, branches }
+        Record { tag, period, address, branches }
     };
     raw_records(perf).into_iter().map(record).collect()
 }

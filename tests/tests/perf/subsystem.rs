@@ -1,6 +1,6 @@
 //! A kernel's perf subsystem with all facilities, as its adopter writes it: the bytes of `perf_event_attr` in; counts,
 //! samples and pages out, as bytes. One type says what events may ask for, there is one handler, and nothing depends on
-//! the vendor.
+//! the vendor. The cells stand for memory that a handler, maybe of an NMI, reads and writes without a lock.
 
 use core::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use pmu::{
 
 /// Linux' error numbers.
 pub(crate) const EBADF: i32 = 9;
-pub(crate) const EFAULT: i32 = 14;
+pub(crate) const ENOSPC: i32 = 28;
 pub(crate) const EOPNOTSUPP: i32 = 95;
 
 /// The hardware beside the counters of one processor, of any vendor.
@@ -43,10 +43,13 @@ pub(crate) struct Perf<K: Kernel> {
     ring: RefCell<Vec<u8>>,
 }
 
-/// PERF_SAMPLE_IP, _ADDR, _PERIOD and _IDENTIFIER.
-pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 3 | 1 << 8 | 1 << 16;
+/// PERF_SAMPLE_IP, _PERIOD and _IDENTIFIER.
+pub(crate) const FIELDS: u64 = 1 << 0 | 1 << 8 | 1 << 16;
 /// PERF_FORMAT_TOTAL_TIME_ENABLED and _RUNNING.
 pub(crate) const TIMES: u64 = 0b11;
+
+/// The number in the records of a profile, which is no descriptor's.
+pub(crate) const PROFILE: u64 = u64::MAX;
 
 /// The records of what the kernel samples itself.
 fn own_format() -> Option<RecordFormat> {
@@ -199,9 +202,11 @@ impl<K: Kernel> Perf<K> {
     }
 
     // ANCHOR: sample
-    /// Writes a sample to the ring. Those of a profile have no descriptor, and are written as the kernel chooses.
+    /// Writes a sample to the ring. Those of a profile have no descriptor, and are written as the kernel chooses: their
+    /// tag is 0, which an event may have, too.
     fn push(&'static self, sample: &PmuSample<'_, K>, frame: Option<&dyn InterruptFrame>) {
-        let Some(format) = self.format(sample.tag) else { return };
+        let id = if self.pmu.source_of(sample).is_some() { PROFILE } else { sample.tag };
+        let Some(format) = self.format(id) else { return };
         let mut counts = [(0, EventCount::default()); MOST];
         let read = match format.samples_counts() {
             true => self.pmu.sample_read(sample.event, &mut counts).unwrap_or(0),
@@ -210,8 +215,8 @@ impl<K: Kernel> Perf<K> {
         let context = SampleContext {
             ip: frame.map_or(0, |frame| frame.pc()),
             in_user: frame.is_some_and(|frame| frame.in_user()),
-            id: sample.tag,
-            stream_id: sample.tag,
+            id,
+            stream_id: id,
             time: K::now(),
             cpu: K::this_processor() as u32,
             ..SampleContext::default()

@@ -32,7 +32,7 @@ pub struct EventOverflow {
     pub counter: CounterId,
     /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
     /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
-    /// event by its tag.
+    /// event by its tag. An overflow of a [profile source](crate::profile) has the tag 0.
     pub tag: u64,
 }
 
