@@ -44,7 +44,7 @@ unsafe impl pmu::Kernel for Kernel {
     }
 
     fn write_performance_entry(entry: LvtEntry) {
-        apic::write_performance_entry(entry);
+        apic::write_performance_entry(entry.into());
     }
 
     fn physical_address(first: *const (), _: usize) -> Option<u64> {
