@@ -31,7 +31,7 @@ pub use registry::srcu::Statistics;
 
 /// Hardware: the profile sources of all processors, started and stopped.
 ///
-/// - `profile_hardware`: [`ProfileHardware`](crate::ProfileHardware), by which objects and lists use the hardware; and
+/// - `profile_hardware`: [`ProfileHardware`], by which objects and lists use the hardware; and
 ///   its implementations for one processor, and for the sources of one Windows version
 /// - `mailbox`: several processors, by requests through a mailbox that has a `slot` per processor
 ///
