@@ -56,7 +56,7 @@ fn a_virtual_pmu_has_a_defmt_format() {
 }
 
 /// Branch records of one virtual processor: Intel's architectural and legacy last-branch records, and AMD's LBR
-/// version 2. The embedder feeds the branches to [`VirtualBranches`].
+/// version 2. The embedder feeds the branches to [`VirtualBranches`](branches::VirtualBranches).
 pub mod branches {
     pub(crate) mod configuration;
     pub(crate) mod record;
@@ -80,7 +80,7 @@ mod events {
 }
 
 /// Instruction-based sampling (IBS) of a virtual AMD processor, as a facility beside the PMU. The embedder feeds the
-/// fetches and the ops to [`VirtualIbs`].
+/// fetches and the ops to [`VirtualIbs`](ibs::VirtualIbs).
 ///
 /// Read first: AMD APM vol. 2, "Instruction-Based Sampling".
 pub mod ibs {
