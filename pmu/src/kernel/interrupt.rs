@@ -146,6 +146,22 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Returns the profile source whose interval has passed, as a sample's overflow says. Returns `None` if the
     /// overflow is that of an event that the kernel opened.
     ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Interrupted, PlainFrame, Pmu};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// fn interrupt(frame: &PlainFrame) -> Interrupted {
+    ///     PMU.interrupt(frame, |sample| match PMU.source_of(&sample) {
+    ///         Some(source) => println!("{source:?}"),
+    ///         None => println!("event {}", sample.tag),
+    ///     })
+    /// }
+    /// # let _ = interrupt;
+    /// ```
+    ///
     /// # Context
     /// Any context, including NMI.
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {

@@ -131,6 +131,12 @@ const MISC_EXACT_IP: u32 = 1 << 14;
 impl PerfEventAttr {
     /// Returns the fields of the event's records.
     ///
+    /// ```
+    /// use pmu::perf::{PerfError, PerfEventAttr};
+    /// let raw_data = PerfEventAttr { sample_type: 1 << 10, ..PerfEventAttr::default() };
+    /// assert_eq!(raw_data.records(), Err(PerfError::SampleFields(1 << 10)));
+    /// ```
+    ///
     /// # Errors
     /// - The errors of [`branches`](Self::branches), and [`BranchBits`](PerfError::BranchBits): `branch_sample_type`
     ///   selects [counters](BranchSamples::COUNTERS), which no record has.
@@ -152,11 +158,25 @@ impl PerfEventAttr {
 
 impl RecordFormat {
     /// Returns whether a read, and a sample with `PERF_SAMPLE_READ`, has the counts of the whole group.
+    ///
+    /// ```
+    /// use pmu::perf::PerfEventAttr;
+    /// let attr = PerfEventAttr { read_format: PerfEventAttr::FORMAT_GROUP, ..PerfEventAttr::default() };
+    /// assert!(attr.records()?.reads_group());
+    /// # Ok::<(), pmu::perf::PerfError>(())
+    /// ```
     pub const fn reads_group(&self) -> bool {
         self.read_format & GROUP != 0
     }
 
     /// Returns whether a sample has counts: the argument `counts` of [`sample`](Self::sample).
+    ///
+    /// ```
+    /// use pmu::perf::PerfEventAttr;
+    /// let attr = PerfEventAttr { sample_type: PerfEventAttr::SAMPLE_READ, ..PerfEventAttr::default() };
+    /// assert!(attr.records()?.samples_counts());
+    /// # Ok::<(), pmu::perf::PerfError>(())
+    /// ```
     pub const fn samples_counts(&self) -> bool {
         self.sample_type & READ != 0
     }
