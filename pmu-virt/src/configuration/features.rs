@@ -1,7 +1,7 @@
 //! The features of Intel's PMU that a guest has or lacks, as a table.
 //!
-//! What a configuration's check, CPUID in both directions, the intersection, the bytes, the legal bits of selects and
-//! of `IA32_FIXED_CTR_CTRL`, and the keys of events need of a feature follows from its row.
+//! From a feature's row follow the check of a configuration, CPUID in both directions, the intersection of two
+//! configurations, saved bytes, the legal bits of selects and of `IA32_FIXED_CTR_CTRL`, and the bits of event keys.
 //!
 //! To add a select bit: its constant with a citation, and a row at the end of the table, because its place is its bit
 //! in saved bytes. If the bit changes what is counted, it is in [`OF_KEY`], and `events/key.rs` has a method and a word

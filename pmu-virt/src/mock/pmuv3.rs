@@ -182,7 +182,7 @@ pub struct MockPmuv3 {
 }
 
 impl MockPmuv3 {
-    /// The common events that the model declares, by number.
+    /// Retired instructions. This event and the next three are the common events that the model declares.
     pub const INST_RETIRED: u64 = 0x08;
     /// Cycles, which the cycle counter counts, too.
     pub const CPU_CYCLES: u64 = 0x11;

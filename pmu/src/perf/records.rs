@@ -52,13 +52,13 @@ pub struct RecordFormat {
 pub struct SampleContext<'a> {
     /// The interrupted instruction pointer.
     pub ip: u64,
-    /// The interrupted code is user mode's. A sample with an [exact address](Sample::address) is instead of the mode
-    /// that the address belongs to, because the interrupt of a buffered record may come in another one: as in Linux,
-    /// the upper half of the addresses is the kernel's.
+    /// The interrupted code is user mode's. If the sample has an [exact address](Sample::address), that address decides
+    /// in place of this field, because the interrupt of a buffered record may come in another mode. As in Linux,
+    /// addresses of the upper half are the kernel's.
     pub in_user: bool,
-    /// Process and thread.
+    /// Number of the interrupted process.
     pub pid: u32,
-    /// See [`pid`](Self::pid).
+    /// Number of the interrupted thread.
     pub tid: u32,
     /// Time by the clock that the attributes select, in nanoseconds.
     pub time: u64,
@@ -67,14 +67,14 @@ pub struct SampleContext<'a> {
     pub id: u64,
     /// Number of the event itself, for `PERF_SAMPLE_STREAM_ID`.
     pub stream_id: u64,
-    /// Address that the event is about, such as that of a page fault: `PERF_SAMPLE_ADDR`, if the processor recorded no
-    /// address of data.
+    /// `PERF_SAMPLE_ADDR` of a sample for which the processor recorded no data address: the faulting address of a page
+    /// fault, for example.
     pub address: u64,
     /// The processor.
     pub cpu: u32,
     /// The call chain: return addresses, and marks such as `PERF_CONTEXT_USER`.
     pub call_chain: &'a [u64],
-    /// Physical addresses may be told, because the reader is privileged. Otherwise `PERF_SAMPLE_PHYS_ADDR` is 0.
+    /// The reader is privileged, and may see physical addresses. Otherwise `PERF_SAMPLE_PHYS_ADDR` is 0.
     pub is_privileged: bool,
 }
 
@@ -197,10 +197,10 @@ impl RecordFormat {
     }
 
     /// Writes the record of a sample, with its header, and returns its length in bytes: a multiple of 8, below 64 KiB.
-    /// `counts` may be empty unless a sample [has counts](Self::samples_counts):
-    /// [`Pmu::sample_read`](crate::Pmu::sample_read) reads them in the handler. They are as for [`read`](Self::read),
-    /// or those of the whole group also for a format that is not of a group: the record then has the count with the
-    /// number [`id`](SampleContext::id).
+    /// If samples [have counts](Self::samples_counts), `counts` is what
+    /// [`Pmu::sample_read`](crate::Pmu::sample_read) read in the handler: the counts of the whole group. A format that
+    /// is not of a group takes the count with the number [`id`](SampleContext::id), or the only one. Otherwise `counts`
+    /// may be empty.
     ///
     /// `PERF_SAMPLE_ADDR` is the recorded address of data, or [`address`](SampleContext::address).
     /// `PERF_SAMPLE_TRANSACTION` is 0, and the hardware index of the branches is unknown (-1).
@@ -210,8 +210,8 @@ impl RecordFormat {
     ///
     /// # Errors
     /// Each of them is a lost sample, which the kernel counts for `PERF_RECORD_LOST_SAMPLES`. A part may be written.
-    /// - [`NoCounts`](PerfError::NoCounts): the sample has counts, and `counts` is empty, because they could not be
-    ///   read.
+    /// - [`NoCounts`](PerfError::NoCounts): the sample has counts, and `counts` lacks the event's, because it could not
+    ///   be read.
     /// - [`NoSpace`](PerfError::NoSpace): the bytes are too few, or the call chain makes the record longer than its
     ///   header can tell.
     pub fn sample<F: EventFacility>(
@@ -247,9 +247,12 @@ impl RecordFormat {
             record.word_if(has(field), word);
         }
         if has(READ) {
-            let own = counts.iter().position(|(id, _)| *id == context.id).unwrap_or(0);
-            let first = if self.reads_group() { 0 } else { own };
-            self.write_counts(&mut record, counts.get(first..).unwrap_or_default())?;
+            let counts = match counts {
+                [_] => counts,
+                _ if self.reads_group() => counts,
+                _ => own_of(counts, context.id),
+            };
+            self.write_counts(&mut record, counts)?;
         }
         if has(CALLCHAIN) {
             record.word(context.call_chain.len() as u64);
@@ -324,6 +327,12 @@ impl RecordFormat {
         }
         record.replace(number, written);
     }
+}
+
+/// Returns the counts from that of the event with this number on; none if there is no such count.
+fn own_of(counts: &[(u64, EventCount)], id: u64) -> &[(u64, EventCount)] {
+    let own = counts.iter().position(|(other, _)| *other == id);
+    own.and_then(|own| counts.get(own..)).unwrap_or_default()
 }
 
 const fn pair(low: u32, high: u32) -> u64 {

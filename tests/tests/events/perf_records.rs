@@ -358,6 +358,11 @@ fn a_record_that_lacks_its_counts_is_refused() {
         let written = format.sample(&sample, &CONTEXT, &[], &mut bytes);
         assert_eq!(written, Err(PerfError::NoCounts), "{read_format}");
         assert_eq!(format.read(&[], &mut bytes), Err(PerfError::NoCounts), "{read_format}");
+        // Those of others in its group are not its own. The only one is.
+        let others = [21, 22].map(|id| (id, EventCount::default()));
+        let written = format.sample(&sample, &CONTEXT, &others, &mut bytes);
+        assert_eq!(written.is_ok(), format.reads_group(), "{read_format}: {written:?}");
+        format.sample(&sample, &CONTEXT, &others[..1], &mut bytes).unwrap();
     }
 }
 

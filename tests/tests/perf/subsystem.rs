@@ -73,12 +73,11 @@ impl<K: Kernel> Perf<K> {
         }))
     }
 
-    /// Returns the event that a system call asks for, and keeps the format of its records.
-    fn event(&'static self, attr: &PerfEventAttr, id: u64) -> Result<Event, i32> {
+    /// Returns the event that a system call asks for, and the format of its records.
+    fn event(&'static self, attr: &PerfEventAttr, id: u64) -> Result<(Event, RecordFormat), i32> {
         let event = self.pmu.perf_event(attr, |_| None).map_err(|error| error.errno())?;
         let format = attr.records().map_err(|error| error.errno())?;
-        self.formats.borrow_mut().insert(id, format);
-        Ok(event.tagged(id))
+        Ok((event.tagged(id), format))
     }
 
     /// `perf_event_open` for the processor. An event counts at once, unless it is disabled or in a group.
@@ -89,17 +88,19 @@ impl<K: Kernel> Perf<K> {
         group: Option<PmuEvent>,
     ) -> Result<PmuEvent, i32> {
         let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
-        let event = self.event(&attr, id)?;
-        if group.is_some() || attr.flags.contains(AttrFlags::DISABLED) {
-            self.open_disabled(&event, group)
-        } else {
-            self.open_event(&event)
-        }
+        let (event, format) = self.event(&attr, id)?;
+        let opened = self.open_disabled(&event, group)?;
+        self.formats.borrow_mut().insert(id, format);
+        let waits = group.is_some() || attr.flags.contains(AttrFlags::DISABLED);
+        if waits { Ok(opened) } else { self.enabled(opened) }
     }
 
     /// Opens an event that the kernel may have made itself, and lets it count.
     pub(crate) fn open_event(&'static self, event: &Event) -> Result<PmuEvent, i32> {
-        let opened = self.open_disabled(event, None)?;
+        self.enabled(self.open_disabled(event, None)?)
+    }
+
+    fn enabled(&'static self, opened: PmuEvent) -> Result<PmuEvent, i32> {
         let enabled = self.enable(opened);
         enabled.or_else(|errno| self.close(opened).and(Err(errno))).map(|()| opened)
     }
@@ -122,8 +123,10 @@ impl<K: Kernel> Perf<K> {
     /// `perf_event_open` for a task, which reads its own events in user mode.
     pub(crate) fn open_of(&'static self, task: &mut Task, attr: &[u8], id: u64) -> Result<(), i32> {
         let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
-        let event = self.event(&attr, id)?.with_user_rdpmc();
-        task.push(self.pmu.thread_event(&event).map_err(|error| error.errno())?);
+        let (event, format) = self.event(&attr, id)?;
+        let event = self.pmu.thread_event(&event.with_user_rdpmc());
+        task.push(event.map_err(|error| error.errno())?);
+        self.formats.borrow_mut().insert(id, format);
         Ok(())
     }
 
@@ -202,8 +205,8 @@ impl<K: Kernel> Perf<K> {
     }
 
     // ANCHOR: sample
-    /// Writes a sample to the ring. Those of a profile have no descriptor, and are written as the kernel chooses: their
-    /// tag is 0, which an event may have, too.
+    /// Writes a sample to the ring. A profile's sample has no descriptor, and its tag is 0, which an event may have,
+    /// too: the kernel chooses the number and the fields of its record.
     fn push(&'static self, sample: &PmuSample<'_, K>, frame: Option<&dyn InterruptFrame>) {
         let id = if self.pmu.source_of(sample).is_some() { PROFILE } else { sample.tag };
         let Some(format) = self.format(id) else { return };
