@@ -5,6 +5,8 @@
 //! cargo bench --manifest-path benches/Cargo.toml
 //! ```
 
+pub mod one_processor;
+
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pmu_core::interval::Interval;

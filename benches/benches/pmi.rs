@@ -222,28 +222,28 @@ fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 129)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 132)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 123)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 126)])))]
 #[bench::perf_mon_v2(amd(true))]
 fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 179)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 184)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 216)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 220)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))

@@ -56,7 +56,7 @@ qemu() {
 # qemu_arm [QEMU's options…]: processors count their instructions with -icount alone. The status is the kernel's.
 qemu_arm() {
     timeout "${TIMEOUT:-60}" qemu-system-aarch64 -machine virt,gic-version=3 -cpu cortex-a72 -icount shift=0 \
-        -display none -serial stdio -semihosting-config enable=on,target=native -kernel "$image" "$@" </dev/null
+        -nic none -display none -serial stdio -semihosting-config enable=on,target=native -kernel "$image" "$@" </dev/null
 }
 
 # make_image: the stick's image, for BIOS and UEFI.

@@ -85,7 +85,7 @@ fn records(attr: &PerfEventAttr, bytes: &[u8]) {
     let Ok(format) = attr.records() else { return };
     let event = EventId::of_place(0);
     let counter = CounterSet::ALL.iter().next().unwrap();
-    let sample = Sample::of_software(EventOverflow { event, period: 1, counter, tag: 2 }, &());
+    let sample = Sample::<()>::of(EventOverflow { event, period: 1, counter, tag: 2 }, None);
     let call_chain: Vec<_> = bytes.iter().take(9).map(|byte| u64::from(*byte)).collect();
     let context = SampleContext { call_chain: &call_chain, ..SampleContext::default() };
     let counts = [(3, EventCount::default()); 2];

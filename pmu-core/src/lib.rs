@@ -50,6 +50,7 @@ pub use write_once::WriteOnce;
 pub mod facility {
     pub use crate::counters::hooks::division::{Division, DivisionMemory};
     pub use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+    pub use crate::counters::hooks::event_source::FacilitySource;
     pub use crate::counters::hooks::facility::{Facility, Interrupted};
     pub use crate::counters::hooks::running::{
         Asked, EventControl, Recorded, Running, RunningEvent, Unsettled,

@@ -108,7 +108,12 @@ impl<'a> AutoCounterReload<'a> {
 }
 
 /// The processor reloads the counters by itself.
-impl Facility for AutoCounterReload<'_> {}
+impl Facility for AutoCounterReload<'_> {
+    #[inline]
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
 
 impl EventFacility for AutoCounterReload<'_> {
     const OFFERS: bool = true;

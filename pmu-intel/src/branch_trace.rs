@@ -262,6 +262,11 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
 }
 
 impl<R: Fn(Branch) + Copy> Facility for BranchTrace<R> {
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.memory.mode() == 0
+    }
+
     fn status_bits(&self) -> u64 {
         if self.memory.mode() != 0 { STATUS_OVF_BUFFER } else { 0 }
     }

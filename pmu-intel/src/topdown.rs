@@ -88,6 +88,11 @@ impl<'a> TopDown<'a> {
 /// overflow together, which is one interrupt.
 impl Facility for TopDown<'_> {
     #[inline]
+    fn is_idle(&self) -> bool {
+        self.memory.is_idle()
+    }
+
+    #[inline]
     fn status_bits(&self) -> u64 {
         if self.unit.has_metrics() { METRICS } else { 0 }
     }

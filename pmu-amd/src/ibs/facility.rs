@@ -14,8 +14,8 @@ use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventSelect, Platfo
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
-    CAME, HELD, IbsMemory, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN, USABLE,
-    UnitMemory,
+    ACTIVE, CAME, HELD, IbsMemory, LATE, LEFT, LEFT_HELD, RUNNING, STOPPING, TAKEN, TOOK, UNKNOWN,
+    USABLE, UnitMemory,
 };
 use crate::ibs::record::IbsRecord;
 use crate::ibs::registers::{IBS_CTL, IBS_FETCH_CTL, IbsCtl};
@@ -120,7 +120,7 @@ impl<'a> Ibs<'a> {
     /// use pmu_core::Sample;
     /// /// Returns whether the sampled op came from microcode.
     /// fn is_microcode(sample: &Sample<'_, Option<Ibs<'_>>>) -> bool {
-    ///     let record = sample.facility().as_ref().and_then(Ibs::record);
+    ///     let record = sample.facility().and_then(Option::as_ref).and_then(Ibs::record);
     ///     matches!(record, Some(IbsRecord::Op(op)) if op.data.microcode())
     /// }
     /// ```
@@ -192,6 +192,11 @@ impl IbsKind {
 impl Facility for Ibs<'_> {
     const RECORDS: bool = true;
 
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.memory.is_idle()
+    }
+
     fn collect<M: MsrBackend>(
         &mut self,
         msr: &M,
@@ -200,7 +205,7 @@ impl Facility for Ibs<'_> {
         let (mut interrupts, mut outcome) = (0, Ok(()));
         for (kind, unit, memory) in self.each() {
             // A unit that neither runs nor has a sample costs the handler no access.
-            if memory.is(RUNNING | STOPPING | HELD | LEFT | LEFT_HELD | LATE) {
+            if memory.is(ACTIVE) {
                 match self.collect_from(kind, unit, memory, msr, interrupted) {
                     Ok(came) => interrupts += u32::from(came),
                     Err(fault) => {

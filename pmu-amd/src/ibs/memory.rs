@@ -82,6 +82,9 @@ pub(crate) const TAKEN: u16 = 1 << 10;
 /// The registers are another owner's, or were.
 pub(crate) const UNKNOWN: u16 = 1 << 8;
 
+/// A unit runs, or there is a sample that is yet to be reported.
+pub(crate) const ACTIVE: u16 = RUNNING | STOPPING | HELD | LEFT | LEFT_HELD | LATE;
+
 impl IbsMemory {
     /// Creates the memory of a processor whose units do not sample.
     pub const fn new() -> Self {
@@ -91,6 +94,12 @@ impl IbsMemory {
             dropped: AtomicU32::new(0),
             lost: AtomicU32::new(0),
         }
+    }
+
+    /// Returns whether no unit runs, and no sample waits.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !self.fetch.is(ACTIVE) && !self.op.is(ACTIVE)
     }
 
     /// Returns the number of samples that were not reported, because the event did not ask for them: the fetch or op is

@@ -203,6 +203,11 @@ impl<M: MsrBackend> Recording<'_, M> {
 }
 
 impl Facility for Branches<'_> {
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.memory.is_idle()
+    }
+
     /// Returns the bit of the overflow status that reports frozen records. A recorder that records without freezing
     /// also returns this bit, because another owner may have enabled freezing.
     #[inline]

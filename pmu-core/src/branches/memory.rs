@@ -169,6 +169,14 @@ impl BranchMemory {
         taken
     }
 
+    /// Returns whether neither events nor a recorder have the records: an interrupt reads, stops and starts nothing.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        let has_owner = !matches!(self.owner.load(Relaxed), UNTAKEN | VERIFIED | TRIED);
+        // A processor that did not answer may still record.
+        !has_owner && self.mode() & (RECORDING | FREEZING) == 0
+    }
+
     /// Returns the mode, if the memory's recorder has the records of this unit: 0 otherwise.
     #[inline(never)]
     pub(crate) fn mode_of(&self, unit: &BranchUnit) -> u8 {

@@ -494,6 +494,11 @@ unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
     }
 
     #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.interface.has_idle_facility()
+    }
+
+    #[inline]
     fn added(&self) -> &'static AddedSources {
         self.added
     }

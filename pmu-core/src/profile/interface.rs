@@ -4,7 +4,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use crate::counters::error::{CounterError, ServiceError};
-use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::interrupt::service::{Serviced, serve_interrupt};
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
@@ -258,8 +258,7 @@ pub trait ProfileInterface: SourceInterface {
     where
         Self: Sized,
     {
-        let facility = SourceInterface::facility(self);
-        serve(self, msr, platform, memory, facility, move |overflow, _| {
+        serve_interrupt(self, msr, platform, memory, move |overflow, _| {
             self.added().take_up_interval(SourceInterface::opened(self), &overflow);
             if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
                 overflowed(overflow);

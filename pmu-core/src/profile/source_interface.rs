@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
@@ -158,6 +159,12 @@ pub unsafe trait SourceInterface {
 
     /// Returns the hardware beside the counters of the processor that executes the call.
     fn facility(&self) -> Self::Facility;
+
+    /// Returns whether that hardware [is idle](crate::facility::Facility::is_idle).
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.facility().is_idle()
+    }
 }
 
 /// Makes every profile interface an event source: the rows of the interface's table are the events that the counters
@@ -203,6 +210,11 @@ unsafe impl<I: SourceInterface> EventSource for I {
     #[inline]
     fn facility(&self) -> I::Facility {
         SourceInterface::facility(self)
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        SourceInterface::has_idle_facility(self)
     }
 }
 
@@ -271,6 +283,11 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     #[inline]
     fn facility(&self) -> I::Facility {
         (**self).facility()
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        (**self).has_idle_facility()
     }
 
     #[inline]

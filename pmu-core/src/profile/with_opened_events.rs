@@ -5,9 +5,9 @@ use core::sync::atomic::AtomicU32;
 use crate::counters::control::window::CounterWindow;
 use crate::counters::error::{EventsError, ServiceError};
 use crate::counters::events::saved::ThreadEvent;
-use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_source::FacilitySource;
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
-use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::interrupt::service::{Serviced, serve_interrupt};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
@@ -115,12 +115,12 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// Returns the same with hardware of this processor that the opened events can ask for beside a counter, such as
     /// [counter reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same
     /// facility.
-    pub const fn with<F: EventFacility>(self, facility: F) -> WithOpenedEvents<'a, I, F> {
+    pub const fn with<F: FacilitySource>(self, facility: F) -> WithOpenedEvents<'a, I, F> {
         WithOpenedEvents { interface: self.interface, events: self.events, facility }
     }
 }
 
-impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
+impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
     /// Takes ownership of the processor's counters that are in `only`, and returns the session. Profile sources run on
     /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
     ///
@@ -183,12 +183,12 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, Platform, ServiceError};
-    /// # use pmu_core::facility::EventFacility;
+    /// # use pmu_core::facility::FacilitySource;
     /// # use pmu_core::msr::MsrBackend;
     /// # use pmu_core::profile::{Report, SourceInterface, WithOpenedEvents};
     /// # fn push(_: Report, _from: u64) {}
     /// /// The handler of sources and opened events, whose samples have branches.
-    /// fn performance_interrupt<I: SourceInterface, F: EventFacility>(
+    /// fn performance_interrupt<I: SourceInterface, F: FacilitySource>(
     ///     both: &WithOpenedEvents<I, F>,
     ///     (msr, platform): (&impl MsrBackend, &impl Platform),
     ///     memory: &CounterMemory, // this processor's
@@ -212,10 +212,9 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
         msr: &M,
         platform: &P,
         memory: &CounterMemory,
-        mut sampled: impl FnMut(Report, Sample<'_, F>),
+        mut sampled: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<Serviced, ServiceError> {
-        let facility = self.facility();
-        serve(self, msr, platform, memory, facility, move |overflow, facility| {
+        serve_interrupt(self, msr, platform, memory, move |overflow, facility| {
             self.added().take_up_interval(self.events, &overflow);
             let report = Report::of(self.table(), self.added(), overflow);
             sampled(report, Sample::new(self, overflow, facility));
@@ -227,14 +226,14 @@ impl<'a, I: SourceInterface, F: EventFacility> WithOpenedEvents<'a, I, F> {
 type Window<'s, 'a, I, F, M, P> =
     CounterWindow<'s, 'a, WithOpenedEvents<'a, I, F>, M, SessionPlatform<P>>;
 
-impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
+impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
     Session<'a, WithOpenedEvents<'a, I, F>, M, P>
 {
     /// Returns a function that tells the overflows of sources from those of events.
-    fn reporting<R: FnMut(Report, Sample<'_, F>)>(
+    fn reporting<R: FnMut(Report, Sample<'_, F::Facility>)>(
         &self,
         mut overflowed: R,
-    ) -> impl FnMut(Sample<'_, F>) + use<'a, I, F, M, P, R> {
+    ) -> impl FnMut(Sample<'_, F::Facility>) + use<'a, I, F, M, P, R> {
         let (table, added) = (self.interface().table(), self.interface().added());
         move |sample| overflowed(Report::of(table, added, *sample), sample)
     }
@@ -246,7 +245,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     /// The errors of [`reprogram`](Session::reprogram).
     pub fn reprogram_all(
         &mut self,
-        overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<CounterSet, InterfaceError> {
         let report = self.reporting(overflowed);
         self.program_again(|counters| counters.reprogram(report))
@@ -261,7 +260,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn suspend_all(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<(), InterfaceError> {
         let report = self.reporting(overflowed);
         Ok(self.counters_mut().suspend(now, report)?)
@@ -275,7 +274,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn lend_all(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<Window<'_, 'a, I, F, M, P>, InterfaceError> {
         let report = self.reporting(overflowed);
         Ok(self.counters_mut().lend(now, report)?)
@@ -290,7 +289,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
         &mut self,
         events: &mut [ThreadEvent],
         now: u64,
-        overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<(), EventsError> {
         let report = self.reporting(overflowed);
         self.counters_mut().switch_out(events, now, report)
@@ -306,7 +305,7 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
     pub fn resume_all(
         &mut self,
         now: u64,
-        overflowed: impl FnMut(Report, Sample<'_, F>),
+        overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<CounterSet, InterfaceError> {
         let report = self.reporting(overflowed);
         self.program_again(|counters| counters.resume(now, report))
@@ -314,9 +313,9 @@ impl<'a, I: SourceInterface, F: EventFacility, M: MsrBackend, P: Platform>
 }
 
 // SAFETY: the units are the interface's, and the table a field.
-unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpenedEvents<'_, I, F> {
+unsafe impl<I: SourceInterface, F: FacilitySource> SourceInterface for WithOpenedEvents<'_, I, F> {
     type Processor = I::Processor;
-    type Facility = F;
+    type Facility = F::Facility;
 
     forward_interface!(self => self.interface);
 
@@ -331,8 +330,13 @@ unsafe impl<I: SourceInterface, F: EventFacility> SourceInterface for WithOpened
     }
 
     #[inline]
-    fn facility(&self) -> F {
-        self.facility
+    fn facility(&self) -> F::Facility {
+        self.facility.facility()
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.facility.has_idle_facility()
     }
 }
 
@@ -386,6 +390,11 @@ unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
     #[inline]
     fn facility(&self) -> I::Facility {
         self.interface.facility()
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.interface.has_idle_facility()
     }
 
     #[inline]

@@ -212,6 +212,12 @@ impl PreciseMemory {
         self.traced.load(Acquire)
     }
 
+    /// Returns whether the session has not taken the registers: the processor writes no record.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !self.is_taken()
+    }
+
     pub(crate) fn is_taken(&self) -> bool {
         self.state.is(TAKEN)
     }

@@ -116,7 +116,7 @@ impl<'a> Pebs<'a> {
     /// }
     /// /// Returns the record of a sample.
     /// fn record(sample: &Sample<'_, Both<'_>>) -> Option<PreciseRecord<'static>> {
-    ///     let (pebs, _) = sample.facility();
+    ///     let (pebs, _) = sample.facility()?;
     ///     pebs.as_ref()?.record()
     /// }
     /// ```
@@ -159,7 +159,7 @@ impl<'a> Pebs<'a> {
     /// use pmu_intel::precise::{GeneralRegister, Pebs};
     /// /// Returns the stack pointer at the sampled instruction.
     /// fn stack_pointer(sample: &Sample<'_, Option<Pebs<'_>>>) -> Option<u64> {
-    ///     let record = sample.facility().as_ref()?.record()?;
+    ///     let record = sample.facility()?.as_ref()?.record()?;
     ///     record.registers()?.get(GeneralRegister::Rsp)
     /// }
     /// ```
@@ -350,6 +350,11 @@ pub(crate) const LEAST_PART: u64 = 1 << 30;
 
 impl Facility for Pebs<'_> {
     const RECORDS: bool = true;
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.memory.is_idle()
+    }
 
     fn status_bits(&self) -> u64 {
         if self.memory.state.is(TAKEN) { self.unit.status_bit() } else { 0 }

@@ -81,6 +81,11 @@ impl<const N: usize> Facilities for BranchRecords<N> {
         Some(Branches::new(unit, &self.memory))
     }
 
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        self.memory.is_idle()
+    }
+
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
         match self.unit.get() {
             Some(Ok(unit)) => Ok((unit, &self.memory)),

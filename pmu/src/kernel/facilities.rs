@@ -1,12 +1,17 @@
 //! Hardware beside the counters that a kernel's events ask for.
 
+use core::fmt;
+
 use pmu_core::branches::{BranchMemory, BranchUnit};
-use pmu_core::facility::EventFacility;
+use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::msr::MsrBackend;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{NoFacility, Snapshot, WriteOnce};
 use pmu_intel::precise::{PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::TopDownUnit;
+
+use crate::kernel::architecture::{FacilitiesOf, FacilityOf};
+use crate::kernel::required::Kernel;
 
 /// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
 /// byte and its size in bytes.
@@ -56,6 +61,12 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     /// Returns the hardware of the processor.
     fn facility(&'static self) -> Self::Facility;
 
+    /// Returns whether an interrupt has nothing to do for the hardware, as [`Facility::is_idle`] says. The default
+    /// implementation makes the hardware's value to ask it.
+    fn is_idle(&'static self) -> bool {
+        self.facility().is_idle()
+    }
+
     /// Returns the branch records of the processor, with their memory.
     ///
     /// # Errors
@@ -95,6 +106,44 @@ impl<Processor> Facilities<Processor> for () {
     fn facility(&'static self) {}
 }
 
+/// Makes the facility of one processor's events for each call.
+pub struct FacilityOnDemand<K: Kernel>(pub(super) &'static FacilitiesOf<K>);
+
+impl<K: Kernel> Clone for FacilityOnDemand<K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K: Kernel> Copy for FacilityOnDemand<K> {}
+
+impl<K: Kernel> fmt::Debug for FacilityOnDemand<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FacilityOnDemand")
+    }
+}
+
+impl<K: Kernel> FacilityOnDemand<K> {
+    #[inline(never)] // Linked once: each of the session's operations asks for it.
+    fn make(self) -> FacilityOf<K> {
+        self.0.facility()
+    }
+}
+
+impl<K: Kernel> FacilitySource for FacilityOnDemand<K> {
+    type Facility = FacilityOf<K>;
+
+    #[inline]
+    fn facility(&self) -> FacilityOf<K> {
+        if size_of::<FacilityOf<K>>() == 0 { self.0.facility() } else { self.make() }
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.0.is_idle()
+    }
+}
+
 impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<Processor>
     for (A, B)
 {
@@ -118,6 +167,11 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
     #[inline]
     fn facility(&'static self) -> Self::Facility {
         (self.0.facility(), self.1.facility())
+    }
+
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        self.0.is_idle() && self.1.is_idle()
     }
 
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
@@ -204,5 +258,10 @@ impl Facilities for CounterReloads {
     fn facility(&'static self) -> Option<AutoCounterReload<'static>> {
         let reload = self.reload.get()?.as_ref()?;
         Some(AutoCounterReload::new(reload, &self.memory))
+    }
+
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        true
     }
 }

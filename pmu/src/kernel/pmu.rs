@@ -13,8 +13,8 @@ use pmu_core::{
 use pmu_kprofile::hardware::Mailbox;
 use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
-use crate::kernel::architecture::{FacilitiesOf, FacilityOf, MachineOf, ProcessorOf};
-use crate::kernel::facilities::Facilities;
+use crate::kernel::architecture::{FacilitiesOf, MachineOf, ProcessorOf};
+use crate::kernel::facilities::{Facilities, FacilityOnDemand};
 use crate::kernel::reach::MachineSources;
 use crate::kernel::required::{Kernel, KernelApic, KernelHooks};
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
@@ -160,7 +160,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
-pub type PmuSource<K> = WithOpenedEvents<'static, MachineSources<K>, FacilityOf<K>>;
+pub type PmuSource<K> = WithOpenedEvents<'static, MachineSources<K>, FacilityOnDemand<K>>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
@@ -192,7 +192,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the sources and events of the processor, and its facilities.
     #[inline]
     pub(super) fn source(&'static self, sources: &'static MachineSources<K>) -> PmuSource<K> {
-        WithOpenedEvents::new(sources, &self.events).with(self.facilities.facility())
+        WithOpenedEvents::new(sources, &self.events).with(FacilityOnDemand(&self.facilities))
     }
 
     /// Returns the tag of the watchdog's event: an address, which no event of the kernel has. So the watchdog does not

@@ -49,8 +49,8 @@ use crate::per_processor::Busy;
 ///
 /// fn non_maskable_interrupt(frame: &PlainFrame) -> Interrupted {
 ///     PMU.interrupt(frame, |sample| {
-///         let (pebs, _) = sample.facility();
-///         let Some(record) = pebs.as_ref().and_then(|pebs| pebs.record()) else { return };
+///         let pebs = sample.facility().and_then(|(pebs, _)| pebs.as_ref());
+///         let Some(record) = pebs.and_then(|pebs| pebs.record()) else { return };
 ///         println!("{:x?} with {:?}", record.address(), record.registers());
 ///     })
 /// }
@@ -125,6 +125,11 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         let pebs = self.pebs.get().and_then(|pebs| (*pebs).ok());
         let sampling = self.sampling.get().and_then(Option::as_ref);
         (pebs, sampling.map(|units| Ibs::new(units, &self.sampled)))
+    }
+
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        self.memory.is_idle() && self.sampled.is_idle()
     }
 
     fn precise(

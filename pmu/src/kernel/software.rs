@@ -24,6 +24,11 @@ impl<Processor> Facilities<Processor> for SoftwareEvents {
     fn facility(&'static self) -> Self {
         *self
     }
+
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        true
+    }
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
@@ -124,7 +129,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     ) -> impl FnMut(EventOverflow) {
         move |overflow| {
             self.events.account_sample(overflow.event, true, K::now);
-            sampled(Sample::of_software(overflow, &self.facilities.facility()));
+            sampled(Sample::of(overflow, None));
         }
     }
 

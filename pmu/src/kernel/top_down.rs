@@ -73,6 +73,11 @@ impl Facilities for TopDownParts {
         Some(TopDown::new(self.unit.get()?.as_ref().ok()?, &self.memory))
     }
 
+    #[inline]
+    fn is_idle(&'static self) -> bool {
+        self.memory.is_idle()
+    }
+
     fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
         self.unit.get().ok_or(NoFacility::NotDeclared)?.as_ref().map_err(|why| *why)
     }

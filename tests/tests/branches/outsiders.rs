@@ -294,7 +294,7 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             let handler = |mock: &Mock<'_>| {
                 let source = source.with(Branches::new(&other_unit, &records));
                 let served = service(&source, mock, mock, &memory, |sample| {
-                    let branches = sample.facility();
+                    let branches = sample.facility().unwrap();
                     found.borrow_mut().extend(branches.iter().map(|branch| branch.from));
                 });
                 assert_eq!(served.unwrap().overflows, 1, "{at}");

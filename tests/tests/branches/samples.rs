@@ -50,7 +50,7 @@ fn sample(
         mock.branch(&kernel(1));
         mock.branch(&kernel(2));
         let serviced = service(&source, mock, mock, &memory, |sample| {
-            let branches = sample.facility();
+            let branches = sample.facility().unwrap();
             assert_eq!(sample.event, event);
             mock.branch(&kernel(3));
             samples.borrow_mut().push((branches.iter().collect(), branches.is_frozen()));
@@ -167,7 +167,7 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();
             let serviced = service(&source, mock, mock, &memory, |sample| {
-                let branches = sample.facility();
+                let branches = sample.facility().unwrap();
                 assert_eq!(branches.iter().count(), 0);
                 assert_eq!(branches.raw().count(), 0);
             });

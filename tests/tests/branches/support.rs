@@ -251,7 +251,8 @@ impl Prepared {
         let handler = |mock: &Mock<'_>| {
             let serviced = service(&source, mock, mock, &memory, |sample| {
                 let branches = sample.facility();
-                let (branches, is_frozen) = (branches.iter().collect(), branches.is_frozen());
+                let is_frozen = branches.is_some_and(|of| of.is_frozen());
+                let branches = branches.into_iter().flat_map(|of| of.iter()).collect();
                 samples.borrow_mut().taken.push(Sample { branches, is_frozen });
             });
             if let Ok(serviced) = serviced {

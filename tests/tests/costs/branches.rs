@@ -76,7 +76,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
         let serviced = service(&source, mock, mock, &memory, |sample| {
-            found.set(sample.facility().iter().count());
+            found.set(sample.facility().unwrap().iter().count());
         });
         assert_eq!(serviced.unwrap().overflows, 1);
     };

@@ -62,7 +62,7 @@ fn record(
     context: &SampleContext<'_>,
 ) -> (Vec<u64>, u32) {
     let facility = Recorded(instruction);
-    let sample = Sample::of_software(OVERFLOW, &facility);
+    let sample = Sample::of(OVERFLOW, Some(&facility));
     let mut bytes = [0xFF; 512];
     let length = attr.records().unwrap().sample(&sample, context, &COUNTS, &mut bytes).unwrap();
     let (words, rest) = bytes[..length].as_chunks::<8>();
@@ -315,7 +315,7 @@ fn a_read_has_what_its_format_says() {
 fn a_record_that_does_not_fit_says_how_long_it_is() {
     let format = attr(linux::PERF_SAMPLE_CALLCHAIN.into()).records().unwrap();
     let facility = Recorded(None);
-    let sample = Sample::of_software(OVERFLOW, &facility);
+    let sample = Sample::of(OVERFLOW, Some(&facility));
     for (depth, capacity) in [(2, 31), (8_190, 65_536), (9_000, 100_000)] {
         let chain = vec![1; depth];
         let context = SampleContext { call_chain: &chain, ..CONTEXT };
@@ -336,7 +336,7 @@ fn a_record_without_the_group_has_the_count_of_the_sampled_event() {
     let format = PerfEventAttr { read_format, ..attr(linux::PERF_SAMPLE_READ.into()) };
     let format = format.records().unwrap();
     let facility = Recorded(None);
-    let sample = Sample::of_software(OVERFLOW, &facility);
+    let sample = Sample::of(OVERFLOW, Some(&facility));
     let count = |value| EventCount { value, enabled: value + 1, running: 0 };
     let counts = [(21, count(1)), (CONTEXT.id, count(4))];
     let mut bytes = [0; 32];
@@ -353,7 +353,7 @@ fn a_record_that_lacks_its_counts_is_refused() {
         let attr = PerfEventAttr { read_format: read_format.into(), ..attr };
         let format = attr.records().unwrap();
         let facility = Recorded(None);
-        let sample = Sample::of_software(OVERFLOW, &facility);
+        let sample = Sample::of(OVERFLOW, Some(&facility));
         let mut bytes = [0; 64];
         let written = format.sample(&sample, &CONTEXT, &[], &mut bytes);
         assert_eq!(written, Err(PerfError::NoCounts), "{read_format}");

@@ -350,7 +350,7 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
         let samples = RefCell::new(vec![]);
         let handler = |_: &Mock<'_>| {
             let report = |sample: Sample<'_, Marks<'_>>| {
-                let collected = sample.facility().0[OVERFLOWED].load(Relaxed);
+                let collected = sample.facility().unwrap().0[OVERFLOWED].load(Relaxed);
                 samples.borrow_mut().push((sample.tag, collected & sample.counter.only().bits()));
             };
             service(&source, &hardware, &mock, &memory, report).unwrap();

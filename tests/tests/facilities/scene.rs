@@ -137,7 +137,7 @@ impl<'a> Scene<'a> {
     /// Notes a sample, with the records.
     pub(crate) fn note(&self, sample: &Sample<'_, Facilities<'_>>) {
         assert_eq!(sample.tag, SAMPLED as u64, "{}: the facility's event", self.context);
-        self.told.borrow_mut().push(sample.facility().0.newest);
+        self.told.borrow_mut().push(sample.facility().unwrap().0.newest);
     }
 
     /// Services an interrupt.

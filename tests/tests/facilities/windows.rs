@@ -182,7 +182,7 @@ fn an_overflow_that_is_pending_as_a_window_begins_has_its_records() {
         let context = &scene.context;
         let records = RefCell::new(vec![]);
         let note = |sample: Sample<'_, Facilities<'_>>| {
-            records.borrow_mut().push(sample.facility().0.newest);
+            records.borrow_mut().push(sample.facility().unwrap().0.newest);
         };
         let window = counters.lend(0, note).unwrap();
         assert!(!scene.hardware.frozen.get(), "{context}: acknowledged before the borrower");
@@ -210,7 +210,7 @@ fn records_that_cannot_be_read_as_a_window_begins_lose_no_event() {
         scene.hardware.broken.set(Some(NEWEST));
         let (reported, context) = (Cell::new(0), &scene.context);
         let told = |sample: Sample<'_, Facilities<'_>>| {
-            assert_eq!(sample.facility().0.newest, None);
+            assert_eq!(sample.facility().unwrap().0.newest, None);
             reported.set(reported.get() + 1);
         };
         let lent = counters.lend(0, told).map(|_| ());

@@ -327,7 +327,7 @@ impl Kernel {
         if self.period.get() != 0 {
             assert_eq!(period, self.period.get());
         }
-        let ops = matches!(sample.facility().record(), Some(IbsRecord::Op(_)));
+        let ops = matches!(sample.facility().and_then(|ibs| ibs.record()), Some(IbsRecord::Op(_)));
         self.reported[usize::from(ops)].borrow_mut().push(address);
     }
 

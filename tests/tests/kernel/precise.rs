@@ -96,8 +96,8 @@ fn processors() -> [(u8, PreciseConfiguration); 3] {
 }
 
 fn sampled(sample: &PmuSample<'_, Recording>) {
-    let ((pebs, _), _) = sample.facility();
-    let record = pebs.as_ref().and_then(|pebs| pebs.record());
+    let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
+    let record = pebs.and_then(|pebs| pebs.record());
     assert_eq!(record.is_some(), sample.instruction().is_some());
     let branches = sample.branches().map(|branch| branch.from).collect();
     let seen = (sample.tag, record.and_then(|record| record.address()), branches);

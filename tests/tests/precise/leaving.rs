@@ -65,7 +65,10 @@ fn take(scene: &'static Scene, told: Told) -> World {
     let source = source.with((scene.source().facility(), told));
     let handler = move |mock: &Mock<'static>| {
         let report = |sample: Sample<'_, Both>| {
-            let address = sample.facility().0.record().and_then(|record| address_of(&record));
+            let address = sample
+                .facility()
+                .and_then(|(pebs, _)| pebs.record())
+                .and_then(|record| address_of(&record));
             let (event, tag, period) = (sample.event, sample.tag, sample.period);
             scene.seen.borrow_mut().push(Seen { event, tag, period, address });
         };

@@ -180,9 +180,12 @@ impl Scene {
             event: sample.event,
             tag: sample.tag,
             period: sample.period,
-            address: sample.facility().record().and_then(|record| address_of(&record)),
+            address: sample
+                .facility()
+                .and_then(|pebs| pebs.record())
+                .and_then(|record| address_of(&record)),
         };
-        self.records.borrow_mut().extend(sample.facility().record());
+        self.records.borrow_mut().extend(sample.facility().and_then(|pebs| pebs.record()));
         self.instructions.borrow_mut().extend(sample.instruction());
         if let Some(instruction) = sample.instruction() {
             assert_eq!(instruction.address.is_some(), self.unit.format().has_own_address());

@@ -68,8 +68,8 @@ fn sampled(rip: u64, sample: &PmuSample<'_, Kernel>) {
     if let (Some(function), Some(branches)) = (ON_BRANCHES.get(), sample.branch_records()) {
         function(rip, branches);
     }
-    let ((pebs, _), _) = sample.facility();
-    if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.as_ref().and_then(Pebs::record))
+    let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
+    if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.and_then(Pebs::record))
     {
         function(&record);
     }

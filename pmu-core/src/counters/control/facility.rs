@@ -360,7 +360,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ) -> Result<Serviced, ServiceError> {
         let (source, facility) = (&self.source, self.source.facility().collecting_all());
         serve(source, &self.msr, &self.platform, self.memory, facility, |overflow, facility| {
-            report(Sample::new(source, overflow, facility));
+            report(Sample::new(source, overflow, Some(facility)));
         })
     }
 

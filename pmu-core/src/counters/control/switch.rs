@@ -105,7 +105,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                     Ok(detached) if detached.overflowed => {
                         let (period, tag) = (entry.period.ended(), entry.tag());
                         let overflow = EventOverflow { event, period, counter, tag };
-                        overflowed(Sample::new(&self.source, overflow, &self.source.facility()));
+                        overflowed(Sample::of(overflow, None));
                     }
                     Ok(_) => {}
                     Err(error) => EventsError::add(&mut outcome, bit(number), Err(error)),
@@ -116,7 +116,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 entry.end_periods(entry.software_value(now), |period| {
                     let (counter, tag) = (CounterId::SOFTWARE, entry.tag());
                     let overflow = EventOverflow { event, period, counter, tag };
-                    overflowed(Sample::of_software(overflow, &self.source.facility()));
+                    overflowed(Sample::of(overflow, None));
                 });
             }
             *place = ThreadEvent::SwitchedOut(self.extract(entry));

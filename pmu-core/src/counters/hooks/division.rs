@@ -1,7 +1,7 @@
 //! Hardware that divides the occurrences of one counter's event into parts.
 
 use core::sync::atomic::AtomicU8;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::registers::counter::{Counter, EventSelect};
@@ -71,10 +71,18 @@ impl DivisionMemory {
         Self(AtomicU8::new(0))
     }
 
+    /// Returns whether the registers have not been used.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.0.load(Relaxed) == 0
+    }
+
     /// Notes that the registers hold unknown values.
     pub fn lose(&self) {
-        self.set(USED);
-        self.take(VERIFIED);
+        if !self.is_idle() {
+            self.set(USED);
+            self.take(VERIFIED);
+        }
     }
 
     /// Sets the register of the shares to 0 if it may hold something. The counter is stopped.

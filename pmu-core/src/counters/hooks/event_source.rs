@@ -3,10 +3,12 @@
 use core::ops::RangeInclusive;
 
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
+use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
 use crate::msr::backend::{MsrBackend, MsrFault};
 
@@ -109,6 +111,43 @@ pub unsafe trait EventSource {
 
     /// Returns the hardware beside the counters of the processor whose events these are.
     fn facility(&self) -> Self::Facility;
+
+    /// Returns whether the facility [is idle](crate::facility::Facility::is_idle). An interrupt then does not call
+    /// [`facility`](Self::facility).
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.facility().is_idle()
+    }
+}
+
+/// Yields an event source's [facility](EventSource::Facility): it is the facility itself, or makes one for each call.
+/// The latter saves an interrupt the making of a facility that has nothing to do.
+///
+/// # Context
+/// Any context, including NMI.
+pub trait FacilitySource: Copy {
+    /// The facility.
+    type Facility: EventFacility;
+
+    /// Returns the facility.
+    fn facility(&self) -> Self::Facility;
+
+    /// Returns whether the facility [is idle](crate::facility::Facility::is_idle).
+    fn has_idle_facility(&self) -> bool;
+}
+
+impl<F: EventFacility> FacilitySource for F {
+    type Facility = F;
+
+    #[inline]
+    fn facility(&self) -> F {
+        *self
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.is_idle()
+    }
 }
 
 /// Returns whether events can be opened beside the rows. If the compiler sees that there is no table for them, the
@@ -132,6 +171,19 @@ pub(crate) fn counters_of<S: EventSource>(source: &S) -> CounterSet {
     let counters = source.unit().counters();
     let counters = if S::Facility::UNITS { counters | source.facility().units() } else { counters };
     if S::Facility::DIVIDES { counters | divided_by(source) } else { counters }
+}
+
+/// Returns the session's counters that the source describes. Of an interrupt: the facility is asked only if the unit
+/// lacks one of them.
+#[inline(always)]
+pub(crate) fn verified_of<S: EventSource>(source: &S, memory: &CounterMemory) -> CounterSet {
+    // Only a session that drives the units has verified them.
+    let units = if S::Facility::UNITS { CounterSet::UNITS } else { CounterSet::NONE };
+    let described = source.unit().counters() | units;
+    if S::Facility::DIVIDES && !memory.verified(!described).is_empty() {
+        return memory.verified(counters_of(source));
+    }
+    memory.verified(described)
 }
 
 /// Returns the counter of a source's facility that is divided on this processor.
@@ -189,6 +241,11 @@ macro_rules! forward_source {
         fn facility(&$self) -> Self::Facility {
             $inner.facility()
         }
+
+        #[inline]
+        fn has_idle_facility(&$self) -> bool {
+            $inner.has_idle_facility()
+        }
     };
 }
 
@@ -217,14 +274,14 @@ impl<'a> OpenedEvents<'a> {
 
     /// Returns the source with hardware of the processor that the events can ask for beside a counter, such as [counter
     /// reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same facility.
-    pub const fn with<F: EventFacility>(self, facility: F) -> OpenedEvents<'a, F> {
+    pub const fn with<F: FacilitySource>(self, facility: F) -> OpenedEvents<'a, F> {
         OpenedEvents { unit: self.unit, events: self.events, facility }
     }
 }
 
 // SAFETY: the unit is a field, and stays the same.
-unsafe impl<F: EventFacility> EventSource for OpenedEvents<'_, F> {
-    type Facility = F;
+unsafe impl<F: FacilitySource> EventSource for OpenedEvents<'_, F> {
+    type Facility = F::Facility;
 
     #[inline]
     fn unit(&self) -> &CounterUnit {
@@ -251,8 +308,13 @@ unsafe impl<F: EventFacility> EventSource for OpenedEvents<'_, F> {
     }
 
     #[inline]
-    fn facility(&self) -> F {
-        self.facility
+    fn facility(&self) -> F::Facility {
+        self.facility.facility()
+    }
+
+    #[inline]
+    fn has_idle_facility(&self) -> bool {
+        self.facility.has_idle_facility()
     }
 }
 

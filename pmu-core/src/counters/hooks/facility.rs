@@ -80,6 +80,14 @@ pub trait Facility {
     /// for them is not linked.
     const RECORDS: bool = false;
 
+    /// Returns whether an interrupt has nothing to do for the facility: each of the other methods would return its
+    /// default without an access. [`service`](crate::service()) asks this first, and then leaves the facility out. A
+    /// facility that is about to record is not idle, and a facility whose last records are not reported is not yet.
+    #[inline]
+    fn is_idle(&self) -> bool {
+        false
+    }
+
     /// Returns the bits of the global overflow status that belong to the facility. The driver acknowledges these bits
     /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain these bits.
     #[inline]
@@ -211,12 +219,22 @@ impl Interrupted<'_> {
 }
 
 /// No facility: no method does anything.
-impl Facility for () {}
+impl Facility for () {
+    #[inline]
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
 
 /// The facility, if there is one. `None` does nothing.
 impl<F: Facility> Facility for Option<F> {
     const ALONE: bool = F::ALONE;
     const RECORDS: bool = F::RECORDS;
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.as_ref().is_none_or(F::is_idle)
+    }
 
     #[inline]
     fn status_bits(&self) -> u64 {
@@ -284,6 +302,11 @@ impl<F: Facility> Facility for Option<F> {
 impl<A: Facility, B: Facility> Facility for (A, B) {
     const ALONE: bool = A::ALONE || B::ALONE;
     const RECORDS: bool = A::RECORDS || B::RECORDS;
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.0.is_idle() && self.1.is_idle()
+    }
 
     #[inline]
     fn status_bits(&self) -> u64 {

@@ -14,7 +14,12 @@ use crate::msr::backend::MsrBackend;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SoftwareEvents;
 
-impl Facility for SoftwareEvents {}
+impl Facility for SoftwareEvents {
+    #[inline]
+    fn is_idle(&self) -> bool {
+        true
+    }
+}
 
 impl EventFacility for SoftwareEvents {
     const OFFERS: bool = false;

@@ -1,5 +1,6 @@
 //! One pass over a processor's counters: what its steps share.
 
+use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
@@ -15,16 +16,22 @@ use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-/// One pass of the interrupt path over the counters.
+/// One pass of the interrupt path over the counters, with what its steps share.
 pub(crate) struct Pass<'a, S, M, P, B, F> {
+    pub(crate) shared: Shared<'a, S, M, P>,
+    /// The source's facility; `()` if this interrupt has nothing to do for it.
+    pub(crate) facility: B,
+    pub(crate) overflowed: F,
+}
+
+/// The part of a [`Pass`] that no facility and no report is in: its steps are linked once.
+pub(crate) struct Shared<'a, S, M, P> {
     pub(crate) source: &'a S,
     pub(crate) msr: &'a M,
     pub(crate) platform: &'a P,
     pub(crate) memory: &'a CounterMemory,
     /// The session's counters, one bit each.
     pub(crate) own: u64,
-    pub(crate) facility: B,
-    pub(crate) overflowed: F,
     pub(crate) overflows: u32,
     /// Interrupts that may have been raised: by overflows that were found, reported or not, by unmasking, and by the
     /// facility.
@@ -37,16 +44,25 @@ pub(crate) struct Pass<'a, S, M, P, B, F> {
     pub(crate) fallen: CounterSet,
 }
 
+impl<'a, S, M, P, B, F> Deref for Pass<'a, S, M, P, B, F> {
+    type Target = Shared<'a, S, M, P>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Shared<'a, S, M, P> {
+        &self.shared
+    }
+}
+
+impl<S, M, P, B, F> DerefMut for Pass<'_, S, M, P, B, F> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.shared
+    }
+}
+
 pub(crate) const GENERAL: u64 = CounterSet::GENERAL.bits();
 
-impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
-where
-    S: EventSource,
-    M: MsrBackend,
-    P: Platform,
-    B: Facility,
-    F: FnMut(EventOverflow, &B),
-{
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
     pub(crate) fn unit(&self) -> &'a CounterUnit {
         self.source.unit()
     }
@@ -100,6 +116,55 @@ where
         Some((slot, Running::of(slot)?))
     }
 
+    /// Reads the status where the processor was told to freeze counters.
+    #[inline]
+    fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
+        if global.frozen == 0 {
+            // The counters may run, and an overflow while the LVT entry is masked would be lost. To freeze them the
+            // processor clears the control register, which is not read back.
+            self.unmask();
+            return (self.status(global), Rest::Restart);
+        }
+        let Some(status) = self.status(global) else { return (None, Rest::Nothing) };
+        // Unmasked before the counters are released. That may raise an interrupt, because the status is still set.
+        self.unmask();
+        if status & global.frozen == 0 {
+            // The counters run after all: another owner's interrupt, or a processor that does not freeze.
+            return (self.status(global), Rest::Nothing);
+        }
+        (Some(status), Rest::Nothing)
+    }
+
+    /// Writes the global control register: those bits of `mask` that it has while the counters run.
+    #[inline]
+    fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
+        let control = self.memory.global_control.load(Ordering::Relaxed);
+        self.wrmsr(global.control, control & mask)
+    }
+
+    fn restart(&mut self, global: &GlobalRegisters) {
+        if !self.set_control(global, u64::MAX) {
+            // On failure the counters stay stopped; the next start tries again.
+            self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
+            self.mark_faulted(None);
+        }
+    }
+
+    #[inline]
+    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
+        let status = self.msr.rdmsr_retrying(global.status);
+        self.note(status)
+    }
+}
+
+impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
+where
+    S: EventSource,
+    M: MsrBackend,
+    P: Platform,
+    B: Facility,
+    F: FnMut(EventOverflow, &B),
+{
     #[inline]
     pub(crate) fn report(&mut self, overflow: EventOverflow) {
         self.overflows += 1;
@@ -110,9 +175,10 @@ where
     /// or where the processor reports that it froze them. Otherwise they are assumed to run.
     pub(crate) fn by_status(&mut self, global: &GlobalRegisters) {
         let freezes = self.memory.freezes.load(Ordering::Relaxed);
+        let others = !self.own;
         let (status, rest) = if freezes {
             self.status_of_frozen(global)
-        } else if global.stop_while_serviced && self.set_control(global, !self.own) {
+        } else if global.stop_while_serviced && self.set_control(global, others) {
             // Stopped counters cannot overflow, so the LVT entry may stay masked until the status is clear.
             (self.status(global), Rest::UnmaskAndRestart)
         } else {
@@ -138,25 +204,6 @@ where
         }
     }
 
-    /// Reads the status where the processor was told to freeze counters.
-    #[inline]
-    fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
-        if global.frozen == 0 {
-            // The counters may run, and an overflow while the LVT entry is masked would be lost. To freeze them the
-            // processor clears the control register, which is not read back.
-            self.unmask();
-            return (self.status(global), Rest::Restart);
-        }
-        let Some(status) = self.status(global) else { return (None, Rest::Nothing) };
-        // Unmasked before the counters are released. That may raise an interrupt, because the status is still set.
-        self.unmask();
-        if status & global.frozen == 0 {
-            // The counters run after all: another owner's interrupt, or a processor that does not freeze.
-            return (self.status(global), Rest::Nothing);
-        }
-        (Some(status), Rest::Nothing)
-    }
-
     /// Acknowledges the overflows that the status reports, then loads their counters again. If the acknowledgement
     /// releases frozen counters, it comes last. Returns whether the status was cleared.
     // Inlined at its only call, where most of its conditions are constant.
@@ -178,7 +225,7 @@ where
             self.raised += u32::from(self.unit().is_masked_on_delivery());
         }
         let accounted = self.collect(status, CounterSet::from_bits(overflowed));
-        if S::Facility::DIVIDES {
+        if S::Facility::DIVIDES && !self.facility.is_idle() {
             self.divide(status);
         }
         let mut more = freezes;
@@ -207,27 +254,6 @@ where
         let acknowledged = self.wrmsr(global.acknowledge, bits);
         self.reload_overflowed(overflowed);
         acknowledged
-    }
-
-    /// Writes the global control register: those bits of `mask` that it has while the counters run.
-    #[inline]
-    fn set_control(&mut self, global: &GlobalRegisters, mask: u64) -> bool {
-        let control = self.memory.global_control.load(Ordering::Relaxed);
-        self.wrmsr(global.control, control & mask)
-    }
-
-    fn restart(&mut self, global: &GlobalRegisters) {
-        if !self.set_control(global, u64::MAX) {
-            // On failure the counters stay stopped; the next start tries again.
-            self.memory.global_control.fetch_and(!self.own, Ordering::Relaxed);
-            self.mark_faulted(None);
-        }
-    }
-
-    #[inline]
-    fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
-        let status = self.msr.rdmsr_retrying(global.status);
-        self.note(status)
     }
 
     #[inline]

@@ -51,7 +51,8 @@ pub struct EventOverflow {
 #[derive(Debug)]
 pub struct Sample<'s, F = ()> {
     overflow: EventOverflow,
-    facility: &'s F,
+    /// `None` if the interrupt had nothing to do for it.
+    facility: Option<&'s F>,
     /// The branches that the event asked for.
     branches: PackedFilter,
 }
@@ -61,9 +62,13 @@ impl<'s, F> Sample<'s, F> {
     pub(crate) fn new<S: EventSource>(
         source: &S,
         overflow: EventOverflow,
-        facility: &'s F,
+        facility: Option<&'s F>,
     ) -> Self {
-        let entry = if S::Facility::OFFERS { source.opened().entry(overflow.event) } else { None };
+        let entry = if S::Facility::OFFERS && facility.is_some() {
+            source.opened().entry(overflow.event)
+        } else {
+            None
+        };
         Self {
             overflow,
             facility,
@@ -71,16 +76,17 @@ impl<'s, F> Sample<'s, F> {
         }
     }
 
-    /// Creates the sample of an overflow that [`EventTable::happened`](crate::EventTable::happened) reported. It has
-    /// neither branches nor a record.
-    pub const fn of_software(overflow: EventOverflow, facility: &'s F) -> Self {
+    /// Creates the sample of an overflow without an interrupt, such as one that
+    /// [`EventTable::happened`](crate::EventTable::happened) reported. It has no branches. `facility` has the record,
+    /// if there is one.
+    pub const fn of(overflow: EventOverflow, facility: Option<&'s F>) -> Self {
         Self { overflow, facility, branches: PackedFilter::NONE }
     }
 
     /// Returns the source's facility, which has [collected](crate::facility::Facility::collect) what belongs to the
-    /// sample.
+    /// sample. Returns `None` if the facility [was idle](crate::facility::Facility::is_idle).
     #[inline]
-    pub const fn facility(&self) -> &'s F {
+    pub const fn facility(&self) -> Option<&'s F> {
         self.facility
     }
 }
@@ -116,7 +122,7 @@ impl<F: EventFacility> Sample<'_, F> {
     /// Returns what the processor recorded of the sampled instruction, if the event is
     /// [precise](crate::Event::precise).
     pub fn instruction(&self) -> Option<PreciseSample> {
-        self.facility.instruction()
+        self.facility?.instruction()
     }
 
     /// Returns the branch records of the sample, with what else is known of them. Returns `None` if the event did not
@@ -125,7 +131,8 @@ impl<F: EventFacility> Sample<'_, F> {
     /// An overflow of a source, which is no opened event, has the branches that a
     /// [`BranchRecorder`](crate::branch_recording::BranchRecorder) records meanwhile.
     pub fn branch_records(&self) -> Option<&Branches<'_>> {
-        let records = self.facility.branches().filter(|_| self.facility.is_newest())?;
+        let facility = self.facility?;
+        let records = facility.branches().filter(|_| facility.is_newest())?;
         let are_its = match self.branches.get() {
             Some(filter) => records.are_of(filter),
             None => self.event.row().is_some() && records.are_of_recorder(),

@@ -3,9 +3,9 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
-use crate::counters::hooks::event_source::{EventSource, counters_of};
+use crate::counters::hooks::event_source::{EventSource, verified_of};
 use crate::counters::hooks::facility::Facility;
-use crate::counters::interrupt::pass::{Pass, serve_alone};
+use crate::counters::interrupt::pass::{Pass, Shared, serve_alone};
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
 use crate::counters::shared::memory::{
@@ -62,13 +62,45 @@ pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
     memory: &CounterMemory,
     mut report: impl FnMut(Sample<'_, S::Facility>),
 ) -> Result<Serviced, ServiceError> {
-    // By value and moved: references would take stack and text, although there is no facility.
-    let facility = source.facility();
-    serve(source, msr, platform, memory, facility, move |overflow, facility| {
+    serve_interrupt(source, msr, platform, memory, move |overflow, facility| {
         report(Sample::new(source, overflow, facility));
     })
 }
 
+/// Serves an interrupt: without the source's facility, if that is idle.
+#[inline(always)]
+pub(crate) fn serve_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
+    source: &S,
+    msr: &M,
+    platform: &P,
+    memory: &CounterMemory,
+    mut overflowed: impl FnMut(EventOverflow, Option<&S::Facility>),
+) -> Result<Serviced, ServiceError> {
+    if size_of::<S::Facility>() == 0 && source.has_idle_facility() {
+        // By value and moved: references would take stack and text, although there is no facility.
+        serve(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow, None))
+    } else if source.has_idle_facility() {
+        serve(source, msr, platform, memory, (), |overflow, ()| {
+            report_once::<S, _>(&mut overflowed, overflow, None);
+        })
+    } else {
+        let facility = source.facility();
+        serve(source, msr, platform, memory, facility, |overflow, facility| {
+            report_once::<S, _>(&mut overflowed, overflow, Some(facility));
+        })
+    }
+}
+
+#[inline(never)] // Linked once, with what the embedder does with a sample.
+fn report_once<S: EventSource, R: FnMut(EventOverflow, Option<&S::Facility>)>(
+    report: &mut R,
+    overflow: EventOverflow,
+    facility: Option<&S::Facility>,
+) {
+    report(overflow, facility);
+}
+
+/// Serves an interrupt with a facility, or the same in a task.
 #[inline(always)]
 pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
     source: &S,
@@ -80,7 +112,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
 ) -> Result<Serviced, ServiceError> {
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
-    let own = memory.verified(counters_of(source));
+    let own = verified_of(source, memory);
     if B::ALONE && (own.is_empty() || !memory.is_idle()) && !memory.is_lent() {
         return serve_alone(msr, memory, facility);
     }
@@ -96,18 +128,20 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     let mut pass = Pass {
-        source,
-        msr,
-        platform,
-        memory,
-        own: own.bits(),
+        shared: Shared {
+            source,
+            msr,
+            platform,
+            memory,
+            own: own.bits(),
+            overflows: 0,
+            raised: 0,
+            others: 0,
+            fault: None,
+            fallen: CounterSet::NONE,
+        },
         facility,
         overflowed,
-        overflows: 0,
-        raised: 0,
-        others: 0,
-        fault: None,
-        fallen: CounterSet::NONE,
     };
     let served = memory.serve(if B::ALONE { WITH_FACILITY } else { 0 }, || {
         pass.begin_facility();

@@ -1,0 +1,137 @@
+//! A kernel of one processor, whose registers are an array.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use pmu::{Architecture, Kernel, LvtEntry, Pmu};
+use pmu_core::Snapshot;
+use pmu_core::frame::PlainFrame;
+use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
+use pmu_core::profile::KProfileSource;
+use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
+
+/// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
+static FILE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+/// Returns a register.
+pub fn at(number: u32) -> &'static AtomicU64 {
+    &FILE[number as usize % 64]
+}
+
+/// The registers, each access of which is a load or a store.
+pub struct Registers;
+
+impl MsrBackend for Registers {
+    type Error = core::convert::Infallible;
+
+    #[inline]
+    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+        Ok(at(address.get()).load(Relaxed))
+    }
+
+    #[inline]
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+        at(address.get()).store(value, Relaxed);
+        Ok(())
+    }
+
+    #[inline]
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+        Ok(at(0xC1 + index.get()).load(Relaxed))
+    }
+
+    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+        let register = at(update.register());
+        let found = register.load(Relaxed);
+        register.store(update.apply(found).unwrap_or(found), Relaxed);
+        Ok(found)
+    }
+}
+
+impl pmu::apic::ApicRegisters for Registers {
+    #[inline]
+    fn write_performance_entry(&self, entry: LvtEntry) {
+        FILE[0].store(entry.into(), Relaxed);
+    }
+}
+
+/// The kernel, with the hardware of an architecture beside its counters.
+pub struct OneProcessor<A>(PhantomData<fn() -> A>);
+
+/// A processor's number, as per-CPU data have it.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+/// Returns the number of this processor.
+#[inline]
+pub fn number() -> usize {
+    NUMBER.load(Relaxed) as usize
+}
+
+// SAFETY: there is one processor, and one task.
+unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
+    type Msr = Registers;
+    type Architecture = A;
+    #[inline]
+    fn msr() -> Registers {
+        Registers
+    }
+    #[inline]
+    fn this_processor() -> usize {
+        number()
+    }
+    fn pinned<R>(act: impl FnOnce() -> R) -> R {
+        act()
+    }
+    #[inline]
+    fn write_performance_entry(entry: LvtEntry) {
+        FILE[0].store(entry.into(), Relaxed);
+    }
+    fn end_of_interrupt() {}
+    fn interrupt(_: usize) {}
+}
+
+const BASE: u64 = 0xFFFF_FFFF_8000_0000;
+static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+
+/// Describes an Intel processor of version 4.
+pub fn snapshot() -> Snapshot {
+    Snapshot::capture(|leaf: u32, _: u32| {
+        let (eax, ebx, ecx, edx) = match leaf {
+            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
+            0x0A => (0x0730_0804, 0, 0, 0),
+            _ => (0, 0, 0, 0),
+        };
+        CpuIdResult { eax, ebx, ecx, edx }
+    })
+}
+
+/// The second source of the table's counts on the first counter.
+pub fn request() -> BasicProfile<'static> {
+    BasicProfile {
+        process: None,
+        base: BASE,
+        size: 0x1000,
+        bucket_log2: 4,
+        buffer: &BUCKETS,
+        source: KProfileSource::TOTAL_ISSUES,
+        affinity: None,
+    }
+}
+
+/// Counter 0 overflows.
+pub fn overflow() -> PlainFrame {
+    at(0xC1).store(5, Relaxed);
+    at(0x38E).store(1, Relaxed);
+    PlainFrame { pc: BASE + 0x123, cs: 8, flags: 2, processor: 0, process: None }
+}
+
+/// A processor comes up, with a profile of a source; then its counter 0 overflows.
+pub fn profile<A: Architecture<Processor = Snapshot>>(
+    pmu: &'static Pmu<OneProcessor<A>, 4>,
+) -> PlainFrame {
+    pmu.processor_up(&snapshot()).unwrap();
+    let object = ProfileObject::basic(Rules::LATEST, request(), &pmu.hardware()).unwrap();
+    pmu.profiles().try_start(Box::leak(Box::new(object)), &mut pmu.hardware()).unwrap();
+    overflow()
+}
