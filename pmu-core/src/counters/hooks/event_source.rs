@@ -123,6 +123,26 @@ pub unsafe trait EventSource {
 /// Yields an event source's [facility](EventSource::Facility): it is the facility itself, or makes one for each call.
 /// The latter saves an interrupt the making of a facility that has nothing to do.
 ///
+/// ```
+/// use pmu_core::branches::{BranchMemory, BranchUnit, Branches};
+/// use pmu_core::facility::FacilitySource;
+/// /// The branch records of a processor, which are known once it is up.
+/// #[derive(Clone, Copy)]
+/// struct OfProcessor {
+///     unit: Option<&'static BranchUnit>,
+///     memory: &'static BranchMemory,
+/// }
+/// impl FacilitySource for OfProcessor {
+///     type Facility = Option<Branches<'static>>;
+///     fn facility(&self) -> Self::Facility {
+///         Some(Branches::new(self.unit?, self.memory))
+///     }
+///     fn has_idle_facility(&self) -> bool {
+///         self.memory.is_idle()
+///     }
+/// }
+/// ```
+///
 /// # Context
 /// Any context, including NMI.
 pub trait FacilitySource: Copy {

@@ -79,6 +79,15 @@ impl<'s, F> Sample<'s, F> {
     /// Creates the sample of an overflow without an interrupt, such as one that
     /// [`EventTable::happened`](crate::EventTable::happened) reported. It has no branches. `facility` has the record,
     /// if there is one.
+    ///
+    /// ```
+    /// use pmu_core::{EventOverflow, Sample};
+    /// /// Passes on what a call counted, as an interrupt passes on its samples.
+    /// fn report(overflow: EventOverflow, mut sampled: impl FnMut(Sample<'_>)) {
+    ///     sampled(Sample::of(overflow, None));
+    /// }
+    /// # let _ = |overflow| report(overflow, |_| ());
+    /// ```
     pub const fn of(overflow: EventOverflow, facility: Option<&'s F>) -> Self {
         Self { overflow, facility, branches: PackedFilter::NONE }
     }
