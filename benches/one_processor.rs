@@ -11,13 +11,16 @@ use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 
-/// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
-static FILE: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Registers by the low bits of their numbers, which differ for those that a driver uses.
+static FILE: [AtomicU64; 0x2000] = [const { AtomicU64::new(0) }; 0x2000];
 
 /// Returns a register.
 pub fn at(number: u32) -> &'static AtomicU64 {
-    &FILE[number as usize % 64]
+    &FILE[number as usize % 0x2000]
 }
+
+/// The first general counter, and the distance to the next: Intel's, unless they are set otherwise.
+pub static COUNTERS: [AtomicU32; 2] = [AtomicU32::new(0xC1), AtomicU32::new(1)];
 
 /// The registers, each access of which is a load or a store.
 pub struct Registers;
@@ -38,7 +41,8 @@ impl MsrBackend for Registers {
 
     #[inline]
     fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
-        Ok(at(0xC1 + index.get()).load(Relaxed))
+        let [first, step] = &COUNTERS;
+        Ok(at(first.load(Relaxed) + step.load(Relaxed) * index.get()).load(Relaxed))
     }
 
     fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
@@ -89,21 +93,32 @@ unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
     }
     fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
+    fn read_extended_entry(_: u8) -> Option<u32> {
+        Some(0x0001_0400) // masked, an NMI
+    }
+    fn write_extended_entry(_: u8, _: u32) {}
 }
 
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;
 static BUCKETS: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
 
-/// Describes an Intel processor of version 4.
-pub fn snapshot() -> Snapshot {
-    Snapshot::capture(|leaf: u32, _: u32| {
-        let (eax, ebx, ecx, edx) = match leaf {
-            0 => (0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69),
-            0x0A => (0x0730_0804, 0, 0, 0),
-            _ => (0, 0, 0, 0),
-        };
+/// Describes a processor by leaves of CPUID: EAX, EBX, ECX, EDX.
+pub fn processor(leaves: &[(u32, [u32; 4])]) -> Snapshot {
+    Snapshot::capture(|leaf: u32, subleaf: u32| {
+        let found = leaves.iter().find(|(number, _)| *number == leaf && subleaf == 0);
+        let [eax, ebx, ecx, edx] = found.map_or([0; 4], |(_, registers)| *registers);
         CpuIdResult { eax, ebx, ecx, edx }
     })
+}
+
+/// Leaf 0 of Intel's processors.
+pub const INTEL: (u32, [u32; 4]) = (0, [0x1C, 0x756E_6547, 0x6C65_746E, 0x4965_6E69]);
+/// Leaf 0x0A of version 4, with eight counters.
+pub const VERSION_4: (u32, [u32; 4]) = (0x0A, [0x0730_0804, 0, 0, 0]);
+
+/// Describes an Intel processor of version 4.
+pub fn snapshot() -> Snapshot {
+    processor(&[INTEL, VERSION_4])
 }
 
 /// The second source of the table's counts on the first counter.
@@ -123,6 +138,11 @@ pub fn request() -> BasicProfile<'static> {
 pub fn overflow() -> PlainFrame {
     at(0xC1).store(5, Relaxed);
     at(0x38E).store(1, Relaxed);
+    frame()
+}
+
+/// An interrupted place within the profile.
+pub fn frame() -> PlainFrame {
     PlainFrame { pc: BASE + 0x123, cs: 8, flags: 2, processor: 0, process: None }
 }
 

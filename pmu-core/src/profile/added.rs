@@ -4,7 +4,7 @@
 use core::num::NonZeroU64;
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::counters::error::CounterError;
 use crate::counters::events::event::{Event, Reporting};
@@ -138,6 +138,8 @@ impl AddedSlot {
 /// says otherwise.
 #[derive(Debug)]
 pub struct AddedSources<S: ?Sized = [AddedSlot]> {
+    /// Number of slots up to the last one that has had a source: an interrupt looks at no other.
+    used: AtomicUsize,
     slots: S,
 }
 
@@ -159,7 +161,7 @@ static NONE: AddedSources<[AddedSlot; 0]> = AddedSources::new();
 impl<const N: usize> AddedSources<[AddedSlot; N]> {
     /// Creates an empty set with room for `N` sources.
     pub const fn new() -> Self {
-        Self { slots: [const { AddedSlot::new() }; N] }
+        Self { used: AtomicUsize::new(0), slots: [const { AddedSlot::new() }; N] }
     }
 }
 
@@ -210,8 +212,10 @@ impl AddedSources {
         if self.find(value).is_some() {
             return Err(InterfaceError::Exists(value));
         }
-        let free = self.slots.iter().find(|slot| slot.source().is_none());
-        let slot = free.ok_or_else(|| self.full())?;
+        let mut slots = self.slots.iter().enumerate();
+        let free = slots.find(|(_, slot)| slot.source().is_none());
+        let (index, slot) = free.ok_or_else(|| self.full())?;
+        self.used.fetch_max(index + 1, Relaxed);
         slot.hertz.store(hertz, Relaxed);
         slot.interval.store(slot.limits().default, Relaxed);
         // Last: an interrupt that finds the source also finds its interval.
@@ -431,7 +435,8 @@ impl AddedSources {
     #[inline]
     fn by_tag(&self, overflow: &EventOverflow) -> Option<(&'static AddedSource, &AddedSlot)> {
         overflow.event.place()?;
-        let with_source = self.slots.iter().filter_map(|slot| Some((slot.source()?, slot)));
+        let used = self.slots.iter().take(self.used.load(Relaxed));
+        let with_source = used.filter_map(|slot| Some((slot.source()?, slot)));
         with_source.into_iter().find(|(source, _)| source.tag() == overflow.tag)
     }
 }

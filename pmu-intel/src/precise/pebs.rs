@@ -164,7 +164,7 @@ impl<'a> Pebs<'a> {
     /// }
     /// ```
     pub fn record(&self) -> Option<PreciseRecord<'static>> {
-        self.reading.as_ref()?.shown.map(|(record, _)| record)
+        self.reading.as_ref()?.shown().map(|(record, _)| record)
     }
 }
 
@@ -232,7 +232,7 @@ impl EventFacility for Pebs<'_> {
     }
 
     fn instruction(&self) -> Option<PreciseSample> {
-        let (record, access) = self.reading.as_ref()?.shown?;
+        let (record, access) = self.reading.as_ref()?.shown()?;
         Some(self.unit.sample(&record, access))
     }
 }

@@ -14,7 +14,7 @@ use crate::precise::groups::MemoryInfo;
 use crate::precise::layout::PreciseFormat;
 use crate::precise::memory::index_register;
 use crate::precise::pebs::{LEAST_PART, Pebs};
-use crate::precise::record::{PreciseRecord, PreciseRecords};
+use crate::precise::record::{PreciseRecord, PreciseRecords, Shown};
 use crate::precise::registers::PebsIndex;
 use crate::precise::source::{LoadSource, SourceEncoding};
 use crate::precise::state::{Departed, SlotFlags, TAKEN};
@@ -25,12 +25,20 @@ use crate::precise::unit::PreciseUnit;
 pub(crate) struct Reading {
     /// The record whose counters are being reported, and its place in the buffer.
     record: Option<(PreciseRecord<'static>, u32)>,
-    /// The part of it that a sample may show.
-    pub(crate) shown: Option<(PreciseRecord<'static>, AccessKind)>,
+    /// The privilege levels and the access that a sample may show of it.
+    shown: Option<(Shown, AccessKind)>,
     /// The event of the record has left its counter since.
     pub(crate) left: bool,
     /// The generation of the buffer that is read.
     generation: u16,
+}
+
+impl Reading {
+    /// Returns the record as a sample may show it.
+    pub(crate) fn shown(&self) -> Option<(PreciseRecord<'static>, AccessKind)> {
+        let ((record, _), (shown, access)) = self.record.zip(self.shown)?;
+        Some((record.showing(shown), access))
+    }
 }
 
 impl Pebs<'_> {
@@ -208,26 +216,26 @@ impl Pebs<'_> {
 
     /// Returns the next counter of a record.
     pub(crate) fn next_recorded(&mut self) -> Option<Recorded> {
-        let state = &self.memory.state;
+        // The rest of the facility is references, and the record is not moved for each counter.
+        let this = Self { reading: None, ..*self };
+        let (state, reading) = (&this.memory.state, self.reading.as_mut()?);
         loop {
-            let mut reading = self.reading?;
             let pending = CounterSet::from_bits(state.pending.load(Relaxed));
-            let next = pending.iter().next().zip(reading.record);
-            if let Some((counter, (record, place))) = next {
+            if let (Some(counter), Some((record, place))) = (pending.iter().next(), &reading.record)
+            {
                 state.pending.store(pending.without(counter.only()).bits(), Relaxed);
-                let (recorded, shown) = self.recorded(counter, &record, place, reading.generation);
-                reading.shown = shown;
-                reading.left = recorded.is_some_and(|recorded| recorded.left.is_some());
-                self.reading = Some(reading);
-                if let Some(recorded) = recorded {
-                    return Some(recorded);
+                let recorded = this.recorded(counter, record, *place, reading.generation);
+                reading.shown = recorded.as_ref().and_then(|(_, shown)| *shown);
+                reading.left = recorded.as_ref().is_some_and(|(of, _)| of.left.is_some());
+                match recorded {
+                    Some((recorded, _)) => return Some(recorded),
+                    None => continue,
                 }
-                continue;
             }
             let (from, to) = state.batch();
-            let mut records = self.records(from, to);
+            let mut records = this.records(from, to);
             let record = records.next();
-            self.memory.count_malformed(records.malformed());
+            this.memory.count_malformed(records.malformed());
             let Some(record) = record else {
                 state.set_batch((0, 0));
                 state.departed.clear();
@@ -237,38 +245,37 @@ impl Pebs<'_> {
             let end = to - records.remaining() as u32;
             let place = end - record.size() as u32;
             state.set_batch((end, to));
-            let counters = self.counters_of(&record, place, reading.generation);
+            let counters = this.counters_of(&record, place, reading.generation);
             if counters.is_empty() {
-                self.memory.count_unattributed();
+                this.memory.count_unattributed();
             }
             state.pending.store(counters.bits(), Relaxed);
             reading.record = Some((record, place));
-            self.reading = Some(reading);
         }
     }
 
-    /// Returns one counter's overflow, and what a sample may show of its record.
+    /// Returns one counter's overflow, and what a sample may show of its record. `None` if its event is not known.
     fn recorded(
         &self,
         counter: CounterId,
         record: &PreciseRecord<'static>,
         place: u32,
         generation: u16,
-    ) -> (Option<Recorded>, Option<(PreciseRecord<'static>, AccessKind)>) {
+    ) -> Option<(Recorded, Option<(Shown, AccessKind)>)> {
         let state = &self.memory.state;
-        let Some(slot) = state.slot(counter) else { return (None, None) };
+        let slot = state.slot(counter)?;
         let departed = state.departed.take_at(counter, place, generation);
         let left = match departed {
             None => None,
             Some(Departed { event: Some(event), period, .. }) => Some((event, period)),
             Some(Departed { event: None, .. }) => {
                 self.memory.count_unattributed();
-                return (None, None);
+                return None;
             }
         };
         let flags = departed.map_or(slot.flags(), |departed| SlotFlags(departed.flags));
-        let limited = record.limited_to(flags.counts_user(), flags.counts_kernel());
-        if limited.is_none() {
+        let shown = record.levels(flags.counts_user(), flags.counts_kernel());
+        if shown.is_none() {
             self.memory.count_hidden();
         }
         let reloaded = slot.reload.load(Relaxed);
@@ -276,8 +283,8 @@ impl Pebs<'_> {
             Some((event, period)) => (event, Some(period)),
             None => (slot.event(), None),
         };
-        let recorded = Recorded { counter, event, reloaded, left, hidden: limited.is_none() };
-        (Some(recorded), limited.map(|record| (record, flags.access())))
+        let recorded = Recorded { counter, event, reloaded, left, hidden: shown.is_none() };
+        Some((recorded, shown.map(|shown| (shown, flags.access()))))
     }
 
     /// Returns the counters whose overflows are records.

@@ -49,9 +49,18 @@ impl<'a> PreciseRecord<'a> {
     /// # let _ = for_user_mode(PreciseFormat::Adaptive, &[]).count();
     /// ```
     pub fn limited_to(self, user: bool, kernel: bool) -> Option<Self> {
+        self.levels(user, kernel).map(|shown| self.showing(shown))
+    }
+
+    /// Returns the privilege levels that [`limited_to`](Self::limited_to) leaves of the record.
+    pub(crate) fn levels(&self, user: bool, kernel: bool) -> Option<Shown> {
         let shown = Shown { user: user && self.shown.user, kernel: kernel && self.shown.kernel };
         let shows = |address: Option<u64>| address.is_none_or(|address| shown.shows(address));
-        (shows(self.address()) && shows(self.next_address())).then_some(Self { shown, ..self })
+        (shows(self.address()) && shows(self.next_address())).then_some(shown)
+    }
+
+    pub(crate) const fn showing(self, shown: Shown) -> Self {
+        Self { shown, ..self }
     }
 
     /// Returns the format of this precise record.

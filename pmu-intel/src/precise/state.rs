@@ -247,6 +247,8 @@ const ROOM: usize = 32;
 /// Events that left their counters.
 #[derive(Debug)]
 pub(crate) struct DepartedEvents {
+    /// Number of places up to the last one that has had an event: an interrupt looks at no other.
+    used: AtomicU8,
     events: [Place; ROOM],
 }
 
@@ -283,13 +285,17 @@ pub(crate) struct Departed {
 
 impl DepartedEvents {
     pub(crate) const fn new() -> Self {
-        Self { events: [const { Place::new() }; ROOM] }
+        Self { used: AtomicU8::new(0), events: [const { Place::new() }; ROOM] }
     }
 
     /// Adds an event. Returns `false` if there is no room.
     pub(crate) fn add(&self, departed: Departed, generation: u16) -> bool {
-        let is_usable = |place: &&Place| place.get(generation).is_none();
-        let Some(place) = self.events.iter().find(is_usable) else { return false };
+        let is_usable = |(_, place): &(usize, &Place)| place.get(generation).is_none();
+        let mut places = self.events.iter().enumerate();
+        let Some((index, place)) = places.find(is_usable) else { return false };
+        // Before `until`, so that whoever sees the event looks at its place. The number never falls: an interrupt that
+        // lowered it meanwhile would hide the event.
+        self.used.fetch_max(index as u8 + 1, Relaxed);
         let event = departed.event.and_then(EventId::place);
         // The place is void while it is filled: an interrupt in between must not see a mixture. `until` comes last, and
         // releases.
@@ -306,7 +312,7 @@ impl DepartedEvents {
 
     /// Returns the events that left while the buffer was of this generation.
     pub(crate) fn of(&self, generation: u16) -> impl Iterator<Item = Departed> {
-        self.events.iter().filter_map(move |place| place.get(generation))
+        self.used().filter_map(move |place| place.get(generation))
     }
 
     /// Returns the end of the records of the events that left this counter.
@@ -318,7 +324,7 @@ impl DepartedEvents {
     /// Finds the event of a counter's record at this place in the buffer.
     fn at(&self, counter: CounterId, place: u32, generation: u16) -> Option<(&Place, Departed)> {
         let is_its = |departed: &Departed| departed.counter == counter && departed.until > place;
-        let of = self.events.iter().filter_map(|event| Some((event, event.get(generation)?)));
+        let of = self.used().filter_map(|event| Some((event, event.get(generation)?)));
         of.filter(|(_, departed)| is_its(departed)).min_by_key(|(_, departed)| departed.until)
     }
 
@@ -338,7 +344,7 @@ impl DepartedEvents {
     /// Notes that an event was closed.
     pub(crate) fn forget(&self, event: EventId) {
         let Some(closed) = event.place() else { return };
-        for place in &self.events {
+        for place in self.used() {
             if place.event.load(Relaxed) == closed as u32 {
                 place.event.store(FORGOTTEN, Relaxed);
             }
@@ -347,7 +353,11 @@ impl DepartedEvents {
 
     /// Removes all events.
     pub(crate) fn clear(&self) {
-        self.events.iter().for_each(|place| place.until.store(0, Relaxed));
+        self.used().for_each(|place| place.until.store(0, Relaxed));
+    }
+
+    fn used(&self) -> impl Iterator<Item = &Place> {
+        self.events.iter().take(self.used.load(Relaxed).into())
     }
 }
 

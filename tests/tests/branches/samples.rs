@@ -167,9 +167,8 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();
             let serviced = service(&source, mock, mock, &memory, |sample| {
-                let branches = sample.facility().unwrap();
-                assert_eq!(branches.iter().count(), 0);
-                assert_eq!(branches.raw().count(), 0);
+                let branches = sample.facility();
+                assert!(branches.is_none_or(|of| of.iter().count() == 0 && of.raw().count() == 0));
             });
             assert_eq!(serviced.unwrap().overflows, 1);
             let after = mock.accesses();

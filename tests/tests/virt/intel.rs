@@ -96,6 +96,23 @@ fn each_feature_adds_its_fields_of_the_data_file() {
     }
 }
 
+/// A feature that leaf 0x23 declares has there the bit that the data file has under the name of its select bit.
+#[test]
+fn each_feature_has_its_bit_of_leaf_23_of_the_data_file() {
+    let mut declared = 0;
+    for row in pmu_tests::data!("register_fields.csv") {
+        if row.text("register") == "CPUID_23_EBX" {
+            let name = row.text("field");
+            let (feature, _) = *SELECT_FIELDS.iter().find(|(_, of)| *of == name).unwrap();
+            let intel = IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(feature, true));
+            let leaf = Configuration::Intel(intel).cpuid(0x23, 0, [0; 4]);
+            assert_eq!(u64::from(leaf[1]), field("CPUID_23_EBX", name), "{name}");
+            declared += 1;
+        }
+    }
+    assert_ne!(declared, 0);
+}
+
 /// "Architectural Performance Monitoring Version 1": IA32_PMCx from 0C1H and IA32_PERFEVTSELx from
 /// 186H, as many as leaf 0AH EAX[15:8] says.
 #[test]

@@ -162,7 +162,7 @@ where
     S: EventSource,
     M: MsrBackend,
     P: Platform,
-    B: Facility,
+    B: EventFacility,
     F: FnMut(EventOverflow, &B),
 {
     #[inline]

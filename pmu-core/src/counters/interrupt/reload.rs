@@ -8,7 +8,6 @@ use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
 use crate::counters::hooks::event_source::{EventSource, opens_events, read_counter, registers_of};
-use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Recorded;
 use crate::counters::interrupt::pass::{Pass, Running, Shared};
 use crate::counters::interrupt::sample::{EventOverflow, total_on};
@@ -26,7 +25,7 @@ where
     S: EventSource,
     M: MsrBackend,
     P: Platform,
-    B: Facility,
+    B: EventFacility,
     F: FnMut(EventOverflow, &B),
 {
     /// Loads an overflowed general counter again, and reports the overflow. `value` is the counter's, if it was read.
@@ -100,8 +99,8 @@ where
     pub(crate) fn report_records(&mut self) {
         let (mut changed, mut sampled) = (CounterSet::NONE, CounterSet::NONE);
         while let Some(record) = self.facility.next_record() {
-            if S::Facility::UNITS {
-                sampled = sampled | self.source.facility().units() & record.counter.only();
+            if B::UNITS {
+                sampled = sampled | self.facility.units() & record.counter.only();
             }
             if self.report_record(record) {
                 changed = changed | record.counter.only();
@@ -128,7 +127,8 @@ where
             }
             return false;
         }
-        let registers = registers_of(self.source, counter);
+        let unit = if B::UNITS { self.facility.unit(counter) } else { None };
+        let registers = unit.unwrap_or_else(|| self.unit().registers(counter));
         let one = Waiting { records: 1, reloaded };
         entry.accumulate_records(one, &registers);
         if let Some(period) = entry.period.over().filter(|_| !hidden) {

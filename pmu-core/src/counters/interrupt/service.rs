@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
+use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, verified_of};
-use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::pass::{Pass, Shared, serve_alone};
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
@@ -102,7 +102,7 @@ fn report_once<S: EventSource, R: FnMut(EventOverflow, Option<&S::Facility>)>(
 
 /// Serves an interrupt with a facility, or the same in a task.
 #[inline(always)]
-pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: Facility>(
+pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility>(
     source: &S,
     msr: &M,
     platform: &P,
