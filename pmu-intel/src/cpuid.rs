@@ -152,7 +152,8 @@ pub(crate) struct PerfmonExtension {
 }
 
 // To add a bit of event selects that leaf 0x23 declares: its constant; its bit of the leaf and its line in `event_bits`;
-// and a row for each in `tests/data/register_fields.csv`, both with the same field name, by which the test finds them.
+// and a row for each in `tests/data/register_fields.csv`, both with the same field name, by which the test finds them
+// (`cargo test -p pmu-tests --test counters registers`).
 
 /// Bits of `IA32_PERFEVTSELx`: EQ and UMASK2 (SDM vol. 3B, "Architectural Performance Monitoring Version 6").
 const SELECT_EQ: u64 = 1 << 36;

@@ -4,12 +4,13 @@
 //! configurations, saved bytes, the legal bits of selects and of `IA32_FIXED_CTR_CTRL`, and the bits of event keys.
 //!
 //! To add a select bit: its constant with a citation, and a row at the end of the table, because its place is its bit
-//! in saved bytes. If the bit changes what is counted, it is in [`OF_KEY`], and `events/key.rs` has a method and a word
-//! for it; otherwise its rule is where the PMU answers (RDPMC: `locate_pmc` in `pmu/msr.rs`). Its tests: its row in
-//! `tests/data/register_fields.csv`, from another source than the constant, and in
-//! `tests/tests/virt/naive/registers.rs` its name in `SELECT_FIELDS` or `FIXED_FIELDS`, and its rule; an event with it
-//! is in `fed` of `naive/mod.rs`. The mock, and the tests of all features, follow. The driver's bit:
-//! `pmu-intel/src/cpuid.rs`, above `SELECT_EQ`.
+//! in saved bytes. If the bit changes what is counted, it is in [`OF_KEY`], and `events/key.rs` has a method, a word in
+//! `Debug`, and a row of its unit test for it; otherwise its rule is where the PMU answers (RDPMC: `locate_pmc` in
+//! `pmu/msr.rs`). Its tests: two rows in `tests/data/register_fields.csv` with one name, of the select's bit and of
+//! CPUID's, from another source than the constant, and in `tests/tests/virt/naive/registers.rs` its name in
+//! `SELECT_FIELDS` or `FIXED_FIELDS`, and its rule; an event with it is in `fed` of `naive/mod.rs`, from where the
+//! random programs have it. The mock, and the tests of all features, follow: `cargo test -p pmu-tests --test virt`. The
+//! driver's bit has the same two rows: `pmu-intel/src/cpuid.rs`, above `SELECT_EQ`.
 
 use core::fmt;
 

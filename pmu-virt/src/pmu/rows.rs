@@ -1,12 +1,21 @@
 //! The registers of a facility as rows of a table, and the answers that follow from the rows.
 
-// To add a register of a facility: in the facility's file, the value's field and its value after reset, a row, and an
-// arm of `held` and of `hold`; its bytes and their line of the table, in the file of `bytes` with the facility's name;
-// `not_offered` in the vendor's table (`registers`), and the address among those of `Kind::Absent` in
-// `tests/tests/virt/naive/registers.rs`, so that the register faults without the facility; and the tests of the
-// facility's model in `tests/tests` (`model.rs`, or `virt`): what the register does, and its value among those whose
-// bytes are tested. A value that is 0 after reset goes into spare bytes of the header; otherwise there is a second
-// `BYTES_VERSION`, and both are read. The driver's register is one like any: `registers.rs` of the vendor's crate.
+// To add a register of a facility:
+//
+// 1. In the facility's file: the value's field and its value after reset, its constant, a row, and an arm of `held` and
+//    of `hold`.
+// 2. Its bytes and their line of the table, in the file of `bytes` with the facility's name. A narrow value that is 0
+//    after reset goes into a spare byte of the header, which `restore` reads before it compares the header, and refuses
+//    where there is no such register. Otherwise there is a second `BYTES_VERSION`, and both are read.
+// 3. `not_offered` in the vendor's table (`registers`), so that the register faults without the facility.
+// 4. The naive model: what the register does, and its address where the model lists them. Branches:
+//    `tests/tests/virt/naive_branches/mod.rs`, `REGISTERS`. Precise records: `virt/naive_precise`. Ops, top-down and
+//    reload: `model.rs` in the folder of that name.
+// 5. The value among those whose bytes are tested: `tests/tests/virt/branches/state.rs`, or where the facility's bytes
+//    are.
+//
+// `cargo test -p pmu-tests --test virt` (or the facility's) checks the rest by the rows. The driver's register is one
+// like any: `registers.rs` of the vendor's crate.
 
 use crate::pmu::facility::{GuestFacility, Writer};
 use crate::pmu::msr::{Bits, Read, Write, Written};

@@ -107,6 +107,8 @@ fn each_feature_has_its_bit_of_leaf_23_of_the_data_file() {
             let intel = IntelConfiguration::new(6, 8, 4).with(|intel| intel.set(feature, true));
             let leaf = Configuration::Intel(intel).cpuid(0x23, 0, [0; 4]);
             assert_eq!(u64::from(leaf[1]), field("CPUID_23_EBX", name), "{name}");
+            // Version 6 has the leaf.
+            assert_eq!(feature.since(), 6, "{name}");
             declared += 1;
         }
     }

@@ -2,6 +2,34 @@
 
 use super::*;
 
+/// Branch records that a processor may have.
+fn offered(configuration: &Configuration) -> Vec<VirtualBranches> {
+    let kinds = match configuration {
+        Configuration::Amd(_) => vec![BranchConfiguration::AMD],
+        _ => vec![BranchConfiguration::ARCHITECTURAL, BranchConfiguration::Legacy { format: 5 }],
+    };
+    kinds.into_iter().map(|kind| VirtualBranches::new(configuration, kind).unwrap()).collect()
+}
+
+/// Each register takes some value that is not its own after a reset; then all are as in new records.
+#[test]
+fn a_reset_sets_every_register_to_its_first_value() {
+    for configuration in [intel(5), amd()] {
+        for new in offered(&configuration) {
+            for register in new.registers().filter(|register| register.is_state) {
+                let mut records = new;
+                let written = (0..64).find(|bit| {
+                    let _ = records.write(pmu_virt::Writer::Host, register.address, 1 << bit);
+                    records != new
+                });
+                assert!(written.is_some(), "{:#X} holds nothing", register.address);
+                records.reset();
+                assert_eq!(records, new, "{:#X}", register.address);
+            }
+        }
+    }
+}
+
 /// Without records: the leaves that would declare them are 0 whatever the host has, and the registers fault, except
 /// that `IA32_DEBUGCTL` drops the bit that enables a legacy stack: a Linux that goes by CPUID prints no warning.
 #[test]
@@ -18,14 +46,19 @@ fn hidden_records_have_no_leaf_and_no_register() {
         let [eax, ebx, ..] = leaf(0x8000_0022, 0);
         assert_eq!((eax >> 1 & 3, ebx >> 4 & 0x3F), (0, 0));
         assert_eq!(hidden.registers().count(), 0);
-        let registers: &[u32] = match configuration {
+        let some: &[u32] = match configuration {
             Configuration::Amd(_) => &[0xC000_010E, 0xC000_010F, 0xC001_0300, 0xC001_031F],
             _ => &[0x1C8, 0x1C9, 0x680, 0x6DF, 0xDC0, 0x1200, 0x14CE, 0x14CF, 0x1500, 0x161F],
         };
-        for address in registers {
-            let answer = pmu.read_beside(&hidden, *address);
+        let is_shared = |address: &u32| {
+            *address == 0x1D9 || configuration.registers().any(|of| of.address == *address)
+        };
+        let listed = offered(&configuration).into_iter();
+        let listed = listed.flat_map(|of| of.registers().map(|of| of.address).collect::<Vec<_>>());
+        for address in listed.filter(|address| !is_shared(address)).chain(some.iter().copied()) {
+            let answer = pmu.read_beside(&hidden, address);
             assert_eq!(answer, Read::GeneralProtection, "{address:#X}");
-            let written = pmu.write_beside(&mut { hidden }, *address, 0);
+            let written = pmu.write_beside(&mut { hidden }, address, 0);
             assert_eq!(written.answer, Write::GeneralProtection, "{address:#X}");
         }
         let shared = pmu.read_beside(&hidden, 0x1D9);

@@ -101,7 +101,10 @@ fn value(address: u32, shape: u8, word: u64) -> u64 {
         0x0010_0053_003C,
         0x0010_00D3_003C,
     ];
-    let plain = select[word as usize % select.len()];
+    // Those of the fed events, too, so that a new one is reached.
+    let fed = fed().map(|(of_event, _)| of_event | 0x53_0000);
+    let selects = [&select[..], &fed].concat();
+    let plain = selects[word as usize % selects.len()];
     match shape % 8 {
         0 => word,
         // Close to an overflow, of whatever width.

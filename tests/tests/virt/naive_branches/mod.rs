@@ -55,6 +55,27 @@ const DEBUGCTL_OF_PMU: u64 = 0x7FC1;
 /// The status of version 4, with 4 general and 3 fixed counters.
 const STATUS: u64 = 0x7C80_0007_0000_000F;
 
+/// The registers that programs reach, and that are compared: the first address, the number, and whether they are AMD's;
+/// `None`: any processor's.
+const REGISTERS: [(u32, u32, Option<bool>); 16] = [
+    (0x14CE, 2, Some(false)),
+    (0x1C8, 2, Some(false)),
+    (0x1D9, 1, None),
+    (0xC000_010E, 2, Some(true)),
+    (0xC000_0300, 4, Some(true)),
+    (0x390, 2, Some(false)),
+    (0x38E, 1, Some(false)),
+    (0x345, 1, Some(false)),
+    (0x186, 4, Some(false)),
+    (0x1500, 32, Some(false)),
+    (0x1600, 32, Some(false)),
+    (0x1200, 32, Some(false)),
+    (0xC001_0300, 32, Some(true)),
+    (0x680, 32, Some(false)),
+    (0x6C0, 32, Some(false)),
+    (0xDC0, 32, Some(false)),
+];
+
 impl Naive {
     pub(crate) fn new(kind: Kind, pmu: Configuration) -> Self {
         let (version, tsx) = match pmu {
@@ -131,23 +152,11 @@ impl Naive {
 
     /// Returns whether the address is compared: the records' registers, and those that they share.
     fn is_known(&self, address: u32) -> bool {
-        match self.kind {
-            Kind::Amd { .. } => {
-                matches!(address, 0xC000_010E | 0xC000_010F | 0x1D9 | 0xC000_0300..=0xC000_0303)
-                    || self.word(address).is_some()
-            }
-            _ => {
-                matches!(
-                    address,
-                    0x1C8 | 0x1C9 | 0x14CE | 0x14CF | 0x1D9 | 0x345 | 0x38E | 0x390 | 0x391 | 0x186
-                        ..=0x189
-                ) || self.word(address).is_some()
-                    || (0x1200..0x1220).contains(&address)
-                    || (0x1500..0x1520).contains(&address)
-                    || (0x680..0x6A0).contains(&address)
-                    || (0xDC0..0xDE0).contains(&address)
-            }
-        }
+        let is_amd = matches!(self.kind, Kind::Amd { .. });
+        let listed = REGISTERS.iter().any(|(first, registers, of)| {
+            *of != Some(!is_amd) && (*first..first + registers).contains(&address)
+        });
+        listed || self.word(address).is_some()
     }
 
     pub(crate) fn read(&self, address: u32) -> Read {
@@ -474,6 +483,18 @@ impl Naive {
             if base != 0xDC0 || info {
                 self.registers.insert(base + place, word);
             }
+        }
+    }
+}
+
+#[test]
+fn the_model_knows_every_register() {
+    for kind in 0..3 {
+        let (configuration, branches, kind) = program::processor([kind, 4, 0, 7]);
+        let naive = Naive::new(kind, configuration);
+        let records = VirtualBranches::new(&configuration, branches).unwrap();
+        for register in records.registers() {
+            assert!(naive.is_known(register.address), "{kind:?} {:#X}", register.address);
         }
     }
 }

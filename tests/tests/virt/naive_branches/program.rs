@@ -41,25 +41,8 @@ pub(crate) fn processor(words: [u8; 4]) -> (Configuration, BranchConfiguration, 
 
 /// Returns the address of a register of branch records, or one that they share.
 fn address(choice: u32) -> u32 {
-    const BASES: [(u32, u32); 15] = [
-        (0x14CE, 2),
-        (0x1C8, 2),
-        (0x1D9, 1),
-        (0xC000_010E, 2),
-        (0xC000_0300, 4),
-        (0x390, 2),
-        (0x38E, 1),
-        (0x345, 1),
-        (0x186, 4),
-        (0x1500, 33),
-        (0x1600, 33),
-        (0x1200, 33),
-        (0xC001_0300, 32),
-        (0x680, 0x60),
-        (0xDC0, 32),
-    ];
-    let (base, count) = BASES[choice as usize % BASES.len()];
-    base + (choice >> 8) % count
+    let (first, registers, _) = REGISTERS[choice as usize % REGISTERS.len()];
+    first + (choice >> 8) % registers
 }
 
 fn value(address: u32, shape: u8, word: u64) -> u64 {
@@ -150,9 +133,7 @@ pub(crate) fn run(words: [u8; 4], program: &[Step], restored: bool) -> [u64; 2] 
         if !restored && number + 1 < program.len() {
             continue;
         }
-        for address in
-            (0..15 * 33).map(|number| ((number % 33) << 8) | (number / 33)).map(self::address)
-        {
+        for address in REGISTERS.into_iter().flat_map(|(first, count, _)| first..first + count) {
             if naive.is_known(address) {
                 let answer = pmu.read_beside(&records, address);
                 assert_eq!(answer, naive.read(address), "{kind:?} {address:#X}");
