@@ -111,7 +111,7 @@ fn branches(depth: u64) -> PlainFrame {
     overflow(1 << 58)
 }
 
-#[library_benchmark(config = at_most(348))]
+#[library_benchmark(config = at_most(355))]
 #[bench::version_4(profile(&PMU))]
 fn idle(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame), |_| ()).claim
@@ -129,7 +129,7 @@ fn interrupt(frame: &PlainFrame, samples: u32) -> u64 {
     periods
 }
 
-#[library_benchmark(config = at_most(482))]
+#[library_benchmark(config = at_most(492))]
 #[bench::no_record(plain())]
 fn event(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)

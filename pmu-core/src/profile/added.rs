@@ -215,12 +215,22 @@ impl AddedSources {
         let mut slots = self.slots.iter().enumerate();
         let free = slots.find(|(_, slot)| slot.source().is_none());
         let (index, slot) = free.ok_or_else(|| self.full())?;
-        self.used.fetch_max(index + 1, Relaxed);
         slot.hertz.store(hertz, Relaxed);
-        slot.interval.store(slot.limits().default, Relaxed);
-        // Last: an interrupt that finds the source also finds its interval.
-        slot.source.store(ptr::from_ref(source).cast_mut(), Release);
+        let interval = slot.limits().default;
+        self.fill((index, slot), source, interval);
         Ok(())
+    }
+
+    fn fill(
+        &self,
+        (index, slot): (usize, &AddedSlot),
+        source: &'static AddedSource,
+        interval: u32,
+    ) {
+        slot.interval.store(interval, Relaxed);
+        self.used.fetch_max(index + 1, Relaxed);
+        // Last: an interrupt that finds the source also finds its interval, and looks at its slot.
+        slot.source.store(ptr::from_ref(source).cast_mut(), Release);
     }
 
     fn full(&self) -> InterfaceError {
@@ -332,25 +342,24 @@ impl AddedSources {
             let holds = |source| added.is_none_or(|other| ptr::eq(other, source));
             match slot.of_event.get() {
                 Some(source) if source.event == event && holds(source) && fits(slot) => {
-                    known = known.or(Some((slot, source)));
+                    known = known.or(Some((index, slot, source)));
                 }
-                None if added.is_none() => free = free.or(Some((slot, index))),
+                None if added.is_none() => free = free.or(Some((index, slot))),
                 _ => {}
             }
         }
-        let (slot, source) = match (known, free) {
+        let (index, slot, source) = match (known, free) {
             (Some(known), _) => known,
-            (None, Some((slot, index))) => {
+            (None, Some((index, slot))) => {
                 let select = event.select().unwrap_or(EventSelect::from_bits(0));
                 let row = ProfileSource::new(FIRST_EVENT | index as u32, "ProfileEvent", select);
                 let source = slot.of_event.set(AddedSource::of_event(row, event));
-                (slot, source.map_err(|_| self.full())?)
+                (index, slot, source.map_err(|_| self.full())?)
             }
             (None, None) => return Err(self.full()),
         };
         slot.hertz.store(0, Relaxed);
-        slot.interval.store(interval.get(), Relaxed);
-        slot.source.store(ptr::from_ref(source).cast_mut(), Release);
+        self.fill((index, slot), source, interval.get());
         Ok((slot, source.row.source()))
     }
 

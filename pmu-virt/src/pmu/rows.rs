@@ -8,8 +8,8 @@
 //    after reset goes into a spare byte of the header, which `restore` reads before it compares the header, and refuses
 //    where there is no such register. Otherwise there is a second `BYTES_VERSION`, and both are read.
 // 3. `not_offered` in the vendor's table (`registers`), so that the register faults without the facility.
-// 4. The naive model: what the register does, and its address where the model lists them. Branches:
-//    `tests/tests/virt/naive_branches/mod.rs`, `REGISTERS`. Precise records: `virt/naive_precise`. Ops, top-down and
+// 4. The naive model: what the register does in its `read` and `write`, and its address where the model lists them.
+//    Branches: `tests/tests/virt/naive_branches/mod.rs`, `REGISTERS`. Precise records: `virt/naive_precise`. Ops, top-down and
 //    reload: `model.rs` in the folder of that name.
 // 5. The value among those whose bytes are tested: `tests/tests/virt/branches/state.rs`, or where the facility's bytes
 //    are.

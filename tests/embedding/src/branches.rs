@@ -19,7 +19,7 @@ use pmu_core::{
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
-const STACK_LIMIT: usize = 792;
+const STACK_LIMIT: usize = 840;
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();

@@ -76,28 +76,15 @@ pub(crate) fn serve_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
     memory: &CounterMemory,
     mut overflowed: impl FnMut(EventOverflow, Option<&S::Facility>),
 ) -> Result<Serviced, ServiceError> {
-    if size_of::<S::Facility>() == 0 && source.has_idle_facility() {
-        // By value and moved: references would take stack and text, although there is no facility.
+    // By value and moved: references would take stack and text, although there is no facility.
+    if source.has_idle_facility() {
         serve(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow, None))
-    } else if source.has_idle_facility() {
-        serve(source, msr, platform, memory, (), |overflow, ()| {
-            report_once::<S, _>(&mut overflowed, overflow, None);
-        })
     } else {
         let facility = source.facility();
-        serve(source, msr, platform, memory, facility, |overflow, facility| {
-            report_once::<S, _>(&mut overflowed, overflow, Some(facility));
+        serve(source, msr, platform, memory, facility, move |overflow, facility| {
+            overflowed(overflow, Some(facility));
         })
     }
-}
-
-#[inline(never)] // Linked once, with what the embedder does with a sample.
-fn report_once<S: EventSource, R: FnMut(EventOverflow, Option<&S::Facility>)>(
-    report: &mut R,
-    overflow: EventOverflow,
-    facility: Option<&S::Facility>,
-) {
-    report(overflow, facility);
 }
 
 /// Serves an interrupt with a facility, or the same in a task.
