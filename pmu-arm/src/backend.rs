@@ -4,6 +4,7 @@ use bitfield_struct::bitfield;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
 
 use crate::registers::{CYCLE_COUNTER, EVENT_COUNTERS, EventType, Pmcr, Register};
+use crate::sources::CHAIN;
 
 /// Access to the system registers of the Performance Monitors Extension, on the processor that executes the call.
 ///
@@ -117,6 +118,10 @@ pub(crate) const AT_EL2: u32 = 1 << 16;
 /// Bit of the address of the enable word: event counters overflow after bit 63.
 pub(crate) const LONG: u32 = 1 << 17;
 
+/// Bit of an address: the driver's counters are [pairs](crate::chained_counters). Counter *n* is event counter 2*n* with
+/// 2*n* + 1, which counts the overflows of 2*n* (CHAIN).
+pub(crate) const CHAINED: u32 = 1 << 18;
+
 /// The select of a counter, as the driver writes and reads it.
 #[bitfield(u64)]
 pub(crate) struct Select {
@@ -176,6 +181,15 @@ struct Counter {
     register: Register,
     bit: u64,
     at_el2: bool,
+    /// The type of the counter that counts its overflows, and interrupts in its place.
+    chain: Option<Register>,
+}
+
+impl Counter {
+    /// Returns the bit of the counter that interrupts.
+    fn interrupt(&self) -> u64 {
+        if self.chain.is_some() { self.bit << 1 } else { self.bit }
+    }
 }
 
 /// The bits of the counters that the driver may have.
@@ -192,12 +206,27 @@ const FIXED_0: u64 = 1 << 32;
 const CYCLE_INDEX: u32 = 1 << 30;
 
 /// Returns the processor's bits per counter as the driver's.
-fn to_driver(bits: u64) -> u64 {
-    bits & EVENTS | if bits & CYCLE != 0 { FIXED_0 } else { 0 }
+fn to_driver(bits: u64, chained: bool) -> u64 {
+    let events = if chained { to_pairs(bits) } else { bits & EVENTS };
+    events | if bits & CYCLE != 0 { FIXED_0 } else { 0 }
 }
 
-fn to_processor(word: u64) -> u64 {
-    word & EVENTS | if word & FIXED_0 != 0 { CYCLE } else { 0 }
+fn to_processor(word: u64, chained: bool) -> u64 {
+    let events = if chained { of_pairs(word) } else { word & EVENTS };
+    events | if word & FIXED_0 != 0 { CYCLE } else { 0 }
+}
+
+/// Returns the bits of event counters for the driver's pairs: both of each.
+fn of_pairs(word: u64) -> u64 {
+    (0..EVENT_COUNTERS / 2)
+        .filter(|pair| word >> pair & 1 != 0)
+        .map(|pair| 0b11 << (2 * pair))
+        .sum()
+}
+
+/// Returns the driver's pairs of which the bits of the counters that count overflows are set.
+fn to_pairs(bits: u64) -> u64 {
+    (0..EVENT_COUNTERS / 2).map(|pair| (bits >> (2 * pair + 1) & 1) << pair).sum()
 }
 
 /// The meaning of an address.
@@ -205,34 +234,52 @@ enum Meaning {
     Select(Counter),
     CycleControl(Counter),
     Value(Register),
-    Enabled { long: bool },
-    Overflowed,
+    /// The values of a pair, the lower half first.
+    Pair([Register; 2]),
+    Enabled {
+        long: bool,
+        chained: bool,
+    },
+    Overflowed {
+        chained: bool,
+    },
 }
 
 fn meaning(address: u32) -> Option<Meaning> {
     let (at_el2, long) = (address & AT_EL2 != 0, address & LONG != 0);
-    let encoding = address & !(AT_EL2 | LONG);
+    let chained = address & CHAINED != 0;
+    let encoding = address & !(AT_EL2 | LONG | CHAINED);
     let number = |first: Register| encoding.wrapping_sub(first as u32) as usize;
-    let select = Register::event_type(number(Register::Pmevtyper0));
-    if let Some(register) = select {
-        let bit = 1 << number(Register::Pmevtyper0);
-        return Some(Meaning::Select(Counter { register, bit, at_el2 }));
+    let of_type = number(Register::Pmevtyper0);
+    if let Some(register) = Register::event_type(of_type) {
+        let bit = 1 << of_type;
+        let chain = match chained {
+            false => None,
+            true if of_type % 2 != 0 => return None,
+            true => Some(Register::event_type(of_type + 1)?),
+        };
+        return Some(Meaning::Select(Counter { register, bit, at_el2, chain }));
     }
-    if let Some(register) = Register::event_counter(number(Register::Pmevcntr0)) {
-        return Some(Meaning::Value(register));
+    let of_value = number(Register::Pmevcntr0);
+    if let Some(register) = Register::event_counter(of_value) {
+        return match chained {
+            false => Some(Meaning::Value(register)),
+            true if of_value % 2 != 0 => None,
+            true => Some(Meaning::Pair([register, Register::event_counter(of_value + 1)?])),
+        };
     }
     const CYCLES: u32 = Register::Pmccntr as u32;
     const FILTER: u32 = Register::Pmccfiltr as u32;
     const ENABLED: u32 = Register::Pmcntenset as u32;
     const OVERFLOWED: u32 = Register::Pmovsclr as u32;
     Some(match encoding {
-        CYCLES => Meaning::Value(Register::Pmccntr),
-        FILTER => {
+        CYCLES if !chained => Meaning::Value(Register::Pmccntr),
+        FILTER if !chained => {
             let register = Register::Pmccfiltr;
-            Meaning::CycleControl(Counter { register, bit: CYCLE, at_el2 })
+            Meaning::CycleControl(Counter { register, bit: CYCLE, at_el2, chain: None })
         }
-        ENABLED => Meaning::Enabled { long },
-        OVERFLOWED => Meaning::Overflowed,
+        ENABLED => Meaning::Enabled { long, chained },
+        OVERFLOWED => Meaning::Overflowed { chained },
         _ => return None,
     })
 }
@@ -254,7 +301,33 @@ impl<R: SystemRegisters> ArmMsr<R> {
     }
 
     fn interrupts(&self, counter: &Counter) -> Result<bool, MsrErrorKind> {
-        Ok(self.get(Register::Pmintenset)? & counter.bit != 0)
+        Ok(self.get(Register::Pmintenset)? & counter.interrupt() != 0)
+    }
+
+    /// Reads a pair of counters, which may run.
+    fn read_pair(&self, [low, high]: [Register; 2]) -> Result<u64, MsrErrorKind> {
+        self.registers.synchronize();
+        let before = self.get(high)?;
+        let mut value = self.get(low)?;
+        self.registers.synchronize();
+        let after = self.get(high)?;
+        if before != after {
+            // The lower half has overflowed in between, and is far from the next time.
+            value = self.get(low)?;
+        }
+        Ok(after << 32 | value)
+    }
+
+    /// Writes a pair of counters, which may run.
+    fn write_pair(&self, [low, high]: [Register; 2], value: u64) -> Result<(), MsrErrorKind> {
+        // From 0 the lower half does not overflow before the upper half is written.
+        self.set(low, 0)?;
+        self.registers.synchronize();
+        self.set(high, value >> 32)?;
+        self.registers.synchronize();
+        self.set(low, value & u64::from(u32::MAX))?;
+        self.registers.synchronize();
+        Ok(())
     }
 
     /// Programs a counter's type and interrupt. On return, it counts as told or has stopped.
@@ -269,13 +342,24 @@ impl<R: SystemRegisters> ArmMsr<R> {
         let filter = modes.filter(counter.at_el2).into_bits() | counted.into_bits();
         // The interrupt is enabled before the counter counts, and until it has stopped: so no overflow is missed.
         if interrupts {
-            self.set(Register::Pmintenset, counter.bit)?;
+            self.set(Register::Pmintenset, counter.interrupt())?;
+            self.registers.synchronize();
+        }
+        if let Some(chain) = counter.chain {
+            // The lower half overflows where its event is counted, so the upper half counts everywhere.
+            let overflows = Modes { user: true, kernel: true }.filter(true).with_event(CHAIN);
+            self.set(Register::Pmintenclr, counter.bit)?;
+            self.set(chain, overflows.into_bits())?;
             self.registers.synchronize();
         }
         self.set(counter.register, filter)?;
         self.registers.synchronize();
         if !interrupts {
-            self.set(Register::Pmintenclr, counter.bit)?;
+            self.set(Register::Pmintenclr, counter.interrupt())?;
+            if counter.chain.is_some() {
+                // Nobody asks for the lower half's overflow.
+                self.set(Register::Pmovsclr, counter.bit)?;
+            }
             self.registers.synchronize();
         }
         Ok(())
@@ -331,8 +415,11 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 self.registers.synchronize();
                 self.get(register)
             }
-            Meaning::Enabled { .. } => Ok(to_driver(self.enabled()?)),
-            Meaning::Overflowed => Ok(to_driver(self.get(Register::Pmovsclr)?)),
+            Meaning::Pair(pair) => self.read_pair(pair),
+            Meaning::Enabled { chained, .. } => Ok(to_driver(self.enabled()?, chained)),
+            Meaning::Overflowed { chained } => {
+                Ok(to_driver(self.get(Register::Pmovsclr)?, chained))
+            }
         }
     }
 
@@ -355,9 +442,10 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 self.registers.synchronize();
                 Ok(())
             }
-            Meaning::Enabled { long } => self.enable(to_processor(value), long),
-            Meaning::Overflowed => {
-                self.set(Register::Pmovsclr, to_processor(value))?;
+            Meaning::Pair(pair) => self.write_pair(pair, value),
+            Meaning::Enabled { long, chained } => self.enable(to_processor(value, chained), long),
+            Meaning::Overflowed { chained } => {
+                self.set(Register::Pmovsclr, to_processor(value, chained))?;
                 // The interrupt line is inactive before the kernel ends the interrupt.
                 self.registers.synchronize();
                 Ok(())

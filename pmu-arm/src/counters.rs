@@ -4,12 +4,12 @@ use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters, MAX_FIXED};
 use pmu_core::{CounterUnit, GenericEvent, NoInterface};
 
-use crate::backend::{AT_EL2, LONG, Select};
+use crate::backend::{AT_EL2, CHAINED, LONG, Select};
 use crate::identification::Identification;
 use crate::registers::{EVENT_COUNTERS, Register};
 use crate::sources::{
-    BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CNT_CYCLES, CPU_CYCLES, INST_RETIRED,
-    LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
+    BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CHAIN, CNT_CYCLES, CPU_CYCLES,
+    INST_RETIRED, LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
 };
 
 /// Detects the counters of a processor with PMUv3: event counters, and the cycle counter as fixed counter 0.
@@ -37,16 +37,48 @@ use crate::sources::{
 /// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring): the processor has no PMUv3, or has counters that
 /// the architecture does not define.
 pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> {
+    unit(processor, false)
+}
+
+/// Detects the counters of a processor like [`counters`], but takes each two event counters of 32 bits as one of 64, of
+/// which the second counts the overflows of the first (the event CHAIN). So an event is counted across 2³² without an
+/// interrupt, and a longer period interrupts once; but only half as many events are counted at the same time, and user
+/// mode reads none but the cycle counter. On a processor whose counters have 64 bits, or which does not declare the
+/// event, the result is that of `counters`.
+///
+/// ```
+/// use pmu_arm::Identification;
+/// use pmu_core::CounterId;
+/// # let processor = Identification {
+/// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x4002_0101, ..Identification::NONE
+/// # };
+/// let unit = pmu_arm::chained_counters(&processor)?; // Neoverse N1
+/// assert_eq!(unit.counters().len(), 3 + 1);
+/// let width = |counter: Option<CounterId>| unit.counter(counter?).map(|counter| counter.width());
+/// assert_eq!(width(CounterId::general(0)), Some(64));
+/// # Ok::<(), pmu_core::NoInterface>(())
+/// ```
+///
+/// # Errors
+/// The errors of [`counters`].
+pub fn chained_counters(processor: &Identification) -> Result<CounterUnit, NoInterface> {
+    unit(processor, true)
+}
+
+/// Returns the counters of a processor; in pairs, if that is asked for and makes a difference.
+pub(crate) fn unit(processor: &Identification, chained: bool) -> Result<CounterUnit, NoInterface> {
     if !processor.has_counters() {
         return Err(NoInterface::NoPerformanceMonitoring);
     }
     let is_long = processor.has_long_counters();
-    let width = if is_long { 64 } else { 32 };
-    let (bank, fixed) = match processor.mdcr_el2 {
-        None => (&BANK, &FIXED),
-        Some(_) => (&BANK_AT_EL2, &FIXED_AT_EL2),
+    let chained = chained && !is_long && processor.has_event(CHAIN);
+    let width = if is_long || chained { 64 } else { 32 };
+    let (banks, fixed) = match processor.mdcr_el2 {
+        None => (&BANKS, &FIXED),
+        Some(_) => (&BANKS_AT_EL2, &FIXED_AT_EL2),
     };
-    let counters = (1 << processor.event_counters()) - 1;
+    let bank = &banks[usize::from(chained)];
+    let counters = (1 << (processor.event_counters() / if chained { 2 } else { 1 })) - 1;
     // SAFETY: the backend makes event types and filters of the selects and of the control, and no value of any register
     // of the counters makes the processor access memory.
     let mut unit = unsafe {
@@ -54,7 +86,11 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
         unit.set_fixed(1, fixed, 64);
         unit
     };
-    unit.set_global(if is_long { &GLOBAL_LONG } else { &GLOBAL });
+    unit.set_global(match (is_long, chained) {
+        (true, _) => &GLOBAL_LONG,
+        (false, true) => &GLOBAL_CHAINED,
+        (false, false) => &GLOBAL,
+    });
     // A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
     unit.set_masked_on_delivery(true);
     let (named, available) = generic(processor);
@@ -111,8 +147,9 @@ static NAMED: [[[u64; GenericEvent::COUNT]; 2]; 2] = {
     [[named(all, predicted), named(all, retired)], [named(reads, predicted), named(reads, retired)]]
 };
 
-const fn bank(level: u32) -> CounterBank {
-    CounterBank {
+/// Returns the event counters one by one, and in pairs.
+const fn banks(level: u32) -> [CounterBank; 2] {
+    let single = CounterBank {
         select: Register::Pmevtyper0 as u32 | level,
         value: Register::Pmevcntr0 as u32,
         // Op2 and the lowest bits of CRm are the counter's number.
@@ -121,11 +158,20 @@ const fn bank(level: u32) -> CounterBank {
         sign_extended: false,
         // SW_INCR is number 0, and SIMD_INST_RETIRED 0x8000.
         counts_every_number: true,
-    }
+    };
+    let pairs = CounterBank {
+        select: single.select | CHAINED,
+        value: single.value | CHAINED,
+        step: 2,
+        // One read has a half.
+        rdpmc: 0,
+        ..single
+    };
+    [single, pairs]
 }
 
-static BANK: CounterBank = bank(0);
-static BANK_AT_EL2: CounterBank = bank(AT_EL2);
+static BANKS: [CounterBank; 2] = banks(0);
+static BANKS_AT_EL2: [CounterBank; 2] = banks(AT_EL2);
 
 const fn fixed(level: u32) -> FixedCounters {
     let mut events = [0; MAX_FIXED];
@@ -147,8 +193,8 @@ const fn global(width: u32) -> GlobalRegisters {
         GlobalRegisters {
             control: MsrAddress::new(Register::Pmcntenset as u32 | width),
             // Its value is the status, and a write of 1 clears a bit.
-            status: MsrAddress::new(Register::Pmovsclr as u32),
-            acknowledge: MsrAddress::new(Register::Pmovsclr as u32),
+            status: MsrAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
+            acknowledge: MsrAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
             stop_while_serviced: false,
             loaded_for_guests: false,
             frozen: 0,
@@ -159,3 +205,4 @@ const fn global(width: u32) -> GlobalRegisters {
 
 static GLOBAL: GlobalRegisters = global(0);
 static GLOBAL_LONG: GlobalRegisters = global(LONG);
+static GLOBAL_CHAINED: GlobalRegisters = global(CHAINED);

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::CounterUnit;
 use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
 
-use crate::counters::counters;
+use crate::counters::unit;
 use crate::identification::Identification;
 use crate::sources::{SOURCES, TABLE, defaults};
 
@@ -28,6 +28,8 @@ use crate::sources::{SOURCES, TABLE, defaults};
 #[derive(Debug)]
 pub struct Pmuv3 {
     unit: CounterUnit,
+    /// The event counters are taken in pairs.
+    chained: bool,
     /// One bit per row of the table.
     declared: u32,
     intervals: [AtomicU32; SOURCES.len()],
@@ -41,12 +43,25 @@ impl Pmuv3 {
     /// # Context
     /// Task, once.
     pub fn detect(boot_processor: &Identification) -> Self {
-        let unit = counters(boot_processor).unwrap_or_else(CounterUnit::absent);
+        Self::with(boot_processor, false)
+    }
+
+    /// Detects the interface like [`detect`](Self::detect), with the counters of
+    /// [`chained_counters`](crate::chained_counters). A kernel with `pmu::Pmu` calls this in `Kernel::detect`.
+    ///
+    /// # Context
+    /// Task, once.
+    pub fn detect_chained(boot_processor: &Identification) -> Self {
+        Self::with(boot_processor, true)
+    }
+
+    fn with(boot_processor: &Identification, chained: bool) -> Self {
+        let unit = unit(boot_processor, chained).unwrap_or_else(CounterUnit::absent);
         let declared = SOURCES.iter().enumerate().fold(1, |rows, (row, source)| {
             let number = source.select().select_bits() as u16;
             rows | u32::from(boot_processor.has_event(number)) << row
         });
-        Self { unit, declared, intervals: defaults(), answer: CounterAnswer::new() }
+        Self { unit, chained, declared, intervals: defaults(), answer: CounterAnswer::new() }
     }
 }
 
@@ -76,7 +91,7 @@ unsafe impl SourceInterface for Pmuv3 {
     }
 
     fn unit_of(&self, processor: &Identification) -> CounterUnit {
-        counters(processor).unwrap_or_else(CounterUnit::absent)
+        unit(processor, self.chained).unwrap_or_else(CounterUnit::absent)
     }
 
     fn is_declared(&self, row: usize) -> bool {

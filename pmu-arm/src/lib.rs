@@ -13,7 +13,7 @@ pub mod registers;
 mod sources;
 
 pub use backend::{ArmMsr, SystemRegisters};
-pub use counters::counters;
+pub use counters::{chained_counters, counters};
 pub use frame::frame;
 pub use identification::Identification;
 pub use interface::Pmuv3;

@@ -38,6 +38,9 @@ const NOT_EL1: u64 = 1 << 31;
 const NOT_EL0: u64 = 1 << 30;
 const EL2: u64 = 1 << 27;
 
+/// Event of an odd counter: the overflows of the counter before it.
+const CHAIN: u64 = 0x1E;
+
 // Of PMUSERENR_EL0.
 const CYCLES_AT_EL0: u64 = 1 << 2;
 const EVENTS_AT_EL0: u64 = 1 << 3;
@@ -129,6 +132,19 @@ impl State {
         if self.control & ENABLE != 0 { counting & self.enabled } else { 0 }
     }
 
+    /// A counter has overflowed at an exception level: so the next one counts, if it counts overflows.
+    fn overflow(&mut self, number: usize, level: u8) {
+        self.overflowed |= bit(number);
+        let next = number + 1;
+        if number % 2 == 0 && next < EVENT_COUNTERS && self.counting(CHAIN, level) & bit(next) != 0
+        {
+            self.values[next] = (self.values[next] + 1) & u64::from(u32::MAX);
+            if self.values[next] == 0 {
+                self.overflow(next, level);
+            }
+        }
+    }
+
     /// Returns the bits of a counter that its overflow fills.
     fn range(&self, number: usize) -> u64 {
         let long = if number == EVENT_COUNTERS { LONG_CYCLES } else { LONG_EVENTS };
@@ -147,8 +163,9 @@ fn numbers(bits: u64) -> impl Iterator<Item = usize> {
 }
 
 /// Model of a processor's PMUv3, strict where processors are lenient: six event counters, of 32 bits or, as
-/// FEAT_PMUv3p7 has them, of 64, and the cycle counter. It is written from the manual and shares no code with the
-/// driver. A kernel tests its own register access, and what it built on it, against the model.
+/// FEAT_PMUv3p7 has them, of 64, and the cycle counter. An odd counter of 32 bits can count the overflows of the one
+/// before it (CHAIN). It is written from the manual and shares no code with the driver. A kernel tests its own register
+/// access, and what it built on it, against the model.
 ///
 /// - A write has no effect before the next [synchronization](Self::synchronize), an ISB or an exception.
 /// - What is unknown after a reset has the most harmful value: all counters are enabled and interrupt.
@@ -224,7 +241,10 @@ impl MockPmuv3 {
         let state = self.state.borrow();
         match (encoding, of_counter(encoding)) {
             (ID_AA64DFR0, _) => (if self.is_long { 7 } else { 1 }) << 8,
-            (PMCEID0, _) => declared(Self::INST_RETIRED) | declared(Self::CPU_CYCLES),
+            (PMCEID0, _) => {
+                let chain = if self.is_long { 0 } else { declared(CHAIN) };
+                declared(Self::INST_RETIRED) | declared(Self::CPU_CYCLES) | chain
+            }
             (PMCEID1, _) => declared(Self::BR_RETIRED) | declared(Self::BR_MIS_PRED_RETIRED),
             (PMCR, _) => state.control | (EVENT_COUNTERS as u64) << 11 | 0x41 << 24,
             (PMCNTENSET | PMCNTENCLR, _) => state.enabled,
@@ -301,7 +321,7 @@ impl MockPmuv3 {
             let mask = if is_short { u32::MAX.into() } else { u64::MAX };
             state.values[number] = value.wrapping_add(happened) & mask;
             if u128::from(value & range) + u128::from(happened) > range.into() {
-                state.overflowed |= bit(number);
+                state.overflow(number, level);
             }
         }
         happened

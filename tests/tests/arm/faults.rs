@@ -4,8 +4,8 @@ use pmu::{Event, GenericEvent, PmuError};
 use pmu_tests::arm::identify;
 
 use crate::world::{
-    Met, World, accesses, count_sample, execute, is_met, machine, meet, model, on, running,
-    samples, shut_down,
+    Met, World, accesses, count_sample, execute, in_pairs, is_met, machine, meet, model, on,
+    running, samples, shut_down,
 };
 
 const PERIOD: u64 = 5_000;
@@ -90,10 +90,24 @@ fn counted(pmu: &'static World) -> Result<u64, PmuError> {
     Ok(total)
 }
 
+type Machine = fn(u32) -> &'static World;
+
+/// Counters of 64 and of 32 bits, at EL1 and EL2, in turns. Number 1 is as those of `SHORT`.
+const ALTERNATING: Machine = |after| machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+const SHORT: Machine = |_| machine(false, 1);
+const IN_PAIRS: Machine = |after| in_pairs(1 + (after % 2) as u8);
+
+/// The lives on these machines, and with counters in pairs.
+fn lives(machine: Machine) -> impl Iterator<Item = (Machine, &'static str, Life, u64)> {
+    [machine, IN_PAIRS].into_iter().flat_map(|machine| {
+        LIVES.into_iter().map(move |(name, life, executed)| (machine, name, life, executed))
+    })
+}
+
 /// Number of accesses of a life.
-fn length(life: Life, branches: u64) -> u32 {
+fn length(machine: Machine, life: Life, branches: u64) -> u32 {
     let before = accesses();
-    let pmu = machine(false, 1);
+    let pmu = machine(1);
     assert_eq!((life(pmu).unwrap(), model().left()), (branches, 0));
     accesses() - before
 }
@@ -102,10 +116,10 @@ fn length(life: Life, branches: u64) -> u32 {
 /// twice.
 #[test]
 fn an_interrupt_at_each_access_changes_no_count() {
-    for (name, life, executed) in LIVES {
-        for after in 0..length(life, executed) {
+    for (machine, name, life, executed) in lives(ALTERNATING) {
+        for after in 0..length(machine, life, executed) {
             for branches in [1, 4_999, 11_725] {
-                let pmu = machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+                let pmu = machine(after);
                 meet(after, Met::Branches(branches));
                 let total = life(pmu);
                 let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
@@ -128,10 +142,10 @@ fn an_interrupt_at_each_access_changes_no_count() {
 /// are lost.
 #[test]
 fn two_interrupts_at_accesses_close_together_change_no_count() {
-    for (name, life, executed) in LIVES {
-        for after in 0..length(life, executed) {
+    for (machine, name, life, executed) in lives(ALTERNATING) {
+        for after in 0..length(machine, life, executed) {
             for (later, branches) in (1..9).flat_map(|later| [(later, 4_999), (later, 5_001)]) {
-                let pmu = machine(after % 2 == 0, 1 + (after / 2 % 2) as u8);
+                let pmu = machine(after);
                 meet(after, Met::Twice { branches, later });
                 let total = life(pmu);
                 let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
@@ -150,9 +164,12 @@ fn two_interrupts_at_accesses_close_together_change_no_count() {
 #[test]
 fn a_wrap_at_each_access_is_counted_once() {
     const EXECUTED: u64 = (1 << 31) + (1 << 30) + 3;
-    for after in 0..length(counted, EXECUTED) {
+    let of_32_bits: Machine = |after| machine(false, 1 + (after % 2) as u8);
+    for (machine, after) in [of_32_bits, IN_PAIRS].into_iter().flat_map(|machine| {
+        (0..length(machine, counted, EXECUTED)).map(move |after| (machine, after))
+    }) {
         for branches in [1 << 31, (1 << 32) + 7, (1 << 33) + 1] {
-            let pmu = machine(false, 1 + (after % 2) as u8);
+            let pmu = machine(after);
             meet(after, Met::Branches(branches));
             let counted = counted(pmu).unwrap() - EXECUTED;
             assert!(is_met(), "access {after}");
@@ -165,9 +182,9 @@ fn a_wrap_at_each_access_is_counted_once() {
 /// A fault that happens once is overcome.
 #[test]
 fn a_fault_at_each_access_is_tried_again() {
-    for (name, life, executed) in LIVES {
-        for after in 0..length(life, executed) {
-            let pmu = machine(false, 1);
+    for (machine, name, life, executed) in lives(SHORT) {
+        for after in 0..length(machine, life, executed) {
+            let pmu = machine(after);
             meet(after, Met::Fault { more: 0 });
             let total = life(pmu);
             let total = total.unwrap_or_else(|error| panic!("{name}, access {after}: {error}"));
@@ -183,9 +200,9 @@ fn a_fault_at_each_access_is_tried_again() {
 #[test]
 fn after_faults_in_a_row_the_counters_can_be_taken_down() {
     let mut failed = 0;
-    for (name, life, executed) in LIVES {
-        for after in 0..length(life, executed) {
-            let pmu = machine(false, 1);
+    for (machine, name, life, executed) in lives(SHORT) {
+        for after in 0..length(machine, life, executed) {
+            let pmu = machine(after);
             meet(after, Met::Fault { more: 1 });
             let lived = life(pmu);
             assert!(is_met(), "{name}, access {after}");

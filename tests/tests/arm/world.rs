@@ -6,7 +6,7 @@ use pmu::core::msr::MsrErrorKind;
 use pmu::user::UserPage;
 use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu};
 use pmu_arm::registers::Register;
-use pmu_arm::{ArmMsr, SystemRegisters, frame};
+use pmu_arm::{ArmMsr, Identification, Pmuv3, SystemRegisters, frame};
 use pmu_tests::arm::identify;
 use pmu_virt::mock::MockPmuv3;
 
@@ -44,6 +44,8 @@ thread_local! {
     /// Those of events with the tags 0 to 2.
     static PAGES: Cell<Option<&'static [UserPage; 3]>> = const { Cell::new(None) };
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+    /// The driver takes the event counters in pairs.
+    static IN_PAIRS: Cell<bool> = const { Cell::new(false) };
 }
 
 pub(crate) fn model() -> &'static MockPmuv3 {
@@ -155,6 +157,9 @@ unsafe impl Kernel for ArmKernel {
     fn now() -> u64 {
         NOW.get()
     }
+    fn detect(first: &Identification) -> Pmuv3 {
+        if IN_PAIRS.get() { Pmuv3::detect_chained(first) } else { Pmuv3::detect(first) }
+    }
     const USER_PAGES: bool = true;
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         PAGES.get()?.get(tag as usize)
@@ -170,6 +175,7 @@ pub(crate) fn on<R>(processor: usize, act: impl FnOnce() -> R) -> R {
 
 /// Returns a machine with counters of 64 or of 32 bits, at EL1 or EL2. No processor is up.
 pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
+    IN_PAIRS.set(false);
     let pmu = Box::leak(Box::new(Pmu::new()));
     let models = [(); PROCESSORS].map(|()| MockPmuv3::new(is_long, level));
     MODELS.set(Some(Box::leak(Box::new(models))));
@@ -177,6 +183,13 @@ pub(crate) fn machine(is_long: bool, level: u8) -> &'static World {
     PAGES.set(Some(Box::leak(Box::new([const { UserPage::new() }; _]))));
     NEXT.set(None);
     SAMPLES.set(0);
+    pmu
+}
+
+/// Returns a machine with counters of 32 bits, which the driver takes in pairs.
+pub(crate) fn in_pairs(level: u8) -> &'static World {
+    let pmu = machine(false, level);
+    IN_PAIRS.set(true);
     pmu
 }
 
