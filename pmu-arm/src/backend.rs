@@ -119,7 +119,7 @@ pub(crate) const AT_EL2: u32 = 1 << 16;
 pub(crate) const LONG: u32 = 1 << 17;
 
 /// Bit of an address: the driver's counters are [pairs](crate::chained_counters). Counter *n* is event counter 2*n* with
-/// 2*n* + 1, which counts the overflows of 2*n* (CHAIN).
+/// the next one, which counts the overflows of 2*n* (CHAIN).
 pub(crate) const CHAINED: u32 = 1 << 18;
 
 /// The select of a counter, as the driver writes and reads it.
@@ -357,7 +357,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
         if !interrupts {
             self.set(Register::Pmintenclr, counter.interrupt())?;
             if counter.chain.is_some() {
-                // Nobody asks for the lower half's overflow.
+                // The driver never sees the lower half's overflow.
                 self.set(Register::Pmovsclr, counter.bit)?;
             }
             self.registers.synchronize();
