@@ -118,8 +118,8 @@ pub(crate) const AT_EL2: u32 = 1 << 16;
 /// Bit of the address of the enable word: event counters overflow after bit 63.
 pub(crate) const LONG: u32 = 1 << 17;
 
-/// Bit of an address: the driver's counters are [pairs](crate::chained_counters). Counter *n* is event counter 2*n* with
-/// the next one, which counts the overflows of 2*n* (CHAIN).
+/// Bit of an address: the driver's counters are [pairs](crate::chained_counters). Counter *n* is event counter 2*n*
+/// with the next one, which counts the overflows of 2*n* (CHAIN).
 pub(crate) const CHAINED: u32 = 1 << 18;
 
 /// The select of a counter, as the driver writes and reads it.

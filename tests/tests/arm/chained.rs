@@ -7,8 +7,8 @@ use pmu_tests::arm::identify;
 use pmu_virt::mock::MockPmuv3;
 
 use crate::world::{
-    BR_RETIRED, INST_RETIRED, PROCESSORS, World, accesses, execute, in_pairs, model, on, samples,
-    shut_down,
+    BR_RETIRED, INST_RETIRED, Met, PROCESSORS, World, accesses, execute, in_pairs, is_met, meet,
+    model, on, samples, shut_down,
 };
 
 fn running(level: u8) -> &'static World {
@@ -62,6 +62,27 @@ fn a_long_period_has_one_interrupt() {
             assert_eq!((samples(), pmu.read(event).unwrap().value), (3, 4 * period));
             pmu.close(event).unwrap();
             shut_down(pmu);
+        }
+    }
+}
+
+/// The lower half overflows before any access of a read.
+#[test]
+fn a_read_is_of_one_moment() {
+    for after in 0.. {
+        let pmu = running(1);
+        let event = pmu.start(&of(BR_RETIRED).user_only()).unwrap();
+        execute(0, (1 << 32) - 3);
+        meet(after, Met::Branches(7));
+        let read = pmu.read(event).unwrap().value;
+        let is_over = !is_met();
+        let expected = if is_over { [(1 << 32) - 3; 2] } else { [(1 << 32) - 3, (1 << 32) + 4] };
+        assert!(expected.contains(&read), "access {after}: {read:#x}");
+        pmu.close(event).unwrap();
+        shut_down(pmu);
+        if is_over {
+            assert!(after >= 3, "{after} accesses");
+            break;
         }
     }
 }
