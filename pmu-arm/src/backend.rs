@@ -3,8 +3,7 @@
 use bitfield_struct::bitfield;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
 
-use crate::registers::{CYCLE_COUNTER, EVENT_COUNTERS, EventType, Pmcr, Register};
-use crate::sources::CHAIN;
+use crate::registers::{CHAIN, CYCLE_COUNTER, EVENT_COUNTERS, EventType, Pmcr, Register};
 
 /// Access to the system registers of the Performance Monitors Extension, on the processor that executes the call.
 ///

@@ -6,10 +6,10 @@ use pmu_core::{CounterUnit, GenericEvent, NoInterface};
 
 use crate::backend::{AT_EL2, CHAINED, LONG, Select};
 use crate::identification::Identification;
-use crate::registers::{EVENT_COUNTERS, Register};
+use crate::registers::{CHAIN, EVENT_COUNTERS, Register};
 use crate::sources::{
-    BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CHAIN, CNT_CYCLES, CPU_CYCLES,
-    INST_RETIRED, LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
+    BR_MIS_PRED, BR_MIS_PRED_RETIRED, BR_PRED, BR_RETIRED, CNT_CYCLES, CPU_CYCLES, INST_RETIRED,
+    LL_CACHE, LL_CACHE_MISS, LL_CACHE_MISS_RD, LL_CACHE_RD,
 };
 
 /// Detects the counters of a processor with PMUv3: event counters, and the cycle counter as fixed counter 0.

@@ -11,6 +11,10 @@ pub const EVENT_COUNTERS: usize = 16;
 /// Number of the cycle counter's bit in the registers with a bit per counter, `PMCNTENSET_EL0` for instance.
 pub const CYCLE_COUNTER: u32 = 31;
 
+/// Number of the event by which an odd event counter counts the overflows of the one before it (DDI 0487, "Common event
+/// numbers").
+pub(crate) const CHAIN: u16 = 0x1E;
+
 /// Calls a macro with all registers that the driver accesses: variant, name, op1, CRn, CRm, op2, and documentation. Op0
 /// is 3.
 macro_rules! for_each_register {

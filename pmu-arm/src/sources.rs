@@ -19,7 +19,6 @@ pub(crate) const BR_MIS_PRED: u16 = 0x10;
 pub(crate) const CPU_CYCLES: u16 = 0x11;
 pub(crate) const BR_PRED: u16 = 0x12;
 const L1I_CACHE: u16 = 0x14;
-pub(crate) const CHAIN: u16 = 0x1E;
 pub(crate) const BR_RETIRED: u16 = 0x21;
 pub(crate) const BR_MIS_PRED_RETIRED: u16 = 0x22;
 pub(crate) const LL_CACHE: u16 = 0x32;

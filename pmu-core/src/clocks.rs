@@ -1,4 +1,4 @@
-//! The frequencies of a processor: the core's, by MPERF and APERF, and the TSC's.
+//! The frequencies of a processor of x86: the core's, by MPERF and APERF, and the TSC's.
 
 use crate::msr::address::MsrUpdate;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};

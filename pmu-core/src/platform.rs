@@ -1,4 +1,4 @@
-//! The embedder's interrupt controller and timer.
+//! The embedder's interrupt controller, on x86 the local APIC, and timer.
 
 use crate::interval::Interval;
 
@@ -33,14 +33,13 @@ use crate::interval::Interval;
 /// # X2Apic.unmask_performance_interrupt();
 /// ```
 pub trait Platform {
-    /// Unmasks the performance interrupt in LVTPC, the local APIC's LVT entry at offset 0x340. The written value has
-    /// the embedder's vector or NMI delivery mode, and a clear mask bit. Intel processors set the mask bit when they
-    /// deliver the interrupt (SDM vol. 3A, "Local Vector Table").
+    /// Unmasks the performance interrupt. On x86 that is a write of LVTPC, the entry of the local APIC at offset 0x340,
+    /// with the embedder's vector or NMI delivery mode, and a clear mask bit. Intel processors set the mask bit when
+    /// they deliver the interrupt (SDM vol. 3A, "Local Vector Table").
     fn unmask_performance_interrupt(&self);
 
-    /// Masks the performance interrupt: writes LVTPC with its mask bit set. [`service`](crate::service) calls this
-    /// method if `service` can neither read nor clear the overflow status. The overflow status then stays set, and
-    /// could raise an unmasked interrupt again and again.
+    /// Masks the performance interrupt. [`service`](crate::service) calls this method if it can neither read nor clear
+    /// the overflow status. The overflow status then stays set, and could raise an unmasked interrupt again and again.
     fn mask_performance_interrupt(&self);
 
     /// Unmasks an extended entry of AMD's local vector table, and writes the performance interrupt's vector or delivery

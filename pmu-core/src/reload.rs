@@ -1,4 +1,4 @@
-//! Auto counter reload: an overflow loads other counters, without an interrupt.
+//! Intel's auto counter reload: an overflow loads other counters, without an interrupt.
 
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -1,4 +1,4 @@
-//! Branch records that follow a thread.
+//! Branch records that follow a thread; Intel's architectural ones by XSAVES, too.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! Register addresses whose creator promises that any value may be written to the register.
+//! Addresses of model-specific registers, whose creator promises that any value may be written to the register.
 
 use core::fmt;
 use core::sync::atomic::AtomicU32;

@@ -1,6 +1,7 @@
 //! The structure of the crates: no circles, floors, the same files in both vendor crates, and short ways through them.
 
 mod circles;
+mod registers_of_x86;
 mod source_tree;
 mod vendor_crates;
 mod ways;

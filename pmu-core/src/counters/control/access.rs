@@ -181,7 +181,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// If the owners share the performance interrupt, its handler calls [`service`](crate::service) first, and then
     /// looks for the other owners' overflows. In the opposite order, the handler could miss an overflow: `service`
-    /// unmasks the LVT entry, and an overflow from before the unmasking raises no further interrupt.
+    /// unmasks the interrupt, and an overflow from before the unmasking raises no further interrupt.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, Platform};
@@ -216,7 +216,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Acknowledges bits of the overflow status that do not belong to the session. Examples are the bits of counters
     /// without an owner, and bit 62, which is set if a Debug Store buffer overflowed. On Intel's processors from
-    /// architectural version 3 on, each unmasking of the LVT entry raises an interrupt while one of these bits is set.
+    /// architectural version 3 on, each unmasking of the interrupt raises an interrupt while one of these bits is set.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};

@@ -295,7 +295,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`Unchanged`](CounterError::Unchanged): the call can be repeated.
     /// - [`StateUnknown`](CounterError::StateUnknown): counters faulted, as in [`service`](crate::service()), now or in
-    ///   a call before that left the LVT entry masked.
+    ///   a call before that left the interrupt masked.
     pub fn report_samples(
         &mut self,
         mut report: impl FnMut(Sample<'_, S::Facility>),
@@ -303,7 +303,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if !S::Facility::RECORDS || !self.has_own() {
             return Ok(());
         }
-        // No pass is made while the LVT entry is masked, so the records would wait on without an error.
+        // No pass is made while the interrupt is masked, so the records would wait on without an error.
         if self.memory.is_masked() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);

@@ -346,7 +346,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         self.memory.verified(self.declared)
     }
 
-    /// Checks that an overflow would interrupt: the LVT entry is not masked.
+    /// Checks that an overflow would interrupt: the interrupt is not masked.
     pub(crate) fn check_unmasked(&self) -> Result<(), CounterError> {
         if self.memory.is_masked() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
     }

@@ -23,10 +23,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// The call stops each counter, verifies that RDMSR and RDPMC read a written value back, and leaves the counter at
     /// 0. The call then prepares the processor:
-    /// - The call disables precise sampling that `IA32_PEBS_ENABLE` controls. The call does not clear the
+    /// - The call disables precise sampling that firmware left enabled. The call does not clear the
     ///   [`UnusedRegisters`](crate::registers::UnusedRegisters) of Intel's architectural version 6.
     /// - The call enables the counters in the global control register, if there is one.
-    /// - The call acknowledges overflow bits that were left set, and unmasks the LVT entry.
+    /// - The call acknowledges overflow bits that were left set, and unmasks the interrupt.
     ///
     /// If a counter fails the verification, or has no slot in the memory, the session does not take the counter, and
     /// does not access it again. If the source's table has no room for opened events, the call takes no fixed counter,
@@ -66,7 +66,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// - [`Unresponsive`](CounterError::Unresponsive): none of the requested counters could be verified.
     /// - [`Unchanged`](CounterError::Unchanged): the register is a global one.
     ///
-    /// After an error, none of the requested counters runs. If an interrupt came during the call, the LVT entry may be
+    /// After an error, none of the requested counters runs. If an interrupt came during the call, the interrupt may be
     /// masked. If the interrupt belongs to another owner of counters, that owner must unmask the entry.
     ///
     /// # Limitations

@@ -98,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.source.facility().lose();
         outcome = outcome.and(self.settle_facilities_of(own));
         outcome = outcome.and(self.enable(own.without(parked | precise)));
-        // Before the LVT entry is unmasked, so that an interrupt from then on is served.
+        // Before the interrupt is unmasked, so that an interrupt from then on is served.
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
         self.platform.unmask_performance_interrupt();

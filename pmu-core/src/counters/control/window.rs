@@ -51,7 +51,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// state, and ends the window after it has saved the guest's state.
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
-    /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the LVT entry, the borrower
+    /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the interrupt, the borrower
     /// unmasks the entry after acknowledging the overflow. If an interrupt during the window left the entry masked, the
     /// window's end unmasks the entry.
     ///
@@ -316,8 +316,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// Ends the window: every event continues with the count and period that it had before the window. Take `now` from
     /// the clock that you used for [`lend`](CounterSession::lend).
     ///
-    /// Before this call, restore each bit of the LVT entry that you changed. Also restore `IA32_DEBUGCTL`, because VM
-    /// exits clear this register.
+    /// Before this call, restore each bit of the interrupt's entry that you changed. On Intel, also restore the debug
+    /// control register, because VM exits clear it.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
@@ -370,7 +370,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
             failures.fault.get_or_insert(fault);
         }
         counters.restore_controls(own, &mut failures);
-        // The delivery of that interrupt masked the LVT entry, and `service` accesses no register in a window.
+        // The delivery of that interrupt masked the interrupt, and `service` accesses no register in a window.
         if interrupted && !counters.memory.is_masked() {
             counters.platform.unmask_performance_interrupt();
         }
@@ -483,7 +483,7 @@ impl LentCounters {
     /// Announces that the borrower of the counters is about to set `bits` in the overflow status register. `bits`
     /// contains no counter's overflow bit. If the borrower still has registers programmed when the
     /// [window](crate::lending::CounterWindow) ends, the window's end also acknowledges `bits`. If `bits` stayed set,
-    /// the processor would raise an interrupt each time the LVT entry is unmasked.
+    /// the processor would raise an interrupt each time the interrupt is unmasked.
     ///
     /// ```
     /// # use pmu_core::lending::LentCounters;

@@ -48,7 +48,8 @@ impl Event {
     ///   interrupt, drops those that wait, and counts one loss.
     /// - Of several records that wait, those behind the one after which a handler called `stop_reporting` are reported
     ///   if the event leaves its counter first.
-    /// - If a start cannot write `IA32_PEBS_ENABLE` or the index, the precise events that ran are stopped, too.
+    /// - If a start cannot write the register that enables records, or the index, the precise events that ran are
+    ///   stopped, too.
     /// - A session's shut-down drops records that wait: call `report_samples` before.
     #[must_use]
     pub const fn precise(mut self, precision: Precision) -> Self {

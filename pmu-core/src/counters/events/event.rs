@@ -445,7 +445,7 @@ impl Event {
     }
 
     /// Restricts the event by an extra register: an MSR for conditions that do not fit in the select. Examples on Intel
-    /// are the registers for off-core response (`MSR_OFFCORE_RSP_0`), load latency and front-end events.
+    /// are Intel's registers for off-core response, load latency and front-end events.
     ///
     /// The session owns the register from the event's first start on, and writes the old value back at shutdown. Events
     /// that need the same value share the register. Events that need different values cannot be counted at the same

@@ -11,7 +11,7 @@ use crate::msr::address::{MsrAddress, PmcIndex};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 /// Hardware that divides the occurrences of one counter's event into parts. Intel's P-cores divide issue slots so:
-/// fixed counter 3 counts them, and each byte of `MSR_PERF_METRICS` is the share of one part.
+/// fixed counter 3 counts them, and each byte of another register is the share of one part.
 ///
 /// The shares are of the occurrences since both registers were 0. So the session sets both to 0 as the event starts,
 /// and each time that it has added the shares to the counts of the [parts](crate::Event::part). The counter is written

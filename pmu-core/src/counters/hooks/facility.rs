@@ -68,7 +68,7 @@ pub trait Facility {
     /// [`service`](crate::service()) then calls the facility's methods even in these cases, in which
     /// `service` does not service the counters:
     /// - No session has taken the counters.
-    /// - The LVT entry is masked.
+    /// - The interrupt is masked.
     /// - The interrupt comes during an operation of the session that services the counters itself, such as
     ///   [`reprogram`](crate::CounterSession::reprogram).
     ///

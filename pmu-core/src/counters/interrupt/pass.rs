@@ -88,7 +88,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
         }
     }
 
-    /// Masks the LVT entry: the status stays set, and could raise the interrupt again forever.
+    /// Masks the interrupt: the status stays set, and could raise the interrupt again forever.
     #[cold]
     #[inline(never)]
     pub(crate) fn mask(&mut self) {
@@ -102,7 +102,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
         self.note(written).is_some()
     }
 
-    /// Unmasks the LVT entry where its delivery masked it.
+    /// Unmasks the interrupt where its delivery masked it.
     pub(crate) fn unmask(&self) {
         if self.unit().is_masked_on_delivery() {
             self.platform.unmask_performance_interrupt();
@@ -120,7 +120,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
     #[inline]
     fn status_of_frozen(&mut self, global: &GlobalRegisters) -> (Option<u64>, Rest) {
         if global.frozen == 0 {
-            // The counters may run, and an overflow while the LVT entry is masked would be lost. To freeze them the
+            // The counters may run, and an overflow while the interrupt is masked would be lost. To freeze them the
             // processor clears the control register, which is not read back.
             self.unmask();
             return (self.status(global), Rest::Restart);
@@ -179,10 +179,10 @@ where
         let (status, rest) = if freezes {
             self.status_of_frozen(global)
         } else if global.stop_while_serviced && self.set_control(global, others) {
-            // Stopped counters cannot overflow, so the LVT entry may stay masked until the status is clear.
+            // Stopped counters cannot overflow, so the interrupt may stay masked until the status is clear.
             (self.status(global), Rest::UnmaskAndRestart)
         } else {
-            // The counters run. An overflow while the LVT entry is masked is lost, so it is unmasked before the status
+            // The counters run. An overflow while the interrupt is masked is lost, so it is unmasked before the status
             // is read.
             self.unmask();
             (self.status(global), Rest::Nothing)
@@ -198,7 +198,7 @@ where
             Rest::UnmaskAndRestart => self.unmask(),
             Rest::Restart | Rest::Nothing => {}
         }
-        // After unmasking: an overflow of a restarted counter must find the LVT entry unmasked.
+        // After unmasking: an overflow of a restarted counter must find the interrupt unmasked.
         if rest != Rest::Nothing {
             self.restart(global);
         }
@@ -241,7 +241,7 @@ where
             // That branch records are frozen raises no interrupt.
             more &= shared == 0 || bits & !(shared & !INTERRUPTING) != 0;
         }
-        // The overflow was pending when the LVT entry was unmasked, or came later. Either way another interrupt may
+        // The overflow was pending when the interrupt was unmasked, or came later. Either way another interrupt may
         // follow.
         self.raised += u32::from(more);
         // Frozen on request, or because firmware left the freeze bit set.
@@ -359,12 +359,12 @@ enum Rest {
     UnmaskAndRestart,
 }
 
-/// The bits of the status that raise the interrupt (SDM vol. 4, table 2-2, IA32_PERF_GLOBAL_STATUS): those of the
+/// The bits of the status that raise the interrupt (of Intel's, SDM vol. 4, table 2-2): those of the
 /// counters, `PERF_METRICS` (48), architectural PEBS (54), a trace's table (55), the uncore (61) and the Debug Store's
 /// buffer (62).
 const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 | 1 << 61 | 1 << 62;
 
-/// Serves a facility where no counter can be served: no session has taken the counters, the LVT entry is masked, or a
+/// Serves a facility where no counter can be served: no session has taken the counters, the interrupt is masked, or a
 /// task services the counters without the facility. The facility's interrupt comes nevertheless.
 pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
     msr: &M,

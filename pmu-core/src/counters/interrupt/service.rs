@@ -52,7 +52,7 @@ use crate::platform::Platform;
 /// group faults, all counters of the group are in this set. The events of faulted counters do not run. The caller
 /// treats the interrupt as [`OursAndMore`](crate::Claim::OursAndMore).
 ///
-/// If the overflow status can be neither read nor cleared, the LVT entry is left [masked](ServiceError::masked). Until
+/// If the overflow status can be neither read nor cleared, the interrupt is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
 #[inline]
 pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
@@ -162,7 +162,7 @@ pub struct Serviced {
     pub others: u64,
     /// Set if the counters are [lent](crate::CounterSession::lend). [`service`](crate::service()) then accesses no
     /// register. The interrupt may belong to the borrower of the counters, such as a guest. The handler therefore also
-    /// asks the borrower, whatever the value of `claim`. If the interrupt's delivery masked the LVT entry, the entry
+    /// asks the borrower, whatever the value of `claim`. If the interrupt's delivery masked the interrupt, the entry
     /// stays masked. If `lent` is `false`, the handler asks other drivers only if the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,
@@ -255,7 +255,7 @@ impl CounterMemory {
     }
 
     /// Serves an interrupt by `pass`, and repeats it for interrupts that came meanwhile. Returns `false` if another
-    /// service is under way, or if the LVT entry is masked. `facility` is [`WITH_FACILITY`] or 0.
+    /// service is under way, or if the interrupt is masked. `facility` is [`WITH_FACILITY`] or 0.
     #[inline]
     pub(crate) fn serve(&self, facility: u8, pass: impl FnMut()) -> bool {
         // No exchange is needed: what interrupts this call between the two accesses has ended before it goes on.
@@ -266,7 +266,7 @@ impl CounterMemory {
         idle
     }
 
-    /// Serves a facility that needs no counter by `pass`, although the LVT entry is masked, or a service is under way
+    /// Serves a facility that needs no counter by `pass`, although the interrupt is masked, or a service is under way
     /// that does not know the facility. That service makes another pass. Returns whether there is one; `None` if the
     /// service under way serves the facility.
     pub(crate) fn serve_alone(&self, pass: impl FnMut()) -> Option<bool> {
@@ -286,7 +286,7 @@ impl CounterMemory {
         loop {
             self.service.store(serving, Ordering::Relaxed);
             pass();
-            // Fails if a nested interrupt has left `AGAIN`, or if the pass masked the LVT entry. Only this processor
+            // Fails if a nested interrupt has left `AGAIN`, or if the pass masked the interrupt. Only this processor
             // and its interrupts write the word, so relaxed accesses suffice.
             let ended =
                 self.service.compare_exchange(serving, after, Ordering::Relaxed, Ordering::Relaxed);
@@ -307,7 +307,7 @@ impl CounterMemory {
         }
         let lent = !refused && self.is_lent();
         if lent {
-            // The delivery may have masked the LVT entry: the end of the window unmasks it.
+            // The delivery may have masked the interrupt: the end of the window unmasks it.
             self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
         }
         (self.claim_spurious(), lent)

@@ -1,4 +1,5 @@
-//! One hardware counter: its registers, and its arithmetic.
+//! One hardware counter: its registers, and its arithmetic. Selects and controls have the layout of x86, to which the
+//! backend of another architecture translates.
 
 use core::fmt;
 

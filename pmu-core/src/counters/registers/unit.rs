@@ -1,4 +1,5 @@
-//! A processor's counters as data: the counters' registers, and the events that the counters can count.
+//! A processor's counters as data: the counters' registers, and the events that the counters can count. The examples
+//! are of Intel's registers.
 
 use crate::counters::names::{CounterId, CounterSet, GenericEvent, MAX_FIXED, MAX_GENERAL};
 use crate::counters::registers::counter::{
@@ -193,7 +194,8 @@ impl CounterUnit {
     /// static FIXED: FixedCounters =
     ///     FixedCounters { control: 0x38D, value: 0x309, step: 1, events: [0xC0, 0x3C, 0x300, 0, 0, 0, 0, 0] };
     /// let mut unit = CounterUnit::NONE;
-    /// // SAFETY: 0x38D is IA32_FIXED_CTR_CTRL, and 0x309–0x30B are IA32_FIXED_CTR0–2 (SDM vol. 4, table 2-2).
+    /// // SAFETY: of Intel's registers, 0x38D is the control of fixed counters, and 0x309–0x30B are their values (SDM
+    /// // vol. 4, table 2-2).
     /// unsafe { unit.set_fixed(0b111, &FIXED, 48) };
     /// assert_eq!(unit.counters().len(), 3);
     /// ```
@@ -286,7 +288,7 @@ impl CounterUnit {
         self.precise = Some(precise);
     }
 
-    /// Declares whether the local APIC may mask the LVT entry when it delivers the performance interrupt. With `true`,
+    /// Declares whether the interrupt controller may mask the performance interrupt when it delivers it. With `true`,
     /// [`service`](crate::service) unmasks the entry each time.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
@@ -482,7 +484,7 @@ impl CounterUnit {
         self.precise
     }
 
-    /// Returns whether the local APIC may mask the LVT entry when it delivers the performance interrupt.
+    /// Returns whether the interrupt controller may mask the performance interrupt when it delivers it.
     /// [`service`](crate::service) then unmasks the entry each time.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {

@@ -1,4 +1,5 @@
-//! Registers that no driver of these crates uses, and that firmware or an earlier kernel may have left enabled.
+//! Registers of Intel's processors that no driver of these crates uses, and that firmware or an earlier kernel may have
+//! left enabled.
 
 use crate::counters::names::CounterSet;
 use crate::counters::registers::unit::CounterUnit;

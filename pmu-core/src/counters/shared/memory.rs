@@ -72,7 +72,7 @@ pub(crate) const AGAIN: u8 = SERVING | 2;
 /// Added while the service under way serves a facility that needs no counter.
 pub(crate) const WITH_FACILITY: u8 = 4;
 
-/// The LVT entry is masked, until the counters are published anew: interrupts touch no register.
+/// The interrupt is masked, until the counters are published anew: interrupts touch no register.
 pub(crate) const MASKED: u8 = 8;
 
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
@@ -191,17 +191,17 @@ impl CounterMemory {
         CounterSet::from_bits(faulted)
     }
 
-    /// Notes that the LVT entry is masked.
+    /// Notes that the interrupt is masked.
     pub(crate) fn note_masked(&self) {
         self.service.store(MASKED, Ordering::Relaxed);
     }
 
-    /// Returns whether the LVT entry is masked because the overflow status could be neither read nor cleared.
+    /// Returns whether the interrupt is masked because the overflow status could be neither read nor cleared.
     pub(crate) fn is_masked(&self) -> bool {
         self.service.load(Ordering::Relaxed) == MASKED
     }
 
-    /// Returns whether no service is under way, and the LVT entry is not masked.
+    /// Returns whether no service is under way, and the interrupt is not masked.
     pub(crate) fn is_idle(&self) -> bool {
         self.service.load(Ordering::Relaxed) == IDLE
     }

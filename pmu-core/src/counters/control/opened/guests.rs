@@ -1,4 +1,4 @@
-//! Events confined to guests, or to the host.
+//! Events confined to guests, or to the host, by Intel's VM entry and exit, and by AMD's select bits.
 
 use core::sync::atomic::Ordering::Relaxed;
 
