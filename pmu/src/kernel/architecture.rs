@@ -140,6 +140,9 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 /// [`write_performance_entry`](Kernel::write_performance_entry) enables it, unless the entry
 /// [is masked](crate::LvtEntry::is_masked).
 ///
+/// Event counters of 32 bits are counted on by an interrupt per 2³¹ events. A kernel that prefers half as many counters
+/// of 64 bits calls [`Pmuv3::detect_chained`] in [`Kernel::detect`].
+///
 /// ```
 /// use pmu::arm::registers::Register;
 /// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
