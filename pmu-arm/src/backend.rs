@@ -80,8 +80,9 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// The write that enables counters also sets E and LC of `PMCR_EL0`, and LP if the event counters have 64 bits, and
 /// clears FZO. While E is clear, as after a reset, no counter counts, and the contents of the other registers are
 /// unknown. So no counter is reported as enabled then, and the write that sets E disables all other counters, also from
-/// number 16 on, and their interrupts. Afterwards only the driver's own bits are changed. A hypervisor enables event
-/// counters of its own, those from `MDCR_EL2.HPMN` on, after that.
+/// number 16 on, and their interrupts. Afterwards only the driver's own bits are changed: a hypervisor's own event
+/// counters, those from `MDCR_EL2.HPMN` on, that are enabled as a session begins stay so. The session does not know of
+/// one that is enabled later, and disables it with its own as it lends the counters or suspends.
 ///
 /// `PMSELR_EL0` is not used. The registers that are written are `PMCR_EL0`, `PMCNTENSET_EL0`, `PMCNTENCLR_EL0`,
 /// `PMOVSCLR_EL0`, `PMINTENSET_EL1`, `PMINTENCLR_EL1`, `PMCCFILTR_EL0`, `PMCCNTR_EL0`, and type and value of the event
@@ -195,6 +196,9 @@ impl Counter {
 const CYCLE: u64 = 1 << CYCLE_COUNTER;
 const EVENTS: u64 = (1 << EVENT_COUNTERS) - 1;
 
+/// The bits of the lower halves of pairs.
+const LOWER: u64 = EVENTS / 3;
+
 /// The bits of all counters of a processor.
 const ALL: u64 = (1 << 32) - 1;
 
@@ -210,10 +214,24 @@ fn to_driver(bits: u64, chained: bool) -> u64 {
     events | if bits & CYCLE != 0 { FIXED_0 } else { 0 }
 }
 
+/// Returns the processor's enable bits as the driver's. One counter of a pair is another owner's: it has a bit of its
+/// own, which the driver writes back as it was found.
+fn enabled_to_driver(bits: u64, chained: bool) -> u64 {
+    if !chained {
+        return to_driver(bits, false);
+    }
+    let pairs = to_pairs(bits & bits << 1);
+    let single = bits & EVENTS & !of_pairs(pairs);
+    to_driver(bits & CYCLE, true) | pairs | single << SINGLE
+}
+
 fn to_processor(word: u64, chained: bool) -> u64 {
-    let events = if chained { of_pairs(word) } else { word & EVENTS };
+    let events = if chained { of_pairs(word) | word >> SINGLE & EVENTS } else { word & EVENTS };
     events | if word & FIXED_0 != 0 { CYCLE } else { 0 }
 }
+
+/// Place of the bits of single counters in the enable word of pairs.
+const SINGLE: u32 = 16;
 
 /// Returns the bits of event counters for the driver's pairs: both of each.
 fn of_pairs(word: u64) -> u64 {
@@ -305,16 +323,17 @@ impl<R: SystemRegisters> ArmMsr<R> {
 
     /// Reads a pair of counters, which may run.
     fn read_pair(&self, [low, high]: [Register; 2]) -> Result<u64, MsrErrorKind> {
-        self.registers.synchronize();
-        let before = self.get(high)?;
-        let mut value = self.get(low)?;
-        self.registers.synchronize();
-        let after = self.get(high)?;
-        if before != after {
-            // The lower half has overflowed in between, and is far from the next time.
-            value = self.get(low)?;
+        // Reads between two synchronizations may be done in any order.
+        let get = |register| {
+            self.registers.synchronize();
+            self.get(register)
+        };
+        let (before, value, after) = (get(high)?, get(low)?, get(high)?);
+        if before == after {
+            return Ok(after << 32 | value);
         }
-        Ok(after << 32 | value)
+        // The lower half has overflowed in between, and is far from the next time.
+        Ok(after << 32 | get(low)?)
     }
 
     /// Writes a pair of counters, which may run.
@@ -365,7 +384,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
     }
 
     /// Enables these counters, and disables the others of the driver's.
-    fn enable(&self, bits: u64, long: bool) -> Result<(), MsrErrorKind> {
+    fn enable(&self, bits: u64, long: bool, chained: bool) -> Result<(), MsrErrorKind> {
         // P and C read as 0, so writing back what was read resets no counter.
         let found = Pmcr::from_bits(self.get(Register::Pmcr)?);
         let wanted = found.with_enable(true).with_long_cycle_counter(true);
@@ -382,7 +401,16 @@ impl<R: SystemRegisters> ArmMsr<R> {
             self.set(Register::Pmcr, wanted.into_bits())?;
         }
         self.registers.synchronize();
+        let stopped = if chained { self.get(Register::Pmcntenset)? & !bits } else { 0 };
         self.set(Register::Pmcntenclr, !bits & (EVENTS | CYCLE))?;
+        if chained {
+            self.registers.synchronize();
+            // The driver never sees the overflow of a lower half, and a borrower of the counters must not.
+            self.set(
+                Register::Pmovsclr,
+                stopped & of_pairs(to_pairs(stopped & stopped << 1)) & LOWER,
+            )?;
+        }
         self.set(Register::Pmcntenset, bits)?;
         self.registers.synchronize();
         Ok(())
@@ -415,7 +443,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 self.get(register)
             }
             Meaning::Pair(pair) => self.read_pair(pair),
-            Meaning::Enabled { chained, .. } => Ok(to_driver(self.enabled()?, chained)),
+            Meaning::Enabled { chained, .. } => Ok(enabled_to_driver(self.enabled()?, chained)),
             Meaning::Overflowed { chained } => {
                 Ok(to_driver(self.get(Register::Pmovsclr)?, chained))
             }
@@ -442,7 +470,9 @@ impl<R: SystemRegisters> ArmMsr<R> {
                 Ok(())
             }
             Meaning::Pair(pair) => self.write_pair(pair, value),
-            Meaning::Enabled { long, chained } => self.enable(to_processor(value, chained), long),
+            Meaning::Enabled { long, chained } => {
+                self.enable(to_processor(value, chained), long, chained)
+            }
             Meaning::Overflowed { chained } => {
                 self.set(Register::Pmovsclr, to_processor(value, chained))?;
                 // The interrupt line is inactive before the kernel ends the interrupt.

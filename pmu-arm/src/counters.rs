@@ -41,10 +41,11 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
 }
 
 /// Detects the counters of a processor like [`counters`], but takes each two event counters of 32 bits as one of 64, of
-/// which the second counts the overflows of the first (the event CHAIN). So an event is counted across 2³² without an
-/// interrupt, and a longer period interrupts once; but only half as many events are counted at the same time, and user
-/// mode reads none but the cycle counter. On a processor whose counters have 64 bits, or which does not declare the
-/// event, the result is that of `counters`.
+/// which the second counts the overflows of the first (the event CHAIN): general counter *n* is event counter 2*n* with
+/// 2*n* + 1. So an event is counted across 2³² without an interrupt, and a longer period interrupts once; but only half
+/// as many events are counted at the same time, and user mode reads none but the cycle counter. On a processor whose
+/// counters have 64 bits, or which does not declare the event, the result is that of `counters`; on a machine with
+/// processors of both kinds, the others have no counters.
 ///
 /// ```
 /// use pmu_arm::Identification;

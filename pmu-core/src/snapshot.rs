@@ -80,7 +80,6 @@ impl Snapshot {
         } else {
             0
         };
-        #[inline(never)] // Otherwise each of the leaves has all of it.
         fn read(
             reader: &impl CpuIdReader,
             recorded: u32,
@@ -99,7 +98,6 @@ impl Snapshot {
     }
 
     /// Returns a recorded leaf. Returns zeros if the processor lacks the leaf, or if snapshots do not record the leaf.
-    #[inline(never)]
     pub fn leaf(&self, leaf: u32, subleaf: u32) -> CpuIdResult {
         if leaf & SUBLEAF != 0 || subleaf > SUBLEAF >> 16 {
             return NOTHING;
@@ -114,7 +112,6 @@ impl Snapshot {
     }
 
     /// Returns the vendor's twelve characters (leaf 0, EBX, EDX, ECX).
-    #[inline(never)]
     pub fn vendor(&self) -> [u8; 12] {
         let leaf = self.leaf(0, 0);
         let mut vendor = [0; 12];
@@ -138,7 +135,6 @@ impl Snapshot {
     /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
     /// # Ok::<(), pmu_core::dump::DumpError>(())
     /// ```
-    #[inline(never)] // Linked once: each table of models asks.
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;
@@ -147,7 +143,6 @@ impl Snapshot {
 
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The method uses the extended
     /// model in family 15 and above, and in families 6 and 7 of every vendor except AMD.
-    #[inline(never)] // Linked once: each table of models asks.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;
@@ -191,7 +186,6 @@ impl Snapshot {
     /// }
     /// # let _ = reason;
     /// ```
-    #[inline(never)]
     pub fn hypervisor_hides_counters(&self) -> bool {
         self.has_microsoft_hypervisor() && self.leaf(0x4000_0003, 0).edx >> 2 & 1 == 0
     }

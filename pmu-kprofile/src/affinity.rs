@@ -35,7 +35,6 @@ impl Affinity {
 
     /// Returns a set of processors of one group. Each bit that is set in `mask` stands for one processor of the group.
     /// The set is empty if `group` is [`MAX_GROUPS`] or more.
-    #[inline(never)]
     pub const fn of_group(group: u16, mask: u64) -> Self {
         let mut masks = [0; MAX_GROUPS];
         if (group as usize) < MAX_GROUPS {
@@ -50,7 +49,6 @@ impl Affinity {
     }
 
     /// Returns the set of the first `count` processors: 64 processors of group 0, then 64 of group 1, and so on.
-    #[inline(never)]
     pub const fn first(count: usize) -> Self {
         let mut masks = [0; MAX_GROUPS];
         let mut group = 0;
@@ -80,25 +78,21 @@ impl Affinity {
     }
 
     /// Returns whether the set is empty.
-    #[inline(never)]
     pub fn is_empty(&self) -> bool {
         self.masks.iter().all(|mask| *mask == 0)
     }
 
     /// Returns the processors that are in at least one of the two sets.
-    #[inline(never)]
     pub fn union(self, other: Self) -> Self {
         self.zip(other, |a, b| a | b)
     }
 
     /// Returns the processors that are in both sets.
-    #[inline(never)]
     pub fn intersection(self, other: Self) -> Self {
         self.zip(other, |a, b| a & b)
     }
 
     /// Returns the processors that are in this set but not in `other`.
-    #[inline(never)]
     pub fn difference(self, other: Self) -> Self {
         self.zip(other, |a, b| a & !b)
     }

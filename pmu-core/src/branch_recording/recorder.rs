@@ -419,7 +419,6 @@ impl Branches<'_> {
     }
 
     /// Stops a sampling that delays interrupts of these counters. The records stay, and are read by the interrupt.
-    #[inline(never)] // Linked once: each stop of a counter makes the call.
     pub(crate) fn suspend_sampling<M: MsrBackend>(
         &self,
         msr: &M,

@@ -336,7 +336,6 @@ impl CounterAnswer {
     }
 
     /// Notes a processor's result. Of the results of all processors, the best is kept.
-    #[inline(never)] // Linked once: two results are noted by it.
     fn note_result(&self, result: u8) {
         self.0.fetch_max(result, Ordering::Relaxed);
     }
@@ -371,7 +370,6 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
 
 /// Sets a source's interval for all names of the source. Each name has a variable, so that the interrupt does not look
 /// for the source that the name stands for.
-#[inline(never)] // Linked once: two operations set an interval, which take 150 bytes more of text by copies of this.
 pub(crate) fn store_interval<I: SourceInterface + ?Sized>(
     interface: &I,
     source: KProfileSource,

@@ -1,8 +1,12 @@
 //! Event counters in pairs: the second one of each counts the overflows of the first.
 
-use pmu::core::CounterSet;
+use core::cell::Cell;
+
+use pmu::core::msr::MsrBackend;
+use pmu::core::{CounterId, CounterSet};
 use pmu::{Event, EventSelect, GenericEvent};
-use pmu_arm::chained_counters;
+use pmu_arm::registers::Register;
+use pmu_arm::{ArmMsr, Identification, SystemRegisters, chained_counters};
 use pmu_tests::arm::identify;
 use pmu_virt::mock::MockPmuv3;
 
@@ -87,14 +91,103 @@ fn a_read_is_of_one_moment() {
     }
 }
 
+fn set(register: Register, value: u64) {
+    model().write(register.encoding(), value);
+    model().synchronize();
+}
+
+fn get(register: Register) -> u64 {
+    model().read(register.encoding())
+}
+
+/// A hypervisor's counters are those from HPMN on; one of them may be half of a pair.
+#[test]
+fn another_owners_counters_stay_enabled_and_no_other_joins_them() {
+    for hpmn in 2..6 {
+        for number in hpmn..6 {
+            let pmu = in_pairs(2);
+            set(Register::Pmcr, 1 | 1 << 6);
+            for register in [Register::Pmcntenclr, Register::Pmintenclr, Register::Pmovsclr] {
+                set(register, u32::MAX.into());
+            }
+            set(Register::Pmcntenset, 1 << number);
+            let foreign = || get(Register::Pmcntenset) & (0x3F << hpmn & 0x3F);
+            let check = |at| assert_eq!(foreign(), 1 << number, "{at}: {number} from {hpmn} on");
+            pmu.processor_up(&Identification { mdcr_el2: Some(hpmn), ..identify(model()) })
+                .unwrap();
+            check("up");
+            let event = pmu.start(&of(BR_RETIRED).every(5_000)).unwrap();
+            execute(0, 20_000);
+            assert_eq!(samples(), 4);
+            check("counting");
+            pmu.lend(|_| (), |_| check("lent")).unwrap();
+            pmu.close(event).unwrap();
+            pmu.processor_down().unwrap();
+            check("down");
+        }
+    }
+}
+
+#[test]
+fn a_borrower_finds_no_overflow_of_a_lower_half() {
+    let pmu = running(1);
+    let event = pmu.start(&of(BR_RETIRED)).unwrap();
+    execute(0, (1 << 32) + 5);
+    let registers = [Register::Pmovsclr, Register::Pmcntenset];
+    pmu.lend(|_| (), |_| assert_eq!(registers.map(get), [0, 0])).unwrap();
+    execute(0, 1 << 32);
+    assert_eq!(pmu.read(event).unwrap().value, (2 << 32) + 5);
+    pmu.processor_suspended(|_| ()).unwrap();
+    assert_eq!(registers.map(get), [0, 0]);
+    pmu.processor_resumed().unwrap();
+    pmu.close(event).unwrap();
+    shut_down(pmu);
+}
+
+/// A lower half that is read as of the last synchronization, as a processor may do it, while the upper half counts its
+/// overflow.
+struct Early {
+    value: Cell<u64>,
+    seen: Cell<u64>,
+}
+
+impl SystemRegisters for &Early {
+    type Error = core::convert::Infallible;
+    fn read(&self, register: Register) -> Result<u64, Self::Error> {
+        let lower = self.seen.get() & 0xFFFF_FFFF;
+        if register == Register::Pmevcntr0 {
+            return Ok(lower);
+        }
+        // Before the first read of the upper half; the lower half's overflow is over then.
+        self.value.set(self.value.get() + 5);
+        Ok(self.value.get() >> 32)
+    }
+    fn write(&self, _: Register, _: u64) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    fn synchronize(&self) {
+        self.seen.set(self.value.get());
+    }
+}
+
+#[test]
+fn the_halves_of_a_read_are_synchronized() {
+    let unit = chained_counters(&identify(&MockPmuv3::new(false, 1))).unwrap();
+    let register = unit.counter(CounterId::general(0).unwrap()).unwrap().value_register();
+    for value in (1 << 32) - 30..1 << 32 {
+        let early = Early { value: Cell::new(value), seen: Cell::new(0) };
+        let read = ArmMsr::new(&early).read(register).unwrap();
+        assert!((value..=early.value.get()).contains(&read), "{value:#x}: {read:#x}");
+    }
+}
+
 #[test]
 fn counters_of_64_bits_and_processors_without_the_event_stay_single() {
     let short = identify(&MockPmuv3::new(false, 1));
     let pairs = chained_counters(&short).unwrap();
     assert_eq!(pairs.counters().len(), 3 + 1);
     assert!(pairs.generic(GenericEvent::Instructions).is_some());
-    let without =
-        pmu_arm::Identification { pmceid0_el0: short.pmceid0_el0 & !(1 << 0x1E), ..short };
+    let without = Identification { pmceid0_el0: short.pmceid0_el0 & !(1 << 0x1E), ..short };
     for processor in [without, identify(&MockPmuv3::new(true, 1))] {
         let single = chained_counters(&processor).unwrap();
         assert_eq!(single.counters().len(), 6 + 1);

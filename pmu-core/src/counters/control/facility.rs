@@ -46,7 +46,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns what the facilities make of an event on this processor. `is_beside` says whether another event is
     /// counted beside it.
-    #[inline(never)]
     pub(crate) fn resolve(
         &self,
         mut asked: Asked,
@@ -160,7 +159,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an event on a free counter, once the facilities are settled on it.
-    #[inline(never)]
     pub(crate) fn run_settled(
         &self,
         counter: CounterId,
@@ -254,7 +252,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Settles the facilities. Counters that must not count meanwhile are stopped by the global control register.
-    #[inline(never)]
     fn settle_stopped(&self, running: &Running<'_>) -> Result<(), Unsettled> {
         let facility = self.source.facility();
         if !S::Facility::RECORDS {

@@ -32,7 +32,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         S::Facility::DIVIDES && self.finds_parts(event)
     }
 
-    #[inline(never)]
     fn finds_parts(&self, event: EventId) -> bool {
         let facility = self.source.facility();
         facility.division().is_some_and(|division| division.divides(self.table(), event))
@@ -139,7 +138,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Adds what was counted to the counts of a running event and of its parts, and begins the next shares. So the next
     /// read is right to a 255th of what is counted until then.
-    #[inline(never)]
     pub(crate) fn harvest(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
         let facility = self.source.facility();
         let (registers, slot) = (self.registers(counter), self.slot(counter));
@@ -199,7 +197,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Detaches an event that has parts: stops its counter, adds to the counts, sets the registers to 0, and frees the
     /// counter.
-    #[inline(never)]
     pub(crate) fn detach_divided(
         &self,
         counter: CounterId,
@@ -299,7 +296,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Reads the event of which another one is a part, so that the part's count is of now.
-    #[inline(never)]
     pub(crate) fn update_part(&self, part: &EventEntry, now: u64) -> Result<(), CounterError> {
         if let Some(divided) = self.divided_of(part.group()) {
             self.read_event(divided, now)?;

@@ -81,7 +81,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether a counter that has wrapped since it was loaded, and now reads as `value`, has wrapped once more
     /// without an interrupt so far. Reads the status if the value does not decide.
-    #[inline(never)] // Linked once: a read asks, and what detaches an event.
     pub(crate) fn wrapped_again(
         &self,
         counter: CounterId,

@@ -52,7 +52,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if S::Facility::SOFTWARE { self.start_software(event) } else { Ok(false) }
     }
 
-    #[inline(never)]
     fn start_software(&self, event: EventId) -> Result<bool, CounterError> {
         let takes_none = |event| self.takes_no_counter(event);
         if !self.table().with_group(event).all(takes_none) {
@@ -94,7 +93,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    #[inline(never)]
     fn follow_groups(&self) {
         for (_, entry) in self.table().opened() {
             let state = entry.state();

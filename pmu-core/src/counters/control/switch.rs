@@ -138,7 +138,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Stops the events of a group that stay on this processor, of which `taken` is another event.
-    #[inline(never)] // Linked once, even where the number of the thread's events is a constant.
     fn stop_rest(
         &self,
         group: GroupId,
@@ -160,7 +159,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the counters of these events, if groups or precise events are among them.
-    #[inline(never)]
     fn counters_together(&self, events: &[ThreadEvent]) -> CounterSet {
         let opened = events.iter().filter_map(|event| match event {
             ThreadEvent::Opened(id) => Some(*id),

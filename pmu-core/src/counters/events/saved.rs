@@ -299,7 +299,6 @@ impl SavedEvent {
         Ok(Self::resolved(event, unit, select, counters))
     }
 
-    #[inline(never)] // Few events are: nothing of it is on the stack of the others.
     fn software(
         unit: &CounterUnit,
         event: &Event,

@@ -54,7 +54,6 @@ where
     /// period.
     ///
     /// If the status reported the wrap of an event without a period, its counter is not loaded, and simply continues.
-    #[inline(never)]
     pub(crate) fn reload_opened(
         &mut self,
         counter: CounterId,
@@ -195,7 +194,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
 
     /// Lets the counter of an event without a period go on after its wrap.
     #[cold]
-    #[inline(never)]
     fn continue_free_running(
         &mut self,
         counter: CounterId,
@@ -237,7 +235,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
     /// Harvests at an overflow of a counter that is divided, or of its shares. If a task has the registers, the task
     /// finds the wrap.
     #[cold]
-    #[inline(never)]
     pub(crate) fn divide(&mut self, status: u64) {
         let facility = self.source.facility();
         let Some(division) = facility.division() else { return };

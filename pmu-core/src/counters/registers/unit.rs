@@ -503,7 +503,6 @@ impl CounterUnit {
     /// }
     /// # let _ = everywhere;
     /// ```
-    #[inline(never)] // Linked once: a session asks for it as it takes counters, and more.
     pub fn shared_with(&self, other: &Self) -> CounterSet {
         let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
         if self.bank.value != other.bank.value || global(self) != global(other) {
