@@ -56,6 +56,7 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
 }
 
 /// Checks that a processor of one of these vendors has counters like AMD's.
+#[inline(never)] // Linked once: both the interfaces and the machine detect them.
 pub(crate) fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), NoInterface> {
     let vendor = processor.vendor();
     if !vendors.contains(&vendor) {
@@ -70,6 +71,7 @@ pub(crate) fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), No
 }
 
 /// Returns the counters of an AMD processor; none for another vendor's.
+#[inline(never)]
 pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     if processor.vendor() == AMD { best(processor) } else { CounterUnit::NONE }
 }

@@ -93,6 +93,7 @@ impl<const P: usize> Mailbox<P> {
     ///     }
     /// }
     /// ```
+    #[inline(never)] // Linked once: a handler and each use of a session serve requests.
     pub fn drain(&self, processors: &impl RemoteProcessors) {
         if let Some(slot) = self.slots.get(processors.this_processor().index()) {
             slot.drain(processors);
@@ -131,6 +132,7 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Posts a request to a processor and waits for its answer.
+    #[inline(never)]
     pub(super) fn ask(
         &self,
         processors: &impl RemoteProcessors,
@@ -189,6 +191,7 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Leaves a stop that was not served to its processor. Returns the error of the request.
+    #[inline(never)] // Linked once: a request fails at several points.
     fn unanswered(
         &self,
         processors: &impl RemoteProcessors,

@@ -263,6 +263,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Takes the write guard, if no other task has it and the last change's grace period is over.
+    #[inline(never)]
     pub(super) fn try_write<H: ProfileHardware>(
         &self,
         hardware: &H,
@@ -285,6 +286,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     }
 
     /// Returns whether a dispatch is under way on the processor that executes this, and seems to be the caller's.
+    #[inline(never)]
     fn is_dispatching_on_this<H: ProfileHardware>(&self, hardware: &H) -> bool {
         let here = hardware.this_processor();
         let counters = self.readers.get(here.index());
