@@ -70,6 +70,18 @@ fn a_long_period_has_one_interrupt() {
     }
 }
 
+/// As many as of a single counter, and two more for the load.
+#[test]
+fn an_interrupt_takes_few_accesses() {
+    let pmu = running(1);
+    let event = pmu.start(&of(BR_RETIRED).every(10_000)).unwrap();
+    let before = accesses();
+    execute(0, 10_000);
+    assert_eq!((accesses() - before, samples()), (3 + 2, 1));
+    pmu.close(event).unwrap();
+    shut_down(pmu);
+}
+
 /// The lower half overflows before any access of a read.
 #[test]
 fn a_read_is_of_one_moment() {
