@@ -136,7 +136,9 @@ impl State {
     fn overflow(&mut self, number: usize, level: u8) {
         self.overflowed |= bit(number);
         let next = number + 1;
-        if number % 2 == 0 && next < EVENT_COUNTERS && self.counting(CHAIN, level) & bit(next) != 0
+        if number.is_multiple_of(2)
+            && next < EVENT_COUNTERS
+            && self.counting(CHAIN, level) & bit(next) != 0
         {
             self.values[next] = (self.values[next] + 1) & u64::from(u32::MAX);
             if self.values[next] == 0 {
