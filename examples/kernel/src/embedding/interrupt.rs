@@ -69,8 +69,7 @@ fn sampled(rip: u64, sample: &PmuSample<'_, Kernel>) {
         function(rip, branches);
     }
     let pebs = sample.facility().and_then(|((pebs, _), _)| pebs.as_ref());
-    if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.and_then(Pebs::record))
-    {
+    if let (Some(function), Some(record)) = (ON_RECORD.get(), pebs.and_then(Pebs::record)) {
         function(&record);
     }
     if sample.counter == CounterId::OP_UNIT
