@@ -214,8 +214,8 @@ fn to_driver(bits: u64, chained: bool) -> u64 {
     events | if bits & CYCLE != 0 { FIXED_0 } else { 0 }
 }
 
-/// Returns the processor's enable bits as the driver's. One counter of a pair is another owner's: it has a bit of its
-/// own, which the driver writes back as it was found.
+/// Returns the processor's enable bits as the driver's. If one counter of a pair alone is enabled, the counter is
+/// another owner's: the word has a bit for the counter, which the driver writes back as it was found.
 fn enabled_to_driver(bits: u64, chained: bool) -> u64 {
     if !chained {
         return to_driver(bits, false);
@@ -406,10 +406,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
         if chained {
             self.registers.synchronize();
             // The driver never sees the overflow of a lower half, and a borrower of the counters must not.
-            self.set(
-                Register::Pmovsclr,
-                stopped & of_pairs(to_pairs(stopped & stopped << 1)) & LOWER,
-            )?;
+            self.set(Register::Pmovsclr, stopped & stopped >> 1 & LOWER)?;
         }
         self.set(Register::Pmcntenset, bits)?;
         self.registers.synchronize();

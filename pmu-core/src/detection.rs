@@ -1,4 +1,4 @@
-//! Reasons why a processor, of x86 mostly, has no counters, or no hardware of a kind beside them.
+//! Reasons why a processor (of x86, mostly) has no counters, or lacks some hardware beside the counters.
 
 use crate::msr::backend::MsrFault;
 use crate::windows::Rules;

@@ -217,8 +217,8 @@ pub struct ServiceError {
     /// Until then, [`is_started`](crate::CounterSession::is_started) returns `false` for the event. No event runs on a
     /// faulted counter before [`reprogram`](crate::CounterSession::reprogram).
     pub counters: CounterSet,
-    /// Set if the interrupt is masked. [`service`](crate::service()) masks the entry if the overflow status can be
-    /// neither read nor cleared. An unmasked entry could then raise interrupts without end. Until
+    /// Set if the interrupt is masked. [`service`](crate::service()) masks it if the overflow status can be
+    /// neither read nor cleared. Unmasked, it could then come without end. Until
     /// [`reprogram`](crate::CounterSession::reprogram), the session uses no counter and starts no event. Other drivers
     /// that share the interrupt receive no interrupts either.
     pub masked: bool,

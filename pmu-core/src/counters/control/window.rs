@@ -52,8 +52,8 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
     /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the interrupt, the borrower
-    /// unmasks the entry after acknowledging the overflow. If an interrupt during the window left the entry masked, the
-    /// window's end unmasks the entry.
+    /// unmasks it after acknowledging the overflow. If an interrupt during the window was left masked, the window's end
+    /// unmasks it.
     ///
     /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. From the
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can

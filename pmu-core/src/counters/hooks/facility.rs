@@ -82,7 +82,7 @@ pub trait Facility {
 
     /// Returns whether an interrupt has nothing to do for the facility: each of the other methods would return its
     /// default without an access. [`service`](crate::service()) asks this first, and then leaves the facility out. A
-    /// facility that is about to record is not idle, and a facility whose last records are not reported is not yet.
+    /// facility that is about to record is not idle, nor is a facility whose last records are still to be reported.
     #[inline]
     fn is_idle(&self) -> bool {
         false

@@ -24,7 +24,7 @@ pub(crate) struct Pass<'a, S, M, P, B, F> {
     pub(crate) overflowed: F,
 }
 
-/// The part of a [`Pass`] that no facility and no report is in: its steps are linked once.
+/// The part of a [`Pass`] without facility and report. Its steps are linked once, whatever facility a pass serves.
 pub(crate) struct Shared<'a, S, M, P> {
     pub(crate) source: &'a S,
     pub(crate) msr: &'a M,

@@ -162,7 +162,7 @@ pub struct Serviced {
     pub others: u64,
     /// Set if the counters are [lent](crate::CounterSession::lend). [`service`](crate::service()) then accesses no
     /// register. The interrupt may belong to the borrower of the counters, such as a guest. The handler therefore also
-    /// asks the borrower, whatever the value of `claim`. If the interrupt's delivery masked the interrupt, the entry
+    /// asks the borrower, whatever the value of `claim`. If its delivery masked the interrupt, the interrupt
     /// stays masked. If `lent` is `false`, the handler asks other drivers only if the claim is
     /// [`NotOurs`](Claim::NotOurs).
     pub lent: bool,

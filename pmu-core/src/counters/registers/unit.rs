@@ -289,7 +289,7 @@ impl CounterUnit {
     }
 
     /// Declares whether the interrupt controller may mask the performance interrupt when it delivers it. With `true`,
-    /// [`service`](crate::service) unmasks the entry each time.
+    /// [`service`](crate::service) unmasks the interrupt each time.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
@@ -485,7 +485,7 @@ impl CounterUnit {
     }
 
     /// Returns whether the interrupt controller may mask the performance interrupt when it delivers it.
-    /// [`service`](crate::service) then unmasks the entry each time.
+    /// [`service`](crate::service) then unmasks the interrupt each time.
     #[inline]
     pub const fn is_masked_on_delivery(&self) -> bool {
         self.masked_on_delivery
