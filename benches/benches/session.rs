@@ -11,7 +11,7 @@ use pmu_benches::{Registers, intels};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventSelect, EventTable, EventsError, GroupId, OpenedEvents,
+    EventCount, EventEntry, EventId, EventSelect, EventTable, EventsError, OpenedEvents,
     SoftwareEvent,
 };
 
@@ -51,12 +51,12 @@ fn event(number: usize) -> Event {
     Event::raw(EventSelect::from_bits(0xC0 + number as u64))
 }
 
-fn group(events: usize, starts: bool) -> Bench<GroupId> {
+fn group(events: usize, starts: bool) -> Bench<EventId> {
     session(COUNTERS, |session, unit| {
         let events: Vec<_> = (0..events).map(event).collect();
-        let group = session.open_group(unit, &events).unwrap();
+        let group = session.open(unit, &events).unwrap();
         if starts {
-            session.start_group(group, 1).unwrap();
+            session.start(group, 1).unwrap();
         }
         group
     })
@@ -66,8 +66,8 @@ fn group(events: usize, starts: bool) -> Bench<GroupId> {
 fn turns(counters: usize) -> Bench<()> {
     session(counters, |session, unit| {
         for number in 0..2 * counters {
-            let event = session.open_event(unit, &event(number).rotating()).unwrap();
-            session.start_event(event, 1).unwrap();
+            let event = session.open(unit, &[event(number).rotating()]).unwrap();
+            session.start(event, 1).unwrap();
         }
     })
 }
@@ -77,8 +77,8 @@ fn thread(events: usize, runs: bool) -> Bench<&'static mut [ThreadEvent]> {
     session(COUNTERS, |session, unit| {
         let of_thread: Vec<_> = (0..events)
             .map(|number| {
-                let event = session.open_event(unit, &event(number)).unwrap();
-                session.start_event(event, 1).unwrap();
+                let event = session.open(unit, &[event(number)]).unwrap();
+                session.start(event, 1).unwrap();
                 ThreadEvent::Opened(event)
             })
             .collect();
@@ -95,14 +95,14 @@ fn chain() -> Bench<EventId> {
     session(COUNTERS, |session, unit| {
         for number in 0..COUNTERS - 1 {
             let event = event(number).on(CounterSet::from_bits(0b11 << number));
-            let event = session.open_event(unit, &event).unwrap();
-            session.start_event(event, 1).unwrap();
+            let event = session.open(unit, &[event]).unwrap();
+            session.start(event, 1).unwrap();
         }
         for number in COUNTERS..2 * COUNTERS - 1 {
-            let event = session.open_event(unit, &event(number).rotating()).unwrap();
-            session.start_event(event, 1).unwrap();
+            let event = session.open(unit, &[event(number).rotating()]).unwrap();
+            session.start(event, 1).unwrap();
         }
-        session.open_event(unit, &event(2 * COUNTERS).on(CounterSet::from_bits(1))).unwrap()
+        session.open(unit, &[event(2 * COUNTERS).on(CounterSet::from_bits(1))]).unwrap()
     })
 }
 
@@ -116,15 +116,15 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 #[bench::one(args = (group(1, false)), config = at_most(4_970))]
 #[bench::four(args = (group(4, false)), config = at_most(10_600))]
 #[bench::eight(args = (group(8, false)), config = at_most(18_900))]
-fn start(bench: Bench<GroupId>) -> Result<(), EventsError> {
-    black_box(bench.session).start_group(bench.of, 2)
+fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
+    black_box(bench.session).start(bench.of, 2)
 }
 
 #[library_benchmark]
 #[bench::one(args = (group(1, true)), config = at_most(785))]
 #[bench::four(args = (group(4, true)), config = at_most(1_830))]
 #[bench::eight(args = (group(8, true)), config = at_most(3_430))]
-fn read(bench: Bench<GroupId>) -> Result<usize, EventsError> {
+fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
     let mut counts = [EventCount::default(); COUNTERS];
     let read = black_box(bench.session).read_group(bench.of, 2, &mut counts);
     black_box(&counts);
@@ -135,8 +135,8 @@ fn read(bench: Bench<GroupId>) -> Result<usize, EventsError> {
 #[bench::one(args = (group(1, true)), config = at_most(1_420))]
 #[bench::four(args = (group(4, true)), config = at_most(3_310))]
 #[bench::eight(args = (group(8, true)), config = at_most(6_510))]
-fn stop(bench: Bench<GroupId>) -> Result<(), EventsError> {
-    black_box(bench.session).stop_group(bench.of, 2)
+fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
+    black_box(bench.session).stop(bench.of, 2)
 }
 
 #[library_benchmark]
@@ -166,7 +166,7 @@ fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError
 // The kernel tells of a page fault that no event counts, beside eight that other events count, of sixteen places.
 #[library_benchmark]
 #[bench::unasked(args = (group(8, true)), config = at_most(162))]
-fn happened(bench: Bench<GroupId>) {
+fn happened(bench: Bench<EventId>) {
     black_box(bench.table).happened(SoftwareEvent::MinorFaults, 1, true, |overflow| {
         black_box(overflow);
     });
@@ -175,7 +175,7 @@ fn happened(bench: Bench<GroupId>) {
 #[library_benchmark]
 #[bench::moves_seven(args = (chain()), config = at_most(29_100))]
 fn worst(bench: Bench<EventId>) -> Result<(), CounterError> {
-    black_box(bench.session).start_event(bench.of, 2)
+    black_box(bench.session).start(bench.of, 2)
 }
 
 library_benchmark_group!(

@@ -33,7 +33,7 @@ pub use counters::events::software::SoftwareEvent;
 pub use counters::hooks::event_source::{EventSource, OpenedEvents};
 pub use counters::interrupt::sample::{EventOverflow, Sample};
 pub use counters::interrupt::service::{Claim, Serviced, service};
-pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent, GroupId};
+pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent};
 pub use counters::registers::counter::EventSelect;
 pub use counters::registers::unit::CounterUnit;
 pub use counters::shared::entry::EventEntry;

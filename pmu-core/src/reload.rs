@@ -26,7 +26,7 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 /// use pmu_core::{
-///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventsError, GroupId, OpenedEvents, Platform,
+///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventId, EventsError, OpenedEvents, Platform,
 /// };
 /// use pmu_core::msr::MsrBackend;
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
@@ -41,11 +41,11 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// fn open<M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
 ///     this_processor: &CounterUnit,
-/// ) -> Result<GroupId, EventsError> {
+/// ) -> Result<EventId, EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
 ///     // The second event of the group reloads the first, and itself: it never interrupts.
 ///     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);
-///     counters.open_group(this_processor, &[misses, branches])
+///     counters.open(this_processor, &[misses, branches])
 /// }
 /// ```
 ///

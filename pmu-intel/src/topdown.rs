@@ -48,13 +48,13 @@ const METRICS: u64 = 1 << 48;
 ///     function: impl FnOnce(),
 /// ) -> Result<Option<u32>, EventsError> {
 ///     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
-///     let group = counters.open_group(unit.counters(), &events)?;
+///     let group = counters.open(unit.counters(), &events)?;
 ///     let mut counts = [EventCount::default(); 9];
-///     let counted = counters.start_group(group, 0).and_then(|()| {
+///     let counted = counters.start(group, 0).and_then(|()| {
 ///         function();
 ///         counters.read_group(group, 0, &mut counts)
 ///     });
-///     counters.close_group(group, 0)?; // also after an error
+///     counters.close(group, 0)?; // also after an error
 ///     let counts = unit.counts(&counts[..counted?]);
 ///     Ok(counts.per_mille(TopDownPart::Retiring))
 /// }

@@ -184,8 +184,8 @@ impl Machine {
     /// let mut session = both.initialize(this, CounterSet::ALL, msr, apic, &MEMORY)?;
     /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
     /// let counters = session.counters_mut();
-    /// let id = counters.open_event(machine.unit(), &Event::generic(GenericEvent::Instructions))?;
-    /// counters.start_event(id, 0)?;
+    /// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
+    /// counters.start(id, 0)?;
     /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
@@ -255,9 +255,9 @@ impl Machine {
     /// let machine = Machine::detect(this);
     /// let unit = machine.unit_of(this);
     /// let mut counters = CounterSession::take(machine.events(&EVENTS), &unit, CounterSet::ALL, msr, apic, &MEMORY)?;
-    /// let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles))?;
-    /// counters.start_event(id, 0)?;
-    /// let count = counters.read_event(id, 100)?; // at time 100
+    /// let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles)])?;
+    /// counters.start(id, 0)?;
+    /// let count = counters.read(id, 100)?; // at time 100
     /// assert_eq!((count.value, count.running), (0, 100)); // nothing happens on this mock
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```

@@ -55,9 +55,9 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///     let events = OpenedEvents::new(unit, &EVENTS[processor]);
 ///     let event = Watchdog::event(unit, hertz, 10).ok_or(CounterError::NoCounterForEvent)?;
 ///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, Apic, &MEMORY[processor])?;
-///     let id = counters.open_event(unit, &event)?;
+///     let id = counters.open(unit, &[event])?;
 ///     WATCHDOGS[processor].watch(id);
-///     counters.start_event(id, 0).map(|()| counters)
+///     counters.start(id, 0).map(|()| counters)
 /// }
 ///
 /// /// Called by each processor's timer tick.
@@ -157,7 +157,7 @@ impl Watchdog {
     /// counters.
     ///
     /// A kernel calls this after [`service`](pmu_core::service) failed. To move the watchdog to another counter, a task
-    /// starts the event again by [`start_event`](pmu_core::CounterSession::start_event).
+    /// starts the event again by [`CounterSession::start`](pmu_core::CounterSession::start).
     ///
     /// # Context
     /// Any, on the watchdog's processor.
@@ -191,7 +191,7 @@ impl Watchdog {
     /// ```
     /// use pmu::Watchdog;
     /// use pmu::core::EventId;
-    /// let (watchdog, event) = (Watchdog::new(), EventId::of_place(0)); // from `open_event`
+    /// let (watchdog, event) = (Watchdog::new(), EventId::of_place(0)); // from `CounterSession::open`
     /// watchdog.watch(event);
     /// assert!(!watchdog.is_stuck(event)); // the first period is given
     /// watchdog.touch(); // a tick

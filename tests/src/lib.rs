@@ -9,6 +9,7 @@ pub mod linux_page;
 pub mod opened;
 mod pmu_state;
 mod processors;
+mod reason;
 mod register_file;
 pub mod software_pmu;
 
@@ -19,6 +20,7 @@ use pmu_core::raw_cpuid::CpuIdResult;
 
 pub use pmu_state::StateRegisters;
 pub use processors::{amd_processor, ibs_processor, intel_processor, recorded};
+pub use reason::Reason;
 pub use register_file::{FakePlatform, Fault, RegisterFile};
 
 /// The answer of CPUID as `raw_cpuid` has it.

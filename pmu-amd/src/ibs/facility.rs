@@ -54,8 +54,8 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 ///     session: &mut CounterSession<'_, Events<'_>, M, P>,
 ///     unit: &CounterUnit,
 /// ) -> Result<EventId, CounterError> {
-///     let ops = session.open_event(unit, &IbsSampling::ops().event().every(400_000))?;
-///     session.start_event(ops, 0).map(|()| ops)
+///     let ops = session.open(unit, &[IbsSampling::ops().event().every(400_000)])?;
+///     session.start(ops, 0).map(|()| ops)
 /// }
 ///
 /// /// In the handler of NMIs.

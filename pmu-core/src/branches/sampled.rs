@@ -38,8 +38,8 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 ///     this_processor: &CounterUnit,
 /// ) -> Result<(), CounterError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
-///     let misses = counters.open_event(this_processor, &misses)?;
-///     counters.start_event(misses, 0)
+///     let misses = counters.open(this_processor, &[misses])?;
+///     counters.start(misses, 0)
 /// }
 /// # fn push(_: u64, _: u64, _: u64) {}
 /// fn interrupt<M: MsrBackend, P: Platform>(

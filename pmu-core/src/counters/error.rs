@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::counters::names::{CounterSet, EventId, GenericEvent, GroupId};
+use crate::counters::names::{CounterSet, EventId, GenericEvent};
 use crate::detection::NoInterface;
 use crate::msr::backend::MsrFault;
 use crate::precise::request::NotPrecise;
@@ -151,15 +151,12 @@ pub enum CounterError {
     /// If the event has several extra registers, this is the address of the first register.
     #[error("other events need other values in the extra register {0:#X}")]
     ExtraRegisterInUse(u32),
-    /// The event belongs to this group, and starts and stops only with the group.
-    #[error("the event starts and stops with {0}")]
-    InGroup(GroupId),
-    /// The group to be opened has no events.
-    #[error("a group of no events")]
+    /// No event was given to be opened.
+    #[error("no events")]
     NoEvents,
-    /// No such group is open, or some of the group's events are not on this processor.
-    #[error("{0} is not open, or not whole on this processor")]
-    NoSuchGroup(GroupId),
+    /// Some events of this event's group are not on this processor: they are of a thread that is switched out.
+    #[error("not all events of the group of {0} are on this processor")]
+    GroupElsewhere(EventId),
     /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads the
     /// registers again.
     #[error("a counter's registers lost their contents: reprogram them")]
@@ -277,7 +274,7 @@ impl CounterError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventsError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, or of the group in
-    /// the order given to [`open_group`](crate::CounterSession::open_group). Bit 63 stands for all events from index 63
+    /// the order given to [`open`](crate::CounterSession::open). Bit 63 stands for all events from index 63
     /// on. These failures set no bit:
     /// - The failure concerns the group as a whole, or a register access failed while the group was started.
     /// - The session could not pause the groups' counters for a switch, or could not resume these counters afterwards.
@@ -346,11 +343,6 @@ impl From<EventsError> for CounterError {
     fn from(error: EventsError) -> Self {
         error.reason
     }
-}
-
-/// Returns the error for a group that is not on this processor.
-pub(crate) fn no_such(group: GroupId) -> EventsError {
-    EventsError::of_group(CounterError::NoSuchGroup(group))
 }
 
 /// Returns the bit of an event of a group, which has fewer events than a mask has bits.

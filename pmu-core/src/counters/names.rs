@@ -352,13 +352,10 @@ impl fmt::Display for EventId {
     }
 }
 
-/// The identity of a group of events, which are counted together or not at all.
-///
-/// [`open_group`](crate::CounterSession::open_group) returns the group's identity. The identity is unique in the
-/// machine until 2³² groups have been opened, and stays the same when the group moves to another processor.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct GroupId(NonZero<u32>);
+/// What the events of a group have in common: a number that is unique in the machine until 2³² groups were made, also
+/// while the group moves to another processor.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GroupId(NonZero<u32>);
 
 impl GroupId {
     pub(crate) fn new() -> Self {
@@ -377,18 +374,6 @@ impl GroupId {
 
     pub(crate) const fn bits(self) -> u32 {
         self.0.get()
-    }
-}
-
-impl fmt::Debug for GroupId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "group {}", self.0)
-    }
-}
-
-impl fmt::Display for GroupId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
     }
 }
 

@@ -114,7 +114,7 @@ impl AddedSlot {
 /// The profile sources that the kernel adds to the sources of a profile interface. The kernel may add and remove
 /// sources while other sources run.
 ///
-/// An added source runs as an [opened](crate::CounterSession::open_event) event. While the source runs on a processor,
+/// An added source runs as an [opened](crate::CounterSession::open) event. While the source runs on a processor,
 /// the source's event occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
@@ -365,7 +365,7 @@ impl AddedSources {
 
     /// Removes a source, and returns the removed source. Returns `None` if the source was not added. Stop the source on
     /// every processor first. If the source still runs on a processor, the source's counter keeps counting and
-    /// interrupting. The driver then reports the overflows as those of an [opened](crate::CounterSession::open_event)
+    /// interrupting. The driver then reports the overflows as those of an [opened](crate::CounterSession::open)
     /// event, no longer as those of a source.
     ///
     /// ```
@@ -458,7 +458,7 @@ fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
 
 /// A profile interface with [`AddedSources`] in addition to the sources of the interface's table.
 ///
-/// An added source runs as an [opened](crate::CounterSession::open_event) event. Therefore wrap the `WithAddedSources`
+/// An added source runs as an [opened](crate::CounterSession::open) event. Therefore wrap the `WithAddedSources`
 /// in a [`WithOpenedEvents`](crate::profile::WithOpenedEvents), and create the session from this `WithOpenedEvents`.
 ///
 /// ```

@@ -231,7 +231,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let opened = self.open_added(source)?;
         self.counters.start_without_clock(opened).map_err(|error| {
             // Closing cannot fail: the event is stopped.
-            let _ = self.counters.close_event(opened, 0);
+            let _ = self.counters.close(opened, 0);
             of_source(error, source)
         })
     }
@@ -254,8 +254,8 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if !self.timer().usable {
             return Err(unsupported);
         }
-        let opened = self.counters.open_event(&self.counters.unit_here(), &event);
-        opened.map_err(|error| of_source(error, source))
+        let opened = self.counters.open(&self.counters.unit_here(), &[event]);
+        opened.map_err(|error| of_source(error.reason, source))
     }
 
     #[inline(never)] // Linked once: a start and a stop close an event.
@@ -264,7 +264,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         event: EventId,
         source: KProfileSource,
     ) -> Result<(), InterfaceError> {
-        self.counters.close_event(event, 0).map(drop).map_err(|error| of_source(error, source))
+        self.counters.close(event, 0).map(drop).map_err(|error| of_source(error.reason, source))
     }
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
@@ -408,7 +408,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::lending::CounterWindow)
     /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report
-    /// pending overflows of [opened](CounterSession::open_event) events. On the [`CounterSession`](Self::counters_mut),
+    /// pending overflows of [opened](CounterSession::open) events. On the [`CounterSession`](Self::counters_mut),
     /// [`lend`](CounterSession::lend) reports these overflows.
     ///
     /// # Errors
@@ -430,7 +430,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// [`CounterSession::reprogram`].
     ///
     /// If the platform's timer was running, the call starts the timer again. The call does not report overflows of
-    /// [opened](CounterSession::open_event) events. [`reprogram_all`](Self::reprogram_all) reports these overflows.
+    /// [opened](CounterSession::open) events. [`reprogram_all`](Self::reprogram_all) reports these overflows.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Platform`](InterfaceError::Platform).

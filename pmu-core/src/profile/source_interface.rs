@@ -138,7 +138,7 @@ pub unsafe trait SourceInterface {
         AddedSources::none()
     }
 
-    /// Returns the table of [opened](crate::CounterSession::open_event) events of the processor that executes the call.
+    /// Returns the table of [opened](crate::CounterSession::open) events of the processor that executes the call.
     #[inline]
     fn opened(&self) -> &EventTable {
         EventTable::none()
@@ -152,7 +152,7 @@ pub unsafe trait SourceInterface {
         None
     }
 
-    /// Hardware beside the counters that [opened](crate::CounterSession::open_event) events can ask for. A vendor's
+    /// Hardware beside the counters that [opened](crate::CounterSession::open) events can ask for. A vendor's
     /// interface has none: [`WithOpenedEvents::with`](crate::profile::WithOpenedEvents::with) adds that of one
     /// processor.
     type Facility: EventFacility;

@@ -21,7 +21,7 @@ use crate::profile::session::{Overflow, Session, SessionPlatform};
 use crate::profile::source::SourceTable;
 use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
 
-/// A profile interface, and one processor's table of [opened](crate::CounterSession::open_event) events. With this
+/// A profile interface, and one processor's table of [opened](crate::CounterSession::open) events. With this
 /// type, the processor's counters count both profile sources and opened events.
 ///
 /// The type holds two references and is `Copy`. The session and the interrupt handler each use their own copy.
@@ -51,8 +51,8 @@ use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_i
 ///     let mut session = with_opened_events.initialize(this_processor, CounterSet::ALL, msr, platform, memory)?;
 ///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
 ///     let (unit, counters) = (with_opened_events.unit_of(this_processor), session.counters_mut());
-///     let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles).every(1_000_000_000))?;
-///     counters.start_event(id, 0)?;
+///     let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles).every(1_000_000_000)])?;
+///     counters.start(id, 0)?;
 ///     Ok(())
 /// }
 ///
@@ -85,13 +85,13 @@ impl<I, F: Copy> Clone for WithOpenedEvents<'_, I, F> {
 
 impl<I, F: Copy> Copy for WithOpenedEvents<'_, I, F> {}
 
-/// One overflow, either of a source or of an [opened](crate::CounterSession::open_event) event.
+/// One overflow, either of a source or of an [opened](crate::CounterSession::open) event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum Report {
     /// Overflow of a source: the source's interval has passed.
     Source(Overflow),
-    /// Overflow of an [opened](crate::CounterSession::open_event) event: the event's period has passed.
+    /// Overflow of an [opened](crate::CounterSession::open) event: the event's period has passed.
     Event(EventOverflow),
 }
 
@@ -107,7 +107,7 @@ impl Report {
 
 impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
     /// Combines the sources of `interface` with `events`, the table of this processor's
-    /// [opened](crate::CounterSession::open_event) events.
+    /// [opened](crate::CounterSession::open) events.
     pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
         Self { interface, events, facility: () }
     }
@@ -122,7 +122,7 @@ impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
 
 impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
     /// Takes ownership of the processor's counters that are in `only`, and returns the session. Profile sources run on
-    /// general counters. [Opened](crate::CounterSession::open_event) events run on general and fixed counters.
+    /// general counters. [Opened](crate::CounterSession::open) events run on general and fixed counters.
     ///
     /// # Errors
     /// The errors of [`ProfileInterface::initialize`](crate::profile::ProfileInterface::initialize).
@@ -138,7 +138,7 @@ impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
     }
 
     /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an
-    /// [opened](crate::CounterSession::open_event) event. This method calls [`pmu_core::service`](crate::service).
+    /// [opened](crate::CounterSession::open) event. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, Event, EventTable, Platform, ServiceError};
@@ -239,7 +239,7 @@ impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
     }
 
     /// Programs this processor's counters again, as [`reprogram`](Session::reprogram) does, and passes the pending
-    /// overflows of [opened](crate::CounterSession::open_event) events to `overflowed`.
+    /// overflows of [opened](crate::CounterSession::open) events to `overflowed`.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Session::reprogram).
@@ -267,7 +267,7 @@ impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
     }
 
     /// Lends this processor's counters, as [`lend`](Session::lend) does, and passes the pending overflows of
-    /// [opened](crate::CounterSession::open_event) events to `overflowed`, too.
+    /// [opened](crate::CounterSession::open) events to `overflowed`, too.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`](crate::CounterSession::lend).

@@ -167,16 +167,16 @@ const MAX_EVENTS: usize = 9;
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventSource, EventsError, GroupId, Platform};
+/// use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
 /// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// Opens the issue slots of user mode, which take turns with other groups.
 /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, S, M, P>,
 ///     unit: &TopDownUnit,
-/// ) -> Result<GroupId, EventsError> {
+/// ) -> Result<EventId, EventsError> {
 ///     let events = unit.events(counters.counters().usable);
-///     counters.open_group(unit.counters(), &events.each(|event| event.user_only().rotating()))
+///     counters.open(unit.counters(), &events.each(|event| event.user_only().rotating()))
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverfl
 
 use crate::kernel::architecture::Architecture;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
-use crate::kernel::profile::close as close_group;
+use crate::kernel::profile::close;
 use crate::kernel::required::Kernel;
 use crate::kernel::software::check_clock;
 use crate::per_processor::Busy;
@@ -67,11 +67,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`NotUp`](PmuError::NotUp), [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session): the processor
     ///   is not up, or its session is in use.
     /// - [`Counters`](PmuError::Counters): the processor cannot count or sample the event, or `E` events are open. See
-    ///   [`open_event`](pmu_core::CounterSession::open_event).
+    ///   [`CounterSession::open`](pmu_core::CounterSession::open).
     pub fn open(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
         check_clock::<K>(event)?;
         self.on_processor(None, |of, local| {
-            let event = local.session.counters_mut().open_event(&local.unit, event)?;
+            let opened = local.session.counters_mut().open(&local.unit, &[*event]);
+            let event = opened.map_err(CounterError::from)?;
             Ok(of.opened(event))
         })
     }
@@ -115,7 +116,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// # Errors
     /// Those of [`open`](Self::open), and [`Events`](PmuError::Events): the processor cannot count these events
-    /// together. See [`open_group`](pmu_core::CounterSession::open_group).
+    /// together. See [`CounterSession::open`](pmu_core::CounterSession::open).
     pub fn open_group<const C: usize>(
         &'static self,
         events: &[Event; C],
@@ -123,7 +124,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         events.iter().try_for_each(check_clock::<K>)?;
         self.on_processor(None, |of, local| {
             let counters = local.session.counters_mut();
-            let group = counters.open_group(&local.unit, events)?;
+            let group = counters.open(&local.unit, events)?;
             let mut members = counters.group_events(group);
             let mut member = EventId::of_place(0); // The group has as many events as the array.
             Ok(core::array::from_fn(|_| {
@@ -193,7 +194,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Lets an event count. For the first event of a group, enables the group. If the event is enabled already, the
-    /// call does nothing: see [`enable_event`](pmu_core::CounterSession::enable_event).
+    /// call does nothing: see [`CounterSession::enable`](pmu_core::CounterSession::enable).
     ///
     /// # Errors
     /// - [`OtherProcessor`](PmuError::OtherProcessor): the call is on another processor than the event.
@@ -201,20 +202,16 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   processor, there is no counter for it, or an access to a register failed.
     /// - [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn enable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |local| {
-            local.session.counters_mut().enable_event(event.event, K::now())
-        })
+        self.with_event(event, |local| local.session.counters_mut().enable(event.event, K::now()))
     }
 
     /// Stops an event. Its count stays. For the first event of a group, stops the group. If the event is not enabled,
-    /// the call does nothing: see [`disable_event`](pmu_core::CounterSession::disable_event).
+    /// the call does nothing: see [`CounterSession::disable`](pmu_core::CounterSession::disable).
     ///
     /// # Errors
     /// As [`enable`](Self::enable).
     pub fn disable(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.with_event(event, |local| {
-            local.session.counters_mut().disable_event(event.event, K::now())
-        })
+        self.with_event(event, |local| local.session.counters_mut().disable(event.event, K::now()))
     }
 
     /// Returns an event's count, and the times for which it was enabled and on a counter.
@@ -229,9 +226,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///   [no total](CounterError::NoTotal).
     /// - On the event's processor: [`Suspended`](PmuError::Suspended), [`Session`](PmuError::Session).
     pub fn read(&'static self, event: PmuEvent) -> Result<EventCount, PmuError> {
-        let read = |local: &mut LocalState<K>| {
-            local.session.counters_mut().read_event(event.event, K::now())
-        };
+        let read =
+            |local: &mut LocalState<K>| local.session.counters_mut().read(event.event, K::now());
         match self.with_event(event, read) {
             Err(PmuError::OtherProcessor(processor)) => {
                 let of = self.processors.get(processor).filter(|of| of.is_open(event));
@@ -259,14 +255,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<usize, PmuError> {
         self.on_processor(Some(event), |_, local| {
             let counters = local.session.counters_mut();
-            match (counters.event_group(event.event)?, counts.first_mut()) {
-                (Some(group), _) => Ok(counters.read_group(group, K::now(), counts)?),
-                (None, Some(count)) => {
-                    *count = counters.read_event(event.event, K::now())?;
-                    Ok(1)
-                }
-                (None, None) => Ok(0),
-            }
+            Ok(counters.read_group(event.event, K::now(), counts)?)
         })
     }
 
@@ -277,7 +266,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn reset(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
-            let count = counters.read_event(event.event, K::now())?;
+            let count = counters.read(event.event, K::now())?;
             // The complement is added, so that the counter is not written and its period continues.
             let back = EventCount { value: count.value.wrapping_neg(), ..EventCount::default() };
             counters.add_count(event.event, back)
@@ -306,13 +295,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.on_processor(Some(event), |_, local| {
-            let counters = local.session.counters_mut();
-            match counters.event_group(event.event)? {
-                Some(group) => Ok(close_group(local, group)?),
-                None => Ok(close_alone(local, event.event)?),
-            }
-        })
+        self.on_processor(Some(event), |_, local| Ok(close(local, event.event)?))
     }
 
     /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group
@@ -324,10 +307,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn close_member(&'static self, event: PmuEvent) -> Result<(), PmuError> {
         self.with_event(event, |local| {
             let counters = local.session.counters_mut();
-            match counters.event_group(event.event)? {
-                Some(_) => counters.close_member(event.event, K::now()).map(drop),
-                None => close_alone(local, event.event),
-            }
+            counters.close_member(event.event, K::now()).map(drop).inspect_err(|_| {
+                // An event in no group is still open. By now it is stopped, so this accesses no register.
+                let _ = counters.close_member(event.event, K::now());
+            })
         })
     }
 
@@ -374,14 +357,4 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
     }
-}
-
-/// Closes an event that is in no group, also if its counter does not answer.
-fn close_alone<K: Kernel>(local: &mut LocalState<K>, event: EventId) -> Result<(), CounterError> {
-    let counters = local.session.counters_mut();
-    let closed = counters.close_event(event, K::now()).or_else(|error| {
-        // By now the event is stopped, so this accesses no register.
-        counters.close_event(event, K::now()).and(Err(error))
-    });
-    closed.map(drop)
 }

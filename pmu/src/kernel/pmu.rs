@@ -156,7 +156,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
 /// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
-/// [opened](pmu_core::CounterSession::open_event) events.
+/// [opened](pmu_core::CounterSession::open) events.
 pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor.

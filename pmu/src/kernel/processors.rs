@@ -11,6 +11,7 @@ use crate::kernel::architecture::ProcessorOf;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
+use crate::kernel::profile::close;
 use crate::kernel::reach::number;
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::Busy;
@@ -210,8 +211,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     let counters = local.session.counters_mut();
                     // The tick has yet to come.
                     of.watchdog.touch();
-                    let runs = counters.counter_of(event).is_some();
-                    if runs { Ok(()) } else { counters.start_event(event, K::now()) }
+                    if counters.counter_of(event).is_some() {
+                        return Ok(());
+                    }
+                    counters.start(event, K::now()).map_err(CounterError::from)
                 });
                 Ok::<_, PmuError>((number(index), resumed, watched))
             })?
@@ -392,12 +395,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let event =
                     event.ok_or_else(|| why().unwrap_or(CounterError::NoCounterForEvent))?;
                 let event = event.tagged(of.watchdog_tag()).unlisted();
-                let id = counters.open_event(&local.unit, &event)?;
+                let id = counters.open(&local.unit, &[event]).map_err(CounterError::from)?;
                 // Before the start, so that the first interrupt finds it.
                 of.watchdog.watch(id);
-                counters.start_event(id, K::now()).or_else(|error| {
+                counters.start(id, K::now()).map_err(|error| {
                     of.watchdog.unwatch();
-                    counters.close_event(id, K::now()).and(Err(error))
+                    // The first error is the reason.
+                    let _ = counters.close(id, K::now());
+                    error.reason
                 })
             })?
             .map_err(PmuError::Counters)
@@ -419,14 +424,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 let event = of.watched(local);
                 // Before the event is closed, whose identity another event may get.
                 of.watchdog.unwatch();
-                let Some(event) = event else { return Ok(()) };
-                let counters = local.session.counters_mut();
-                counters.close_event(event, K::now()).map(drop).inspect_err(|_| {
-                    // By now the event is stopped, so this accesses no register.
-                    let _ = counters.close_event(event, K::now());
-                })
+                event.map_or(Ok(()), |event| close(local, event))
             })?
-            .map_err(PmuError::Counters)
+            .map_err(|error| PmuError::Counters(error.reason))
         })
     }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
-use pmu_core::{Event, EventCount, EventsError, GroupId};
+use pmu_core::{Event, EventCount, EventId, EventsError};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::pmu::{LocalState, Pmu, PmuError};
@@ -317,10 +317,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Started
 
 /// Opens and starts a group.
 #[inline(never)] // Linked once for all numbers of events.
-fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<GroupId, EventsError> {
+fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<EventId, EventsError> {
     let counters = local.session.counters_mut();
-    let group = counters.open_group(&local.unit, events)?;
-    let started = counters.start_group(group, K::now());
+    let group = counters.open(&local.unit, events)?;
+    let started = counters.start(group, K::now());
     if started.is_err() {
         // The first error is returned.
         let _ = close(local, group);
@@ -332,7 +332,7 @@ fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<Group
 #[inline(never)] // As `begin`.
 fn end<K: Kernel>(
     local: &mut LocalState<K>,
-    group: GroupId,
+    group: EventId,
     counts: &mut [EventCount],
 ) -> Result<(), EventsError> {
     let read = local.session.counters_mut().read_group(group, K::now(), counts);
@@ -340,23 +340,23 @@ fn end<K: Kernel>(
     read.and(closed)
 }
 
-/// Closes a group, also if its counters do not answer.
+/// Closes an event and its group, also if their counters do not answer.
 #[inline(never)] // It has three callers.
 pub(super) fn close<K: Kernel>(
     local: &mut LocalState<K>,
-    group: GroupId,
+    group: EventId,
 ) -> Result<(), EventsError> {
     let counters = local.session.counters_mut();
-    counters.close_group(group, K::now()).inspect_err(|_| {
-        // By now the group is stopped, so this accesses no register.
-        let _ = counters.close_group(group, K::now());
+    counters.close(group, K::now()).map(drop).inspect_err(|_| {
+        // By now it is stopped, so this accesses no register.
+        let _ = counters.close(group, K::now());
     })
 }
 
 /// A group that counts, and is closed if `work` unwinds.
 struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
     pmu: &'static Pmu<K, P, E, N>,
-    group: GroupId,
+    group: EventId,
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {

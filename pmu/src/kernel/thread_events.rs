@@ -173,7 +173,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             ThreadEvent::Unused => Ok(EventCount::default()),
             ThreadEvent::SwitchedOut(event) => Ok(event.count()),
             ThreadEvent::Opened(event) => {
-                Ok(self.with(|session, _| session.counters_mut().read_event(*event, K::now()))??)
+                Ok(self.with(|session, _| session.counters_mut().read(*event, K::now()))??)
             }
         }
     }

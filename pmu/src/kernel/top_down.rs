@@ -90,7 +90,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::GroupId;
+    /// use pmu::core::EventId;
     /// use pmu::core::thread::{SavedEvent, ThreadEvent};
     /// use pmu::{Pmu, PmuError};
     ///

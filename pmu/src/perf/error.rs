@@ -226,7 +226,7 @@ pub const fn errno(error: CounterError) -> i32 {
     match error {
         NoCounters(_) | OtherProcessor | Unresponsive | Unsupported(_) => 2,
         CounterLost(_) | RegistersLost | Unchanged(_) | StateUnknown(_) => 5,
-        NoSuchEvent(_) | NoSuchGroup(_) => 9,
+        NoSuchEvent(_) | GroupElsewhere(_) => 9,
         InsufficientMemory { .. } => 12,
         MemoryInUse | NotAvailable(_) => 16,
         NotPrecise(Reason::NeedsBeside(_)) => 61,

@@ -184,7 +184,7 @@ impl<'a> PerfEvent<'a> {
     /// ) -> Result<EventId, Box<dyn core::error::Error>> {
     ///     let mut refused = None;
     ///     for attr in PerfEvent::parse(text, |_| None)?.attempts() {
-    ///         match session.counters_mut().open_event(unit, &attr.event(|_| None)?) {
+    ///         match session.counters_mut().open(unit, &[attr.event(|_| None)?]) {
     ///             Err(CounterError::NotPrecise(reason)) => refused = Some(reason),
     ///             opened => return Ok(opened?),
     ///         }

@@ -15,8 +15,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventSource, EventTable, GenericEvent, GroupId, Platform,
-    Snapshot,
+    EventEntry, EventId, EventSelect, EventSource, EventTable, GenericEvent, Platform, Snapshot,
 };
 use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileHardware};
@@ -117,18 +116,18 @@ operations! {
     FREEZE: "freeze_on_interrupt", START;
     OTHERS: "set_others_control, set_others_fixed_control, acknowledge_others", START;
     VIRTUALIZATION: "set_virtualization", START;
-    OPEN: "open_event", START;
-    START_EVENT: "start_event", START;
-    START_IF_FREE: "start_event_if_free", START;
-    READ: "read_event", START;
+    OPEN: "open", START;
+    START_EVENT: "start", START;
+    START_IF_FREE: "start_if_free", START;
+    READ: "read", START;
     VIEW: "user_view", START;
-    STOP: "stop_event", START;
-    CLOSE: "close_event", START;
-    OPEN_GROUP: "open_group", START;
-    START_GROUP: "start_group", SWITCH;
+    STOP: "stop", START;
+    CLOSE: "close", START;
+    OPEN_GROUP: "open of a group", START;
+    START_GROUP: "start of a group", SWITCH;
     READ_GROUP: "read_group", START;
-    STOP_GROUP: "stop_group", START;
-    CLOSE_GROUP: "close_group", START;
+    STOP_GROUP: "stop of a group", START;
+    CLOSE_GROUP: "close of a group", START;
     ROTATE: "rotate", SWITCH;
     SWITCH_OUT: "switch_out", SWITCH;
     SWITCH_IN: "switch_in", SWITCH;
@@ -213,7 +212,7 @@ fn drain(session: OneSession, starts: bool) -> Option<OneSession> {
 /// Opens events on every kind of counter, some of which exclude each other: alone, and in groups, with extra registers.
 struct Opened {
     alone: [Option<EventId>; 12],
-    groups: [Option<GroupId>; 3],
+    groups: [Option<EventId>; 3],
 }
 
 impl Opened {
@@ -240,13 +239,13 @@ impl Opened {
             raw(0x03D1).rotating(),
             on(0b1).rotating(),
         ];
-        let alone = alone.map(|event| OPEN.measure(|| counters.open_event(unit, &event)));
+        let alone = alone.map(|event| OPEN.measure(|| counters.open(unit, &[event])));
         let groups = [
             [on(0b0111).rotating(), refined(1), raw(0x04D1)],
             [refined(2).rotating(), refined(4), on(0b1111)],
             [Event::generic(GenericEvent::Cycles), on(0b1_0011), refined(2)],
         ];
-        let groups = groups.map(|events| OPEN_GROUP.measure(|| counters.open_group(unit, &events)));
+        let groups = groups.map(|events| OPEN_GROUP.measure(|| counters.open(unit, &events)));
         Self { alone, groups }
     }
 
@@ -254,7 +253,7 @@ impl Opened {
         self.alone.iter().flatten().copied()
     }
 
-    fn each_group(&self) -> impl Iterator<Item = GroupId> {
+    fn each_group(&self) -> impl Iterator<Item = EventId> {
         self.groups.iter().flatten().copied()
     }
 }
@@ -266,20 +265,20 @@ fn count<S: EventSource, P: Platform>(
     opened: &Opened,
 ) -> Option<()> {
     for event in opened.each_alone().take(3) {
-        START_IF_FREE.measure(|| counters.start_event_if_free(event, 1));
+        START_IF_FREE.measure(|| counters.start_if_free(event, 1));
     }
     for group in opened.each_group() {
-        START_GROUP.measure(|| counters.start_group(group, 1));
+        START_GROUP.measure(|| counters.start(group, 1));
     }
     for event in opened.each_alone() {
-        START_EVENT.measure(|| counters.start_event(event, 2));
+        START_EVENT.measure(|| counters.start(event, 2));
     }
     for turn in 0..8 {
         ROTATE.measure(|| counters.rotate(3 + turn));
     }
     VIRTUALIZATION.measure(|| counters.set_virtualization(true));
     for event in opened.each_alone() {
-        READ.measure(|| counters.read_event(event, 20));
+        READ.measure(|| counters.read(event, 20));
         VIEW.measure(|| counters.user_view(event, 20));
     }
     for group in opened.each_group() {
@@ -295,11 +294,11 @@ fn count<S: EventSource, P: Platform>(
         thread.reverse();
     }
     for group in opened.each_group() {
-        STOP_GROUP.measure(|| counters.stop_group(group, 40));
-        CLOSE_GROUP.measure(|| counters.close_group(group, 41));
+        STOP_GROUP.measure(|| counters.stop(group, 40));
+        CLOSE_GROUP.measure(|| counters.close(group, 41));
     }
     for event in opened.each_alone().take(6) {
-        STOP.measure(|| counters.stop_event(event, 42));
+        STOP.measure(|| counters.stop(event, 42));
     }
     Some(())
 }
@@ -315,7 +314,7 @@ fn share<S: EventSource, P: Platform>(
     OTHERS.measure(|| counters.set_others_fixed_control(0xF000, 0));
     OTHERS.measure(|| counters.acknowledge_others(1 << 62));
     for event in opened.each_alone() {
-        CLOSE.measure(|| counters.close_event(event, 50));
+        CLOSE.measure(|| counters.close(event, 50));
     }
     let last = CounterSet::from_bits(1 << 34 | 1 << 7);
     GIVE_BACK.measure(|| counters.give_back(last));
@@ -372,7 +371,7 @@ fn added(
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     for event in opened.each_alone() {
-        let _ = session.counters_mut().start_event(event, 0);
+        let _ = session.counters_mut().start(event, 0);
     }
     FAULTY.store(faulty, Ordering::Relaxed);
     START_ADDED.measure(|| session.start(source));

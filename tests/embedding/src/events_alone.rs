@@ -22,11 +22,11 @@ static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
 fn count(machine: &Machine, this: &Snapshot) -> Result<u64, CounterError> {
     let (events, unit) = (machine.events(&EVENTS), machine.unit_of(this));
     let mut counters = CounterSession::take(events, &unit, CounterSet::ALL, Msr, Apic, &COUNTERS)?;
-    let instructions = counters.open_event(&unit, &Event::generic(GenericEvent::Instructions))?;
-    counters.start_event(instructions, 0)?;
+    let instructions = counters.open(&unit, &[Event::generic(GenericEvent::Instructions)])?;
+    counters.start(instructions, 0)?;
     let serviced = service(&events, &Msr, &Apic, &COUNTERS, |overflow| _ = black_box(overflow));
     let _ = black_box(serviced);
-    let count = counters.read_event(instructions, 0)?;
+    let count = counters.read(instructions, 0)?;
     counters.shut_down()?;
     Ok(count.value)
 }

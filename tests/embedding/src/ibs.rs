@@ -28,8 +28,8 @@ fn sample(counters: &CounterUnit, units: &IbsUnits) -> Result<u64, CounterError>
     let mut thread = [ThreadEvent::Unused; 2];
     for (place, request) in thread.iter_mut().zip([IbsSampling::ops(), IbsSampling::fetches()]) {
         let event = request.event().every(black_box(100_000)).with_total();
-        let event = session.open_event(counters, black_box(&event))?;
-        session.start_event(event, 0)?;
+        let event = session.open(counters, &[*black_box(&event)])?;
+        session.start(event, 0)?;
         *place = ThreadEvent::Opened(event);
     }
     let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
@@ -44,7 +44,7 @@ fn sample(counters: &CounterUnit, units: &IbsUnits) -> Result<u64, CounterError>
     let mut counted = 0;
     for place in &thread {
         if let ThreadEvent::Opened(event) = place {
-            counted += session.close_event(*event, 7)?.value;
+            counted += session.close(*event, 7)?.value;
         }
     }
     session.shut_down()?;

@@ -69,18 +69,18 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let raw = Event::raw(EventSelect::from_bits(black_box(0x01C0)));
     EVENTS.set_min_period(black_box(0x1000));
     any(counters.freeze_on_interrupt());
-    let counted = counters.open_event(unit, &raw.rotating().with_user_rdpmc())?;
+    let counted = counters.open(unit, &[raw.rotating().with_user_rdpmc()])?;
     let sampled =
         Event::generic(GenericEvent::Instructions).every(black_box(0x1_0000)).with_total();
-    let sampled = counters.open_event(unit, &sampled)?;
+    let sampled = counters.open(unit, &[sampled])?;
     if let Some(event) = Watchdog::event(unit, black_box(1_000_000_000), black_box(10)) {
-        let event = counters.open_event(unit, &event)?;
+        let event = counters.open(unit, &[event])?;
         WATCHDOG.watch(event);
         WATCHDOG.touch();
-        any(counters.start_event(event, 0));
+        any(counters.start(event, 0));
     }
-    any(counters.start_event(counted, black_box(0)));
-    any(counters.start_event(sampled, black_box(0)));
+    any(counters.start(counted, black_box(0)));
+    any(counters.start(sampled, black_box(0)));
     any(EVENTS.set_period(sampled, black_box(0x2_0000)));
     any(counters.rotate(black_box(1)));
     any(counters.set_virtualization(black_box(true)));
@@ -93,13 +93,13 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
         black_box(WATCHDOG.is_stuck(overflow.event));
     };
     any(service(&events, &Msr, &Apic, &MEMORY, |sample| stuck(*sample)));
-    if let Some(group) = any(counters.open_group(unit, black_box(&[raw, raw.user_only()]))) {
+    if let Some(group) = any(counters.open(unit, black_box(&[raw, raw.user_only()]))) {
         let mut counts = [EventCount::default(); 2];
-        any(counters.start_group(group, 2));
+        any(counters.start(group, 2));
         any(counters.read_group(group, 3, &mut counts));
         black_box(counters.group_events(group).count());
-        any(counters.stop_group(group, 4));
-        any(counters.close_group(group, 5));
+        any(counters.stop(group, 4));
+        any(counters.close(group, 5));
     }
     let mut thread = [ThreadEvent::Opened(counted), ThreadEvent::Unused];
     any(counters.switch_out(&mut thread, 6, |_| ()));
@@ -114,10 +114,10 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let last = unit.counters().iter().last().map_or(CounterSet::NONE, |counter| counter.only());
     any(counters.give_back(black_box(last)));
     any(counters.take_more(unit, black_box(last)));
-    any(counters.read_event(sampled, 8));
+    any(counters.read(sampled, 8));
     black_box((counters.is_started(sampled), counters.counter_of(sampled), counters.counters()));
-    any(counters.stop_event(sampled, 9));
-    any(counters.close_event(sampled, 10));
+    any(counters.stop(sampled, 9));
+    any(counters.close(sampled, 10));
     counters.shut_down()
 }
 

@@ -31,14 +31,14 @@ fn sample(unit: &CounterUnit, precise: &PreciseUnit) -> Result<(), CounterError>
     let mut counters = taken?;
     let branches = Event::generic(GenericEvent::Branches).every(10_007);
     let branches = branches.precise(Precision::ZeroSkidRequested);
-    let event = counters.open_event(unit, black_box(&branches))?;
-    counters.start_event_if_free(event, 0)?;
+    let event = counters.open(unit, &[*black_box(&branches)])?;
+    counters.start_if_free(event, 0)?;
     let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
         black_box((sample.tag, sample.address(0)));
     }));
     counters.report_samples(|sample| _ = black_box(sample.tag))?;
-    counters.stop_event(event, 1)?;
-    counters.close_event(event, 1)?;
+    counters.stop(event, 1)?;
+    counters.close(event, 1)?;
     counters.shut_down()
 }
 

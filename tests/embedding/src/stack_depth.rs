@@ -117,8 +117,8 @@ fn open<S: EventSource, P: Platform>(
     let raw = Event::raw(EventSelect::from_bits(0x01D1)).with_total().rotating();
     let instructions = Event::generic(GenericEvent::Instructions);
     for event in [raw.every(1 << 40), instructions, raw.every(0x1000).tagged(7)] {
-        let event = counters.open_event(unit, &event)?;
-        counters.start_event(event, 0)?;
+        let event = counters.open(unit, &[event])?;
+        counters.start(event, 0)?;
     }
     Ok(())
 }

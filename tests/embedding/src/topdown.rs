@@ -31,8 +31,8 @@ fn count(unit: &TopDownUnit) -> Result<Option<u32>, EventsError> {
     let taken = CounterSession::take(source, unit.counters(), all, Msr, Apic, &MEMORY);
     let mut counters = taken.map_err(EventsError::from)?;
     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
-    let group = counters.open_group(unit.counters(), black_box(&events))?;
-    counters.start_group(group, 0)?;
+    let group = counters.open(unit.counters(), black_box(&events))?;
+    counters.start(group, 0)?;
     let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
         let reads = sample_read(&source, &Msr, &MEMORY, sample.event, 0);
         reads.into_iter().flatten().for_each(|read| {

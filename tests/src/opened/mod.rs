@@ -147,7 +147,7 @@ pub fn total(counters: &Opened<'_, '_>, event: EventId) -> u64 {
 
 #[track_caller]
 pub fn count(counters: &Opened<'_, '_>, event: EventId) -> EventCount {
-    counters.read_event(event, 0).unwrap()
+    counters.read(event, 0).unwrap()
 }
 
 /// Returns a processor of each kind of overflow reporting and counters.

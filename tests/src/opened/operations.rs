@@ -1,6 +1,6 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
-use crate::enum_with_all;
+use crate::{Reason, enum_with_all};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow};
 use pmu_virt::{EventKey, Feed, Privilege};
@@ -160,11 +160,10 @@ impl Scene {
     ) -> Case<'a, 'm> {
         let operation = self.operation;
         let mut counters = processor.take_only(self.only(processor), mock, memory, table);
-        let events = self
-            .events(processor)
-            .map(|event| counters.open_event(&processor.unit, &event).unwrap());
+        let events =
+            self.events(processor).map(|event| counters.open(&processor.unit, &[event]).unwrap());
         let mut thread = [ThreadEvent::Unused];
-        counters.start_event(events[2], 0).unwrap();
+        counters.start(events[2], 0).unwrap();
         self.happen(mock, 2, passed);
         let stops = matches!(
             operation,
@@ -178,12 +177,12 @@ impl Scene {
             thread = [ThreadEvent::Opened(events[2])];
             counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         } else if !stops {
-            counters.stop_event(events[2], 0).unwrap();
+            counters.stop(events[2], 0).unwrap();
         }
-        counters.start_event(events[0], 0).unwrap();
-        counters.start_event(events[1], 0).unwrap();
+        counters.start(events[0], 0).unwrap();
+        counters.start(events[1], 0).unwrap();
         if operation == Operation::Rotate {
-            counters.start_event(events[2], 0).unwrap();
+            counters.start(events[2], 0).unwrap();
             assert_eq!(counters.counter_of(events[2]), None);
         }
         (0..2).for_each(|place| self.happen(mock, place, passed));
@@ -199,25 +198,23 @@ impl Scene {
         let Case { counters, events, thread } = case;
         match self.operation {
             Operation::Start | Operation::StartWithMove | Operation::StartExclusive => {
-                counters.start_event(events[2], 1)
+                counters.start(events[2], 1).reason()
             }
-            Operation::Stop => counters.stop_event(events[2], 1),
-            Operation::Close => counters.close_event(events[2], 1).map(|_| ()),
-            Operation::Read => counters.read_event(events[2], 1).map(|_| ()),
+            Operation::Stop => counters.stop(events[2], 1).reason(),
+            Operation::Close => counters.close(events[2], 1).map(|_| ()).reason(),
+            Operation::Read => counters.read(events[2], 1).map(|_| ()),
             Operation::ApplyPeriod => counters.apply_period(events[2], PERIOD, 1, overflowed),
             Operation::Rotate => counters.rotate(1),
             Operation::SwitchOut => {
                 thread[0] = ThreadEvent::Opened(events[2]);
-                counters
-                    .switch_out(thread, 1, |sample| overflowed(*sample))
-                    .map_err(|error| error.reason)
+                counters.switch_out(thread, 1, |sample| overflowed(*sample)).reason()
             }
             Operation::SwitchIn => {
                 let outcome = counters.switch_in(&processor.unit, thread, 1);
                 if let ThreadEvent::Opened(event) = thread[0] {
                     events[2] = event;
                 }
-                outcome.map_err(|error| error.reason)
+                outcome.reason()
             }
             Operation::TakeMore => {
                 counters.take_more(&processor.unit, self.more(processor)).map(|_| ())

@@ -7,8 +7,9 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventId, EventSource, EventStatus, EventTable, GroupId, OpenedEvents,
+    EventId, EventSource, EventStatus, EventTable, OpenedEvents,
 };
+use pmu_tests::Reason;
 use pmu_tests::opened::{Random, happened, raw};
 
 use super::scene::*;
@@ -28,7 +29,7 @@ struct World<'s, 'a> {
     scene: &'s mut Scene<'a>,
     asks: bool,
     alone: Vec<EventId>,
-    groups: Vec<GroupId>,
+    groups: Vec<EventId>,
     thread: [ThreadEvent; 1],
     now: u64,
     /// Number of the thread or owner that runs, and of its newest branch.
@@ -49,17 +50,17 @@ impl<'s, 'a> World<'s, 'a> {
             3 => event(3, kind).rotating().exclusive(),
             tag => event(tag as u64, kind).rotating(),
         });
-        let alone = alone.map(|event| session.open_event(unit, &event).unwrap()).collect();
+        let alone = alone.map(|event| session.open(unit, &[event]).unwrap()).collect();
         let groups = GROUPS.into_iter().zip([10, 20]).map(|(kinds, tag)| {
             let members = kinds.map(|kind| match kind {
                 COUNTED => raw(COUNTED).user_only().rotating().tagged(tag + 1),
                 kind => event(tag, kind).rotating(),
             });
-            session.open_group(unit, &members).unwrap()
+            session.open(unit, &members).unwrap()
         });
         let groups = groups.collect();
         // The thread's event is the child of one that never runs.
-        let parent = session.open_event(unit, &event(4, OF_THREAD).rotating()).unwrap();
+        let parent = session.open(unit, &[event(4, OF_THREAD).rotating()]).unwrap();
         let child = session.child_event(parent, 5).unwrap().to_be_started(true);
         let thread = [ThreadEvent::SwitchedOut(child)];
         Self { scene, asks, alone, groups, thread, now: 0, epoch: 0, number: 0 }
@@ -84,10 +85,10 @@ impl<'s, 'a> World<'s, 'a> {
         let (session, unit) = (&mut self.scene.session, self.scene.counters);
         let pending = |_: &_| panic!("an overflow is pending");
         match operation {
-            0 | 1 => text(session.start_event(event, now)),
-            2 => text(session.stop_event(event, now)),
-            3 => text(session.start_group(group, now)),
-            4 => text(session.stop_group(group, now)),
+            0 | 1 => text(session.start(event, now)),
+            2 => text(session.stop(event, now)),
+            3 => text(session.start(group, now)),
+            4 => text(session.stop(group, now)),
             5..=7 => text(session.rotate(now)),
             8 => {
                 let done = match self.thread[0] {
@@ -122,8 +123,8 @@ impl<'s, 'a> World<'s, 'a> {
             _ => {
                 let member = session.group_events(group).nth(which / 2 % 2).unwrap();
                 text(match session.event_status(member).unwrap() {
-                    EventStatus::Off => session.enable_event(member, now),
-                    _ => session.disable_event(member, now),
+                    EventStatus::Off => session.enable(member, now),
+                    _ => session.disable(member, now),
                 })
             }
         }
@@ -155,7 +156,7 @@ impl<'s, 'a> World<'s, 'a> {
         let events = self.alone.iter().copied().chain(groups).chain(of_thread);
         let each = events.map(|event| {
             let status = session.event_status(event).unwrap();
-            format!("{status:?}, {:?}\n", session.read_event(event, self.now))
+            format!("{status:?}, {:?}\n", session.read(event, self.now))
         });
         let thread = match self.thread[0] {
             ThreadEvent::SwitchedOut(event) => format!("{:?}", event.count()),
@@ -258,8 +259,8 @@ fn goes_between(first: &mut Scene<'_>, second: &mut Scene<'_>, filter: BranchFil
     without.switch_in(first.counters, &mut thread, 7).expect(&what);
     let ThreadEvent::Opened(id) = thread[0] else { panic!("{what}") };
     assert_eq!(without.event_status(id), Ok(EventStatus::Inactive), "{what}");
-    let opened = without.open_event(first.counters, &asked);
-    assert_eq!(opened, Err(CounterError::BranchesUnsupported), "{what}");
+    let opened = without.open(first.counters, &[asked]);
+    assert_eq!(opened.reason(), Err(CounterError::BranchesUnsupported), "{what}");
     without.shut_down().unwrap();
 }
 

@@ -100,7 +100,7 @@ impl World<'_> {
     fn open(&mut self, tag: u64, kind: usize, filter: Option<BranchFilter>) -> EventId {
         let event = raw(kind).every(PERIOD).rotating().tagged(tag);
         let event = filter.map_or(event, |filter| event.with_branches(filter));
-        let id = self.session.open_event(self.counters, &event).unwrap();
+        let id = self.session.open(self.counters, &[event]).unwrap();
         self.events.push((id, filter));
         id
     }
@@ -261,7 +261,7 @@ fn at_random(world: &mut World<'_>, seed: u64) {
     world.open_all();
     // From the first use on, the session ends what a guest leaves.
     let (first, _) = world.events[0];
-    world.session.start_event(first, 0).unwrap();
+    world.session.start(first, 0).unwrap();
     let name = world.name.clone();
     let sampled = Cell::new(0);
     for step in 0..150 {
@@ -314,9 +314,9 @@ fn operate(world: &mut World<'_>, operation: u64, random: &mut Random) -> Result
             let (event, _) = world.events[operation as usize];
             match world.session.event_status(event) {
                 Ok(EventStatus::Off | EventStatus::Error) | Err(_) => {
-                    world.session.start_event(event, now).map_err(text)
+                    world.session.start(event, now).map_err(text)
                 }
-                Ok(_) => world.session.stop_event(event, now).map_err(text),
+                Ok(_) => world.session.stop(event, now).map_err(text),
             }
         }
         3 | 4 => world.session.rotate(now).map(|_| ()).map_err(text),

@@ -12,6 +12,7 @@ use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId,
     EventSource, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
+use pmu_tests::Reason;
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Fault};
@@ -76,8 +77,8 @@ fn a_sample_has_the_branches_before_it_and_none_of_the_handler_where_they_freeze
     for processor in processors().iter().flat_map(|of| [*of, deviating(of)]) {
         with_scene(&processor, |scene, of| {
             let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
-            let event = scene.session.open_event(&processor.counters(), &event).unwrap();
-            scene.session.start_event(event, 0).unwrap();
+            let event = scene.session.open(&processor.counters(), &[event]).unwrap();
+            scene.session.start(event, 0).unwrap();
             for _ in 0..2 {
                 (1..=40).for_each(|number| scene.mock.branch(&user(number)));
                 let samples = scene.overflow(2);
@@ -109,8 +110,8 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
         let plain = raw(2).every(PERIOD);
         let event = plain.with_branches(BranchFilter::ALL);
         let refused = CounterError::BranchesUnsupported;
-        assert_eq!(without.open_event(&counters, &event), Err(refused));
-        let group = without.open_group(&counters, &[plain, event]).unwrap_err();
+        assert_eq!(without.open(&counters, &[event]).reason(), Err(refused));
+        let group = without.open(&counters, &[plain, event]).unwrap_err();
         assert_eq!((group.events, group.reason), (0b10, refused));
         // A thread's event is not counted here, and no error.
         let saved = SavedEvent::new(&counters, &event).unwrap().to_be_started(true);
@@ -127,7 +128,7 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
             }
             for filter in filters {
                 let event = plain.with_branches(filter);
-                assert_eq!(scene.session.open_event(&counters, &event), Err(refused));
+                assert_eq!(scene.session.open(&counters, &[event]).reason(), Err(refused));
             }
             assert!(!is_recording(scene.mock), "{}", processor.name);
         });
@@ -148,11 +149,11 @@ fn memory_with_room_for_fewer_records_than_there_are_is_refused() {
             CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
         let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
-        let opened = session.open_event(&counters, &event).map(|_| ());
+        let opened = session.open(&counters, &[event]).map(|_| ());
         // Core 2's format has eight records.
         let has_room = unit.depth() <= 15;
         let refused = Err(CounterError::BranchesUnsupported);
-        assert_eq!(opened, if has_room { Ok(()) } else { refused }, "{}", processor.name);
+        assert_eq!(opened.reason(), if has_room { Ok(()) } else { refused }, "{}", processor.name);
     }
 }
 
@@ -163,22 +164,22 @@ fn another_filter_waits_for_its_turn_or_is_refused() {
             let counters = processor.counters();
             let all = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
             let kernel = raw(3).every(PERIOD).with_branches(BranchFilter::KERNEL);
-            let mut open = |event| scene.session.open_event(&counters, &event).unwrap();
+            let mut open = |event| scene.session.open(&counters, &[event]).unwrap();
             let [first, second, alike] = [open(all), open(kernel), open(all)];
             let [waits, group] = [kernel.rotating(), all.rotating()];
             let waits = open(waits);
-            scene.session.start_event(first, 0).unwrap();
+            scene.session.start(first, 0).unwrap();
             let refused = Err(CounterError::BranchFilterInUse);
-            assert_eq!(scene.session.start_event(second, 0), refused);
-            assert_eq!(scene.session.start_event_if_free(second, 0), refused);
-            assert_eq!(scene.session.start_event_if_free(alike, 0), Ok(()));
-            scene.session.start_event(waits, 0).unwrap();
+            assert_eq!(scene.session.start(second, 0).reason(), refused);
+            assert_eq!(scene.session.start_if_free(second, 0), refused);
+            assert_eq!(scene.session.start_if_free(alike, 0), Ok(()));
+            scene.session.start(waits, 0).unwrap();
             assert_eq!(scene.session.event_status(waits), Ok(EventStatus::Inactive));
             // No group can have two filters.
-            let both = scene.session.open_group(&counters, &[group, kernel]).unwrap_err();
+            let both = scene.session.open(&counters, &[group, kernel]).unwrap_err();
             assert_eq!((both.events, both.reason), (0b10, CounterError::BranchFilterInUse));
-            scene.session.stop_event(first, 1).unwrap();
-            scene.session.stop_event(alike, 1).unwrap();
+            scene.session.stop(first, 1).unwrap();
+            scene.session.stop(alike, 1).unwrap();
             scene.session.rotate(1).unwrap();
             assert!(matches!(scene.session.event_status(waits), Ok(EventStatus::Active(_))));
         });
@@ -191,17 +192,17 @@ fn a_recorder_and_the_events_of_a_session_have_the_records_in_turn() {
         with_scene(&processor, |scene, of| {
             let counters = processor.counters();
             let event = raw(2).every(PERIOD).with_branches(BranchFilter::USER);
-            let event = scene.session.open_event(&counters, &event).unwrap();
+            let event = scene.session.open(&counters, &[event]).unwrap();
             let (mock, records) = (scene.mock, scene.records);
             let take = || BranchRecorder::take(&of.unit, mock, records);
-            scene.session.start_event(event, 0).unwrap();
+            scene.session.start(event, 0).unwrap();
             assert_eq!(take().map(|_| ()), Err(BranchError::MemoryInUse), "{}", processor.name);
-            scene.session.stop_event(event, 1).unwrap();
+            scene.session.stop(event, 1).unwrap();
             assert!(!is_recording(mock), "{}", processor.name);
             // A recorder of another filter: the event's samples have none, and leave the recording alone.
             let mut recorder = take().unwrap();
             recorder.start(BranchFilter::ALL).unwrap();
-            scene.session.start_event(event, 2).unwrap();
+            scene.session.start(event, 2).unwrap();
             mock.branch(&user(1));
             let other = scene.overflow(2);
             assert_eq!(other, [(0, None)], "{}", processor.name);
@@ -213,8 +214,8 @@ fn a_recorder_and_the_events_of_a_session_have_the_records_in_turn() {
             assert_eq!(same[..], users(2..=2), "{}", processor.name);
             recorder.shut_down().unwrap();
             // The next change gives the records to the event.
-            scene.session.stop_event(event, 3).unwrap();
-            scene.session.start_event(event, 4).unwrap();
+            scene.session.stop(event, 3).unwrap();
+            scene.session.start(event, 4).unwrap();
             mock.branch(&user(3));
             let [(0, Some((own, _)))] = &scene.overflow(2)[..] else { panic!() };
             assert_eq!(own[..], users(3..=3), "{}", processor.name);
@@ -241,8 +242,8 @@ fn a_call_stack_outlasts_a_window_and_not_a_switch() {
         with_scene(&processor, |scene, _| {
             let counters = processor.counters();
             let event = raw(2).every(PERIOD).with_branches(stack);
-            let event = scene.session.open_event(&counters, &event).unwrap();
-            scene.session.start_event(event, 0).unwrap();
+            let event = scene.session.open(&counters, &[event]).unwrap();
+            scene.session.start(event, 0).unwrap();
             (1..=3).for_each(|number| scene.mock.branch(&call(number)));
             let window = scene.session.lend(1, |_| ()).unwrap();
             (7..=9).for_each(|number| scene.mock.branch(&call(number)));
@@ -269,25 +270,25 @@ fn records_that_do_not_answer_stop_the_event_and_not_the_others() {
     for processor in processors() {
         with_scene(&processor, |scene, of| {
             let counters = processor.counters();
-            let plain = scene.session.open_event(&counters, &raw(3).every(PERIOD)).unwrap();
+            let plain = scene.session.open(&counters, &[raw(3).every(PERIOD)]).unwrap();
             let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
-            let event = scene.session.open_event(&counters, &event).unwrap();
-            scene.session.start_event(plain, 0).unwrap();
+            let event = scene.session.open(&counters, &[event]).unwrap();
+            scene.session.start(plain, 0).unwrap();
             let (registers, mock) = (of.unit.registers(), scene.mock);
             let last = u32::from(of.unit.depth() - 1) * registers.step;
             let dead = registers.to.unwrap_or(registers.from) + last;
             mock.inject(Fault::Register(dead));
-            let started = scene.session.start_event(event, 0);
+            let started = scene.session.start(event, 0).reason();
             assert!(matches!(started, Err(CounterError::Unchanged(_))), "{started:?}");
             assert!(!is_recording(mock), "{}", processor.name);
             let samples = scene.overflow(3);
             assert_eq!(samples, [(0, None)], "{}", processor.name);
             // Other events start and stop as ever.
-            let other = scene.session.open_event(&counters, &raw(4).every(PERIOD)).unwrap();
-            scene.session.start_event(other, 0).unwrap();
-            scene.session.stop_event(other, 0).unwrap();
+            let other = scene.session.open(&counters, &[raw(4).every(PERIOD)]).unwrap();
+            scene.session.start(other, 0).unwrap();
+            scene.session.stop(other, 0).unwrap();
             mock.inject(Fault::None);
-            scene.session.start_event(event, 1).unwrap();
+            scene.session.start(event, 1).unwrap();
             mock.branch(&user(1));
             let [(0, Some((branches, _)))] = &scene.overflow(2)[..] else { panic!() };
             assert!(branches.contains(&user(1).from), "{}", processor.name);
@@ -306,7 +307,7 @@ fn a_facility_that_no_event_asks_costs_no_access() {
         };
         let mut with = 0;
         with_scene(&processor, |scene, _| {
-            let plain = scene.session.open_event(&counters, &raw(3).every(PERIOD)).unwrap();
+            let plain = scene.session.open(&counters, &[raw(3).every(PERIOD)]).unwrap();
             let session = RefCell::new(&mut scene.session);
             with =
                 operate(scene.mock, Box::new(|step| run(&mut session.borrow_mut(), plain, step)));
@@ -318,7 +319,7 @@ fn a_facility_that_no_event_asks_costs_no_access() {
         let mut session =
             CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
-        let plain = session.open_event(&counters, &raw(3).every(PERIOD)).unwrap();
+        let plain = session.open(&counters, &[raw(3).every(PERIOD)]).unwrap();
         let without = operate(&mock, Box::new(|step| run(&mut session, plain, step)));
         assert_eq!(with, without, "{}", processor.name);
     }
@@ -330,9 +331,9 @@ fn run<S: EventSource>(
     step: u32,
 ) {
     match step {
-        0 => session.start_event(event, 0).unwrap(),
+        0 => session.start(event, 0).unwrap(),
         1 => session.switch_out(&mut [], 1, |_| ()).unwrap(),
         2 => session.lend(1, |_| ()).unwrap().end(1).unwrap(),
-        _ => session.stop_event(event, 2).unwrap(),
+        _ => session.stop(event, 2).unwrap(),
     }
 }

@@ -284,8 +284,8 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             let mut counters =
                 CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
                     .unwrap();
-            let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-            counters.start_event(event, 0).unwrap();
+            let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
+            counters.start(event, 0).unwrap();
             let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
             recorder.start(BranchFilter::ALL).unwrap();
             mock.branch(&user(1));

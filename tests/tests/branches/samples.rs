@@ -35,13 +35,13 @@ fn sample(
     if counters_freeze {
         counters.freeze_on_interrupt().unwrap();
     }
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
+    let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
     if freezing {
         recorder.freeze_on_interrupt().unwrap();
     }
     recorder.start(BranchFilter::ALL).unwrap();
-    counters.start_event(event, 0).unwrap();
+    counters.start(event, 0).unwrap();
     let (samples, claims) = (RefCell::new(vec![]), Cell::new(0));
     let serving = Cell::new(false);
     let handler = |mock: &Mock<'_>| {
@@ -161,8 +161,8 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let mut counters =
             CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
-        let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
+        counters.start(event, 0).unwrap();
         let costs = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();

@@ -86,7 +86,7 @@ pub(crate) fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)
 impl<'a> Scene<'a> {
     pub(crate) fn open(&mut self, kind: usize, filter: BranchFilter) -> EventId {
         let event = raw(kind).every(PERIOD).tagged(kind as u64).with_branches(filter);
-        self.session.open_event(self.counters, &event).unwrap()
+        self.session.open(self.counters, &[event]).unwrap()
     }
 
     pub(crate) fn overflow(&self, kind: usize) -> Found {

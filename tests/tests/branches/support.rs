@@ -240,13 +240,13 @@ impl Prepared {
         let mut counters =
             CounterSession::take(source, counter_unit, CounterSet::ALL, &mock, &mock, &memory)
                 .unwrap();
-        let event = counters.open_event(counter_unit, &raw(3).every(100_000)).unwrap();
+        let event = counters.open(counter_unit, &[raw(3).every(100_000)]).unwrap();
         let mut recorder = BranchRecorder::take(unit, &mock, &records).unwrap();
         if freezing {
             recorder.freeze_on_interrupt().unwrap();
         }
         recorder.start(BranchFilter::ALL).unwrap();
-        counters.start_event(event, 0).unwrap();
+        counters.start(event, 0).unwrap();
         let samples = RefCell::new(Samples::default());
         let handler = |mock: &Mock<'_>| {
             let serviced = service(&source, mock, mock, &memory, |sample| {

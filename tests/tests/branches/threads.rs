@@ -263,10 +263,10 @@ fn the_records_of_a_stopped_recorder_outlast_other_events_and_threads() {
         with_samples(&processor, false, |mock, recorder, counters, _| {
             mock.branch(&user(1));
             recorder.stop().unwrap();
-            let other = counters.open_event(&processor.counters(), &raw(2).every(100_000)).unwrap();
-            counters.start_event(other, 0).unwrap();
+            let other = counters.open(&processor.counters(), &[raw(2).every(100_000)]).unwrap();
+            counters.start(other, 0).unwrap();
             counters.switch_out(&mut [], 1, |_| ()).unwrap();
-            counters.close_event(other, 2).unwrap();
+            counters.close(other, 2).unwrap();
             assert_eq!(addresses(recorder), [user(1).from], "{}", processor.name);
             no_breach(mock, processor.name);
         });

@@ -211,12 +211,12 @@ pub(crate) fn sampled(taken: u64) -> Vec<u64> {
 
 impl Scene<'_> {
     pub(crate) fn open(&mut self, event: Event) -> EventId {
-        self.session.open_event(self.counters, &event).unwrap()
+        self.session.open(self.counters, &[event]).unwrap()
     }
 
     pub(crate) fn start(&mut self, tag: u64) -> EventId {
         let event = self.open(event().tagged(tag));
-        self.session.start_event(event, 0).unwrap();
+        self.session.start(event, 0).unwrap();
         event
     }
 

@@ -71,13 +71,13 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, asks: bo
         assert_eq!(found.get(), if asks { recorded } else { 0 });
         cost
     };
-    let own = counters.open_event(&counter_unit, &event).unwrap();
-    let first = cost(&mut || counters.start_event(own, 0).unwrap());
+    let own = counters.open(&counter_unit, &[event]).unwrap();
+    let first = cost(&mut || counters.start(own, 0).unwrap());
     let full = interrupt(40, unit.depth().into());
-    let stop = cost(&mut || counters.stop_event(own, 0).unwrap());
-    let start = cost(&mut || counters.start_event(own, 0).unwrap());
+    let stop = cost(&mut || counters.stop(own, 0).unwrap());
+    let start = cost(&mut || counters.start(own, 0).unwrap());
     let five = interrupt(5, 5);
-    counters.stop_event(own, 0).unwrap();
+    counters.stop(own, 0).unwrap();
     let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_started(true);
     let [mut leaving, mut coming] = [[ThreadEvent::SwitchedOut(saved)]; 2];
     counters.switch_in(&counter_unit, &mut leaving, 0).unwrap();

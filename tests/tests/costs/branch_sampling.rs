@@ -52,17 +52,17 @@ fn measure(asks: bool) -> [Cost; 7] {
         assert_eq!(found, if asks { recorded } else { 0 });
         cost
     };
-    let own = counters.open_event(&counter_unit, &event).unwrap();
-    let first = cost(&mut || counters.start_event(own, 0).unwrap());
+    let own = counters.open(&counter_unit, &[event]).unwrap();
+    let first = cost(&mut || counters.start(own, 0).unwrap());
     let (full, five) = (interrupt(0, 16), interrupt(5, 5));
     let branches = Branches::new(&unit, &lent);
     let idle = cost(&mut || {
         branches.before_idle(&msr).unwrap();
         branches.after_idle(&msr).unwrap();
     });
-    let stop = cost(&mut || counters.stop_event(own, 0).unwrap());
-    let start = cost(&mut || counters.start_event(own, 0).unwrap());
-    counters.stop_event(own, 0).unwrap();
+    let stop = cost(&mut || counters.stop(own, 0).unwrap());
+    let start = cost(&mut || counters.start(own, 0).unwrap());
+    counters.stop(own, 0).unwrap();
     let saved = SavedEvent::new(&counter_unit, &event).unwrap().to_be_started(true);
     let [mut leaving, mut coming] = [[ThreadEvent::SwitchedOut(saved)]; 2];
     counters.switch_in(&counter_unit, &mut leaving, 0).unwrap();

@@ -61,8 +61,8 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let mut counters =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
             .unwrap();
-    let event = counters.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    counters.start_event(event, 0).unwrap();
+    let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
+    counters.start(event, 0).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &lent).unwrap();
     if freezing {
         recorder.freeze_on_interrupt().unwrap();

@@ -58,9 +58,9 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
         cost
     };
     take();
-    let id = counters.open_event(&unit, &event).unwrap();
+    let id = counters.open(&unit, &[event]).unwrap();
     let open = take();
-    counters.start_event(id, 0).unwrap();
+    counters.start(id, 0).unwrap();
     let start = take();
     let counter = counters.counter_of(id).unwrap();
     let value = if counter.is_fixed() { 0x309 } else { 0xC1 };
@@ -71,13 +71,13 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     assert_eq!(serviced.overflows, u32::from(event.period().is_some()));
     let overflow = take();
     msr.inner().set(0x38E, 0);
-    let read = counters.read_event(id, 0).map_or([0; 4], |_| take());
+    let read = counters.read(id, 0).map_or([0; 4], |_| take());
     let mut thread = [ThreadEvent::Opened(id)];
     counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     let out = take();
     counters.switch_in(&unit, &mut thread, 0).unwrap();
     let (back, ThreadEvent::Opened(id)) = (take(), thread[0]) else { panic!("{thread:?}") };
-    counters.stop_event(id, 0).unwrap();
+    counters.stop(id, 0).unwrap();
     Costs { open, start, overflow, read, stop: take(), out, back }
 }
 

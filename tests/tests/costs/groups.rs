@@ -51,9 +51,9 @@ fn row(configuration: Configuration, freezing: bool) -> String {
         counters.freeze_on_interrupt().unwrap();
     }
     let events = [raw(2).every(0x1000).with_total(), raw(3), raw(4), raw(5)];
-    let group = counters.open_group(&processor.unit, &events).unwrap();
+    let group = counters.open(&processor.unit, &events).unwrap();
     take(&extra, &platform);
-    counters.start_group(group, 0).unwrap();
+    counters.start(group, 0).unwrap();
     let start = take(&extra, &platform);
     counters.read_group(group, 0, &mut [EventCount::default(); 4]).unwrap();
     let read = take(&extra, &platform);
@@ -66,13 +66,13 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     counters.switch_in(&processor.unit, &mut thread, 0).unwrap();
     let switch = take(&extra, &platform);
-    counters.stop_group(group, 0).unwrap();
+    counters.stop(group, 0).unwrap();
     let stop = take(&extra, &platform);
-    counters.close_group(group, 0).unwrap();
+    counters.close(group, 0).unwrap();
     // Two stay, two turn.
     let mut open = |events: [Event; 2]| {
-        let group = counters.open_group(&processor.unit, &events).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(&processor.unit, &events).unwrap();
+        counters.start(group, 0).unwrap();
     };
     open([raw(2), raw(3)]);
     open([raw(4), raw(5)].map(Event::rotating));
@@ -96,11 +96,11 @@ fn an_extra_register_costs_a_read_and_a_write_and_with_the_same_value_nothing() 
     let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
     let mut start = |value| {
         let demand = Demand { value, registers: vec![EXTRA[0]] };
-        let id = counters.open_event(&processor.unit, &refined(2, &demand)).unwrap();
+        let id = counters.open(&processor.unit, &[refined(2, &demand)]).unwrap();
         extra.costs.take();
-        counters.start_event(id, 0).unwrap();
+        counters.start(id, 0).unwrap();
         let costs = extra.costs.take();
-        counters.stop_event(id, 0).unwrap();
+        counters.stop(id, 0).unwrap();
         costs
     };
     assert_eq!([1, 1, 2].map(&mut start), [[1, 3, 0], [0, 2, 0], [0, 3, 0]]);

@@ -55,10 +55,10 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
         IbsKind::Op => IbsSampling::cycles(),
     };
     let event = request.with_physical_addresses().event().every(160);
-    let sampled = session.open_event(&counter_unit, &event).unwrap();
+    let sampled = session.open(&counter_unit, &[event]).unwrap();
     // The counters' part of an interrupt.
     let status = cost(&mut || assert!(mock.interrupt_from_elsewhere()));
-    let start = cost(&mut || session.start_event(sampled, 0).unwrap());
+    let start = cost(&mut || session.start(sampled, 0).unwrap());
     let sample = |full: bool| {
         let bits = |bits: u64| if full { bits } else { 0 };
         // A taken branch that loads; a load that missed, with both addresses.
@@ -76,11 +76,11 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     };
     let (full, few) = (sample(true), sample(false));
     // Beside counters.
-    let event = session.open_event(&counter_unit, &raw(3).every(100_000)).unwrap();
-    session.start_event(event, 0).unwrap();
+    let event = session.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
+    session.start(event, 0).unwrap();
     let overflow = || cost(&mut || mock.advance(&mut happened(3, 100_000)));
     let beside = overflow();
-    let stop = cost(&mut || session.stop_event(sampled, 0).unwrap());
+    let stop = cost(&mut || session.stop(sampled, 0).unwrap());
     // The interrupt that may be late.
     mock.interrupt_from_elsewhere();
     let own = overflow();

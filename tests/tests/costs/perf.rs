@@ -31,8 +31,8 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let msr = &extra;
     let not = |overflow: EventOverflow| panic!("{overflow:?}");
     let events = [raw(2).every(0x1000).with_total(), raw(3), raw(4), raw(5)];
-    let group = counters.open_group(unit, &events).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(unit, &events).unwrap();
+    counters.start(group, 0).unwrap();
     let ids: Vec<_> = counters.group_events(group).collect();
     mock.pass(&mut happened(2, 0x1000));
     take(&extra, &platform);
@@ -47,36 +47,37 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     take(&extra, &platform);
     counters.apply_period(ids[0], 0x2000, 0, not).unwrap();
     let of_group = take(&extra, &platform);
-    counters.disable_event(ids[2], 0).unwrap();
+    counters.disable(ids[2], 0).unwrap();
     let disable = take(&extra, &platform);
-    counters.enable_event(ids[2], 0).unwrap();
+    counters.enable(ids[2], 0).unwrap();
     let enable = take(&extra, &platform);
-    counters.close_group(group, 0).unwrap();
-    let own = counters.open_event(unit, &raw(2).every(0x1000).rotating()).unwrap();
-    counters.start_event(own, 0).unwrap();
+    counters.close(group, 0).unwrap();
+    let own = counters.open(unit, &[raw(2).every(0x1000).rotating()]).unwrap();
+    counters.start(own, 0).unwrap();
     take(&extra, &platform);
     counters.apply_period(own, 0x2000, 0, not).unwrap();
     let period = take(&extra, &platform);
     // These touch no register, wherever the events are.
-    for event in [own, counters.open_event(unit, &raw(3).every(0x1000).with_total()).unwrap()] {
+    for event in [own, counters.open(unit, &[raw(3).every(0x1000).with_total()]).unwrap()] {
         table.set_period(event, 0x3000).unwrap();
         table.stop_reporting(event).unwrap();
         counters.child_event(event, 7).unwrap();
         let _ = counters.add_count(event, EventCount::default());
         counters.event_tag(event).unwrap();
+        assert_eq!(counters.group_events(event).count(), 1);
         counters.event_status(event).unwrap();
         let _ = remote_count(&table, &memory, event, 0);
     }
     assert_eq!(counters.events().count(), 2);
     assert_eq!(take(&extra, &platform), "–");
-    let alone = counters.open_event(unit, &Event::exclusive(raw(4))).unwrap();
-    counters.start_event(alone, 0).unwrap();
+    let alone = counters.open(unit, &[Event::exclusive(raw(4))]).unwrap();
+    counters.start(alone, 0).unwrap();
     let exclusive = take(&extra, &platform);
-    counters.close_event(alone, 0).unwrap();
+    counters.close(alone, 0).unwrap();
     take(&extra, &platform);
-    let in_guests = counters.open_event(unit, &raw(5).in_guests());
+    let in_guests = counters.open(unit, &[raw(5).in_guests()]);
     let in_guests = in_guests.map_or("–".into(), |event| {
-        counters.start_event(event, 0).unwrap();
+        counters.start(event, 0).unwrap();
         let _ = guest_control(&source, &memory);
         take(&extra, &platform)
     });

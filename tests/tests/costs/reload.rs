@@ -4,8 +4,8 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventSource, EventTable, GroupId, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventId,
+    EventSelect, EventSource, EventTable, OpenedEvents,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::{
@@ -41,28 +41,28 @@ fn measure<S: EventSource>(
             after.pmc_reads - before.pmc_reads,
         ]
     };
-    let [first, second]: [GroupId; 2] = [5_000, 6_000].map(|period| {
+    let [first, second]: [EventId; 2] = [5_000, 6_000].map(|period| {
         let events = events.map(|event| event.every(period).rotating());
-        session.open_group(&unit, &events).unwrap()
+        session.open(&unit, &events).unwrap()
     });
     // The registers of all counters are known from here on.
-    session.start_group(first, 0).unwrap();
-    session.stop_group(first, 0).unwrap();
-    let start = cost(&mut || session.start_group(first, 0).unwrap());
+    session.start(first, 0).unwrap();
+    session.stop(first, 0).unwrap();
+    let start = cost(&mut || session.start(first, 0).unwrap());
     let ids: Vec<_> = session.group_events(first).collect();
     let mut thread = [ThreadEvent::Opened(ids[0]), ThreadEvent::Opened(ids[1])];
     let switch = cost(&mut || {
         session.switch_out(&mut thread, 0, |_| ()).unwrap();
         session.switch_in(&unit, &mut thread, 0).unwrap();
     });
-    session.start_group(second, 0).unwrap();
+    session.start(second, 0).unwrap();
     let rotate = cost(&mut || session.rotate(0).unwrap());
     let lend = cost(&mut || {
         let window = session.lend(0, |_| ()).unwrap();
         window.end(0).unwrap();
     });
     let stop = cost(&mut || {
-        session.stop_group(second, 0).unwrap();
+        session.stop(second, 0).unwrap();
     });
     session.shut_down().unwrap();
     [start, stop, switch, rotate, lend]

@@ -55,13 +55,13 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
         mock.on_interrupt(&handler);
         let mut counters =
             CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
-        let id = counters.open_event(&unit, &Event::generic(GenericEvent::Cycles)).unwrap();
+        let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles)]).unwrap();
         let mut expected = 0;
         // Short of half a range, over it, exactly a range, over one, over several; and some after each.
         let wraps = [1 << 39, 1 << 40, (1 << 40) + 5, 3 << 40, (1 << 48) - 7, 1 << 48, 3 << 47];
         for step in wraps.into_iter().flat_map(|wrap| [wrap, 12_345]) {
             if !counters.is_started(id) {
-                counters.start_event(id, 0).unwrap();
+                counters.start(id, 0).unwrap();
             }
             // Of 2³¹ each, it takes long to pass 2⁴⁸.
             if step > 1 << 41 && !matches!(configuration, Configuration::Amd(_)) {
@@ -73,13 +73,13 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
             }
             mock.advance(&mut feed);
             expected += step;
-            let read = counters.read_event(id, 0).unwrap().value;
+            let read = counters.read(id, 0).unwrap().value;
             assert_eq!(read, expected, "{configuration:?} after {step:#X}");
             if step % 2 == 1 {
-                counters.stop_event(id, 0).unwrap();
+                counters.stop(id, 0).unwrap();
             }
         }
-        assert_eq!(counters.close_event(id, 0).unwrap().value, expected);
+        assert_eq!(counters.close(id, 0).unwrap().value, expected);
         counters.shut_down().unwrap();
         assert_eq!(unclaimed.get(), 0, "{configuration:?}");
     }

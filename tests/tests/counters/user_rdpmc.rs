@@ -60,7 +60,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     mock.on_interrupt(&handler);
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
-    let id = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
+    let id = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
     let page = UserPage::new();
     let user = |page: &UserPage| {
         mock.set_mode(Mode { cpl: 3, pce: true, protected: true });
@@ -73,7 +73,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     assert_eq!(user(&page), Some(0), "on no counter");
     let mut expected = 0;
     for _ in 0..2 {
-        counters.start_event(id, 0).unwrap();
+        counters.start(id, 0).unwrap();
         let published = counters.user_view(id, 0).unwrap();
         assert_eq!((published.index, published.width), (Some(PmcIndex::new(1 << 30)), 48));
         publish(&page, published);
@@ -82,12 +82,12 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
             for count in part {
                 mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, count));
                 expected += count;
-                assert_eq!(counters.read_event(id, 0).unwrap().value, expected);
+                assert_eq!(counters.read(id, 0).unwrap().value, expected);
                 assert_eq!(user(&page), Some(expected), "{count}");
             }
             publish(&page, counters.user_view(id, 0).unwrap());
         }
-        counters.stop_event(id, 0).unwrap();
+        counters.stop(id, 0).unwrap();
         publish(&page, counters.user_view(id, 0).unwrap());
         assert_eq!(user(&page), Some(expected));
         page.hide();
@@ -114,8 +114,8 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     mock.on_interrupt(&handler);
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
-    let id = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let id = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
+    counters.start(id, 0).unwrap();
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 1 << 30));
     let published = counters.user_view(id, 0).unwrap();
     assert_eq!(published.width, 48);
@@ -134,16 +134,16 @@ fn an_event_that_another_one_moves_has_another_view() {
     let source = OpenedEvents::new(&unit, &events);
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
-    let moved = counters.open_event(&unit, &INSTRUCTIONS_EVENT).unwrap();
-    counters.start_event(moved, 0).unwrap();
+    let moved = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
+    counters.start(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
     let before = counters.user_view(moved, 0).unwrap();
     let value = mock.read_pmc(before.index.unwrap()).unwrap();
     assert_eq!(before, view(1 << 30, 48, 70u64.wrapping_sub(value | !0 << 48)));
     // The other can be on fixed counter 0 alone.
     let only = INSTRUCTIONS_EVENT.on(CounterSet::fixed(1));
-    let other = counters.open_event(&unit, &only).unwrap();
-    counters.start_event(other, 0).unwrap();
+    let other = counters.open(&unit, &[only]).unwrap();
+    counters.start(other, 0).unwrap();
     let after = counters.user_view(moved, 0).unwrap();
     let of_after = || after.total(mock.read_pmc(after.index.unwrap()).unwrap());
     assert_eq!((after.index, of_after()), (Some(PmcIndex::new(0)), 70));
@@ -166,8 +166,8 @@ fn what_user_mode_cannot_read_has_no_view() {
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
     let mut started = |event: Event| {
-        let id = counters.open_event(&unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         (id, counters.user_view(id, 0))
     };
     let branches = Event::raw(EventSelect::from_bits(0xC4));
@@ -178,7 +178,7 @@ fn what_user_mode_cannot_read_has_no_view() {
     // Without a total there is nothing to add to.
     let (id, sampling) = started(branches.every(100_000).with_user_rdpmc());
     assert_eq!(sampling, Err(CounterError::NoTotal(id)));
-    counters.close_event(id, 0).unwrap();
+    counters.close(id, 0).unwrap();
     assert_eq!(counters.user_view(id, 0), Err(CounterError::NoSuchEvent(id)));
     // A page of what has no view says that user mode is to ask.
     let page = UserPage::new();
@@ -319,8 +319,8 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let mispredicted = Event::raw(EventSelect::from_bits(0xC5)).with_user_rdpmc();
         let counters = session.counters_mut();
         let ids = [branches, mispredicted].map(|event| {
-            let id = counters.open_event(&unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         let all = [of_source, (0x00C4, denied), (0x00C5, 0)];

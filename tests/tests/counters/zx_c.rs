@@ -99,16 +99,16 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         let general = CounterSet::from_bits(0b11);
         let mut counters = processor.take_only(general, &mock, &memory, &table);
         let events = [raw(2).every(PERIOD).with_total(), raw(3)];
-        let group = counters.open_group(&processor.unit, &events).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(&processor.unit, &events).unwrap();
+        counters.start(group, 0).unwrap();
         happen(&mock, 3, 5);
         mock.pass(&mut happened(2, PERIOD));
         assert_ne!(status(&mock), 0, "{way}: it is pending");
         match way {
             "stop" => {
-                counters.stop_group(group, 1).unwrap();
+                counters.stop(group, 1).unwrap();
                 assert_eq!(status(&mock), 0, "{way}");
-                counters.start_group(group, 2).unwrap();
+                counters.start(group, 2).unwrap();
             }
             "switch" => {
                 let mut thread = [ThreadEvent::Unused; 2];
@@ -134,7 +134,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         happen(&mock, 2, PERIOD - 7);
         counters.read_group(group, 3, &mut counts).unwrap();
         assert_eq!(counts.map(|count| count.value), [2 * PERIOD, 12], "{way}");
-        counters.close_group(group, 4).unwrap();
+        counters.close(group, 4).unwrap();
         counters.shut_down().unwrap();
         assert_eq!(status(&mock), 0, "{way}");
     }

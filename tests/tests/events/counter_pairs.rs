@@ -11,6 +11,7 @@ use pmu::core::{
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};
 use pmu_events::{CoreType, PmuEvent};
+use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
 
 const REFUSED: Result<(), CounterError> = Err(CounterError::NeedsCounterPair);
@@ -47,10 +48,10 @@ fn outcomes(file: &str, events: impl IntoIterator<Item = Event>) -> Vec<Result<(
         CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
     let outcomes = events.into_iter().map(|event| {
         msr.take_writes();
-        let id = counters.open_event(&unit, &event);
+        let id = counters.open(&unit, &[event]);
         assert_eq!(msr.take_writes(), [], "{file}: opening writes no register");
-        counters.start_event(id?, 0)?;
-        counters.close_event(id?, 0).map(|_| ())
+        counters.start(id?, 0)?;
+        counters.close(id?, 0).map(|_| ()).reason()
     });
     let outcomes = outcomes.collect();
     counters.shut_down().unwrap();

@@ -9,6 +9,7 @@ use pmu::perf::{
     AttrFlags, Facility, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes, PerfError,
     PerfEventAttr,
 };
+use pmu_tests::Reason;
 use proptest::prelude::*;
 
 /// Size of the header's structure: `PERF_ATTR_SIZE_VER8`.
@@ -296,10 +297,10 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
         CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &counters).unwrap();
     let mut place = |text: &str| {
         let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
-        let id = session.open_event(&unit, &event)?;
-        session.start_event(id, 0)?;
+        let id = session.open(&unit, &[event])?;
+        session.start(id, 0)?;
         let on = session.counter_of(id);
-        session.close_event(id, 0).map(|_| on)
+        session.close(id, 0).map(|_| on)
     };
     for text in [
         "cycles/period=400000/p",
@@ -320,12 +321,12 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
         ("cpu/event=0xc0,period=400000/pp", NotPrecise::Event),
         ("cycles:pp", NotPrecise::NoPeriod),
     ] {
-        assert_eq!(place(text), refused(why), "{text}");
+        assert_eq!(place(text).reason(), refused(why), "{text}");
     }
     // This processor has no guests.
-    assert_eq!(place("cycles/period=400000/ppG"), Err(CounterError::GuestModeUnsupported));
+    assert_eq!(place("cycles/period=400000/ppG").reason(), Err(CounterError::GuestModeUnsupported));
     assert_eq!(
-        place("cycles/period=400000,branch_type=any/pp"),
+        place("cycles/period=400000,branch_type=any/pp").reason(),
         Err(CounterError::BranchesUnsupported)
     );
     let plain = place("cycles/period=400000/u").unwrap();

@@ -173,10 +173,10 @@ fn with_world(processor: &Processor, act: impl FnOnce(&mut World<'_>)) {
     let two = CounterSet::from_bits(0b11);
     for place in 0..3 {
         let event = raw(2 + place).every(period(place)).rotating().on(two);
-        world.events.push(world.session.open_event(unit, &event).unwrap());
+        world.events.push(world.session.open(unit, &[event]).unwrap());
     }
     let group = [3, 4].map(|place| raw(2 + place).every(period(place)));
-    let group = world.session.open_group(unit, &group).unwrap();
+    let group = world.session.open(unit, &group).unwrap();
     let members: Vec<EventId> = world.session.group_events(group).collect();
     world.events.extend(members);
     let event = raw(2).every(period(5)).rotating();
@@ -193,14 +193,14 @@ fn text<T, E: core::fmt::Debug>(done: Result<T, E>) -> Result<(), String> {
 }
 
 const OPERATIONS: [Operation; 9] = [
-    ("start", |world| text(world.session.start_event(world.events[0], world.now))),
+    ("start", |world| text(world.session.start(world.events[0], world.now))),
     ("start of two more", |world| {
-        text(world.session.start_event(world.events[1], world.now))?;
-        text(world.session.start_event(world.events[2], world.now))
+        text(world.session.start(world.events[1], world.now))?;
+        text(world.session.start(world.events[2], world.now))
     }),
     ("start of a group", |world| {
         let first = world.events[3];
-        text(world.session.enable_event(first, world.now))
+        text(world.session.enable(first, world.now))
     }),
     ("turn", |world| text(world.session.rotate(world.now))),
     ("switch in", |world| {
@@ -215,8 +215,8 @@ const OPERATIONS: [Operation; 9] = [
         assert!(!left, "a borrower sees the marks");
         text(window.end(now))
     }),
-    ("stop of a member", |world| text(world.session.disable_event(world.events[4], world.now))),
-    ("stop", |world| text(world.session.disable_event(world.events[0], world.now))),
+    ("stop of a member", |world| text(world.session.disable(world.events[4], world.now))),
+    ("stop", |world| text(world.session.disable(world.events[0], world.now))),
 ];
 
 fn text_of<T, E: core::fmt::Debug>(done: Result<T, E>) -> Result<T, String> {
@@ -285,7 +285,7 @@ fn no_event_runs_without_the_facility_that_it_has_and_reprogram_heals() {
                     // Stopped events start again.
                     for event in world.events.clone().into_iter().take(3) {
                         if !world.session.is_started(event) {
-                            let _ = world.session.start_event(event, world.now);
+                            let _ = world.session.start(event, world.now);
                         }
                     }
                     world.check(&what);
@@ -360,8 +360,8 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
         let mut session =
             CounterSession::take(source, &processor.unit, all, &hardware, &mock, &memory).unwrap();
         let event = raw(2).every(period(0)).tagged(7).on(CounterSet::GENERAL);
-        let event = session.open_event(&processor.unit, &event).unwrap();
-        session.start_event(event, 0).unwrap();
+        let event = session.open(&processor.unit, &[event]).unwrap();
+        session.start(event, 0).unwrap();
         let on = session.counter_of(event).unwrap().only().bits();
         happen(&mock, 2, 2 * period(0));
         assert_eq!(samples.take(), [(7, on); 2], "{processor:?}");
@@ -373,7 +373,7 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
 fn an_event_that_starts_on_a_free_counter_has_its_facility() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start_event_if_free(world.events[0], 1).unwrap();
+            world.session.start_if_free(world.events[0], 1).unwrap();
             assert!(!world.on_counters().is_empty());
             world.check("a start on a free counter");
         });
@@ -384,7 +384,7 @@ fn an_event_that_starts_on_a_free_counter_has_its_facility() {
 fn a_period_that_is_applied_is_the_facility_s_too() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start_event(world.events[0], 1).unwrap();
+            world.session.start(world.events[0], 1).unwrap();
             world.session.apply_period(world.events[0], 5_000, 2, |_| ()).unwrap();
             let marks: Vec<u64> = world.marks().into_values().collect();
             assert_eq!(marks, [5_000], "{processor:?}");
@@ -396,7 +396,7 @@ fn a_period_that_is_applied_is_the_facility_s_too() {
 fn registers_that_a_borrower_changed_are_written_again_after_its_window() {
     for processor in processors(Deviations::NONE) {
         with_world(&processor, |world| {
-            world.session.start_event(world.events[0], 1).unwrap();
+            world.session.start(world.events[0], 1).unwrap();
             let mut window = world.session.lend(2, |_| ()).unwrap();
             window.lent().set_programmed(true);
             world.hardware.marks.borrow_mut().insert(0, 55);

@@ -13,10 +13,11 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventTable, GroupId, OpenedEvents, Sample, Snapshot, service,
+    EventCount, EventEntry, EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{KINDS, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -271,7 +272,7 @@ impl Machine {
 pub(crate) struct World {
     pub(crate) machine: &'static Machine,
     session: Option<Session>,
-    events: Option<(Vec<EventId>, [Option<GroupId>; 2])>,
+    events: Option<(Vec<EventId>, [Option<EventId>; 2])>,
 }
 
 /// The calls of the life. Each does what is still to be done, so that a repeat goes on where the first one failed.
@@ -295,7 +296,7 @@ impl World {
     }
 
     /// Opens the events, with their kinds as tags.
-    fn open(&mut self) -> (Vec<EventId>, [Option<GroupId>; 2]) {
+    fn open(&mut self) -> (Vec<EventId>, [Option<EventId>; 2]) {
         let machine = self.machine;
         let event =
             |kind: usize| -> Event { raw(kind).user_only().every(PERIOD).tagged(kind as u64) };
@@ -306,23 +307,23 @@ impl World {
                 let is_precise = kind == RECORDED && machine.precise_unit.is_some();
                 let precise = event.precise(Precision::ConstantSkid);
                 let event = if is_precise { precise } else { event };
-                self.session().open_event(&machine.counter_unit, &event).unwrap()
+                self.session().open(&machine.counter_unit, &[event]).unwrap()
             })
             .to_vec();
         let group = machine.reload.is_some().then(|| {
             let reloaded = [RELOADED, RELOADING].map(|kind| event(kind).reloaded_by(0b10));
-            self.session().open_group(&machine.counter_unit, &reloaded).unwrap()
+            self.session().open(&machine.counter_unit, &reloaded).unwrap()
         });
         if machine.sampling.is_some() {
             for (kind, request) in [(OPS, IbsSampling::ops()), (FETCHES, IbsSampling::fetches())] {
                 let event = request.event().every(PERIOD).tagged(kind as u64);
-                alone.push(self.session().open_event(&machine.counter_unit, &event).unwrap());
+                alone.push(self.session().open(&machine.counter_unit, &[event]).unwrap());
             }
         }
         let slots = machine.top_down.as_ref().map(|unit| {
             let events = unit.events(self.session().counters().usable);
             let events = events.each(|event| event.user_only().tagged(OTHERS));
-            self.session().open_group(&machine.counter_unit, &events).unwrap()
+            self.session().open(&machine.counter_unit, &events).unwrap()
         });
         (alone, [group, slots])
     }
@@ -338,8 +339,8 @@ impl World {
         for event in events {
             if is_off(session, event) {
                 // It may be started, and its counter lost.
-                let _ = session.stop_event(event, 0);
-                session.start_event(event, 0)?;
+                let _ = session.stop(event, 0);
+                session.start(event, 0).reason()?;
             }
         }
         for group in groups.into_iter().flatten() {
@@ -348,8 +349,8 @@ impl World {
             let counted =
                 session.group_events(group).filter(|_| session.event_tag(first) != Ok(OTHERS));
             if counted.chain([first]).any(|event| is_off(session, event)) {
-                let _ = session.stop_group(group, 0);
-                session.start_group(group, 0).map_err(|error| error.reason)?;
+                let _ = session.stop(group, 0);
+                session.start(group, 0).map_err(|error| error.reason)?;
             }
         }
         Ok(())

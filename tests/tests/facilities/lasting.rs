@@ -14,6 +14,7 @@ use pmu_core::{
     EventId, EventOverflow, EventTable, OpenedEvents, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -200,15 +201,15 @@ impl World {
                 let is_precise = kind == RECORDED;
                 let precise = event.precise(Precision::ConstantSkid);
                 let event = if is_precise { precise } else { event };
-                session.open_event(&machine.counter_unit, &event).unwrap()
+                session.open(&machine.counter_unit, &[event]).unwrap()
             })
         });
         let mut started = Ok(());
         for event in events {
             if started.is_ok() && session.counter_of(event).is_none() {
                 // It may be started, and its counter lost.
-                let _ = session.stop_event(event, 0);
-                started = session.start_event(event, 0).map_err(Failure::from);
+                let _ = session.stop(event, 0);
+                started = session.start(event, 0).reason().map_err(Failure::from);
             }
         }
         let done = started.and_then(|()| {

@@ -8,8 +8,8 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::precise::Precision;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, Event, EventId, EventTable, GroupId, OpenedEvents,
-    Sample, service,
+    CounterId, CounterSession, CounterSet, Event, EventId, EventTable, OpenedEvents, Sample,
+    service,
 };
 use pmu_tests::opened::{Memory, Mock, Processor, Random, Table, happen, processors, raw};
 use pmu_virt::Read;
@@ -108,7 +108,7 @@ struct World<'a> {
     seen: &'a RefCell<Vec<Seen>>,
     /// Kinds, places in their group, and what has happened.
     events: Vec<(usize, Option<EventId>, u64)>,
-    group: GroupId,
+    group: EventId,
     thread: [ThreadEvent; 1],
     now: u64,
 }
@@ -149,11 +149,11 @@ fn with_world(processor: &Processor, interrupts: bool, act: impl FnOnce(&mut Wor
     }
     let mut events = vec![];
     for kind in [2, 3] {
-        let id = session.open_event(unit, &recorded(kind)).unwrap();
+        let id = session.open(unit, &[recorded(kind)]).unwrap();
         events.push((kind, Some(id), 0));
     }
     let counted = raw(5).tagged(5).rotating();
-    let group = session.open_group(unit, &[recorded(4), counted]).unwrap();
+    let group = session.open(unit, &[recorded(4), counted]).unwrap();
     let members: Vec<_> = session.group_events(group).collect();
     events.extend([4, 5].into_iter().zip(members).map(|(kind, id)| (kind, Some(id), 0)));
     events.push((OF_THREAD, None, 0));
@@ -181,10 +181,10 @@ impl World<'_> {
         let note = |sample: Sample<'_, Recorder<'_>>| note(seen, &sample);
         let (session, id) = (&mut self.session, self.events[which % 2].1.unwrap());
         match operation {
-            0 | 1 => drop(session.start_event(id, now)),
-            2 => drop(session.stop_event(id, now)),
-            3 => drop(session.start_group(self.group, now)),
-            4 => drop(session.stop_group(self.group, now)),
+            0 | 1 => drop(session.start(id, now)),
+            2 => drop(session.stop(id, now)),
+            3 => drop(session.start(self.group, now)),
+            4 => drop(session.stop(self.group, now)),
             5 | 6 => session.rotate(now).unwrap(),
             7 if matches!(self.thread[0], ThreadEvent::Opened(_)) => {
                 session.switch_out(&mut self.thread, now, note).unwrap();
@@ -219,7 +219,7 @@ impl World<'_> {
         let (seen, truth) = (seen.borrow(), self.hardware.truth.borrow());
         for (kind, id, happened) in &self.events {
             let count = match (id, self.thread[0]) {
-                (Some(id), _) => self.session.read_event(*id, self.now).unwrap().value,
+                (Some(id), _) => self.session.read(*id, self.now).unwrap().value,
                 (None, ThreadEvent::SwitchedOut(event)) => event.count().value,
                 (None, other) => panic!("{other:?}"),
             };

@@ -112,8 +112,8 @@ impl<'a> Scene<'a> {
         for (kind, counter) in [SAMPLED, PRECISE].into_iter().zip(self.counters) {
             let Some(counter) = counter else { continue };
             let event = raw(kind).every(PERIOD).on(counter.only()).tagged(kind as u64);
-            let id = counters.open_event(&self.processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&self.processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
         }
         self.hardware.recording.set(true);
         self.hardware.wanted.set(true);

@@ -155,7 +155,7 @@ fn a_window_after_a_lasting_fault_brings_both_facilities_back() {
             if faulted {
                 counters.reprogram(|_| ()).unwrap();
                 if !counters.is_started(event) {
-                    counters.start_event(event, 0).unwrap();
+                    counters.start(event, 0).unwrap();
                 }
             }
             let before = scene.told.borrow().len();

@@ -2,7 +2,7 @@
 
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::CounterControl;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventsError, GroupId};
+use pmu_core::{CounterError, CounterSet, Event, EventId, EventsError};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -78,7 +78,7 @@ fn assert_placed(
     counters: &Refined<'_, '_>,
     processor: &Processor,
     extra: &WithExtra<'_, '_>,
-    on: &[(GroupId, Vec<Member>)],
+    on: &[(EventId, Vec<Member>)],
 ) {
     let mut used = CounterSet::NONE;
     for (id, wanted, kind) in on.iter().flat_map(|(_, events)| events) {
@@ -109,12 +109,12 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
             let extra = WithExtra::new(&mock);
             let mut counters = extra.take(processor, CounterSet::ALL, &memory, &table);
             let own = counters.counters().usable;
-            let mut on: Vec<(GroupId, Vec<Member>)> = vec![];
+            let mut on: Vec<(EventId, Vec<Member>)> = vec![];
             for step in 0..16 {
                 let events: usize = on.iter().map(|(_, events)| events.len()).sum();
                 if random.below(4) == 0 && !on.is_empty() || events > 14 {
                     let (group, _) = on.swap_remove(random.below(on.len() as u64) as usize);
-                    counters.close_group(group, step).unwrap();
+                    counters.close(group, step).unwrap();
                     continue;
                 }
                 let running: Vec<Wanted> = on
@@ -128,7 +128,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
                 let opened: Vec<Event> =
                     group.iter().zip(&kinds).map(|(wanted, kind)| wanted.event(*kind)).collect();
                 extra.take_accesses();
-                let id = match counters.open_group(&processor.unit, &opened) {
+                let id = match counters.open(&processor.unit, &opened) {
                     Ok(id) => id,
                     Err(error) => {
                         assert_named(error, &[], &group);
@@ -137,7 +137,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
                     }
                 };
                 let all = [running.clone(), group.clone()].concat();
-                match counters.start_group(id, step) {
+                match counters.start(id, step) {
                     Ok(()) => {
                         assert_eq!(refusal(&all), None, "{processor:?}: {all:?}");
                         let ids = counters.group_events(id).zip(group).zip(kinds);
@@ -150,7 +150,7 @@ fn a_group_is_placed_whenever_there_is_room_for_all_of_it() {
                         let by_register =
                             matches!(error.reason, CounterError::ExtraRegisterInUse(_));
                         refused[usize::from(by_register)] += 1;
-                        counters.close_group(id, step).unwrap();
+                        counters.close(id, step).unwrap();
                     }
                 }
                 assert_placed(&counters, processor, &extra, &on);

@@ -50,10 +50,10 @@ fn a_counter_that_becomes_free_goes_to_an_event_that_waits() {
     let general = processor.unit.counters() & CounterSet::GENERAL;
     let two: CounterSet = general.iter().take(2).collect();
     let mut counters = processor.take_only(two, &mock, &memory, &table);
-    let group = counters.open_group(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
-    counters.start_group(group, 0).unwrap();
-    let waits = counters.open_event(&processor.unit, &raw(4).rotating()).unwrap();
-    counters.start_event(waits, 0).unwrap();
+    let group = counters.open(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
+    counters.start(group, 0).unwrap();
+    let waits = counters.open(&processor.unit, &[raw(4).rotating()]).unwrap();
+    counters.start(waits, 0).unwrap();
     assert_eq!(counters.event_status(waits), Ok(EventStatus::Inactive));
     let event = SavedEvent::new(&processor.unit, &raw(5)).unwrap();
     let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
@@ -72,8 +72,8 @@ fn a_switch_names_each_event_that_does_not_run_after_a_fault() {
         let general = processor.unit.counters() & CounterSet::GENERAL;
         let two: CounterSet = general.iter().take(2).collect();
         let mut counters = processor.take_only(two, &mock, &memory, &table);
-        let group = counters.open_group(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(&processor.unit, &[raw(2).rotating(), raw(3)]).unwrap();
+        counters.start(group, 0).unwrap();
         let event = SavedEvent::new(&processor.unit, &raw(5)).unwrap();
         let mut thread = [ThreadEvent::SwitchedOut(event.to_be_started(true))];
         mock.clear();

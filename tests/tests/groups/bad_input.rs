@@ -16,10 +16,9 @@ fn of_group(reason: CounterError) -> EventsError {
 /// Opens as many events as the table has room for, and closes them.
 #[track_caller]
 fn assert_nothing_is_open(counters: &mut Opened<'_, '_>, processor: &Processor) {
-    let all: Vec<_> =
-        (0..12).map(|_| counters.open_event(&processor.unit, &raw(2)).unwrap()).collect();
+    let all: Vec<_> = (0..12).map(|_| counters.open(&processor.unit, &[raw(2)]).unwrap()).collect();
     for event in all {
-        counters.close_event(event, 0).unwrap();
+        counters.close(event, 0).unwrap();
     }
 }
 
@@ -47,7 +46,7 @@ fn a_group_that_cannot_be_is_refused_by_the_event_that_makes_it_so() {
                 error(12, CounterError::InsufficientMemory { needed: 13, lent: 12 })
             }),
         ] {
-            assert_eq!(counters.open_group(unit, &events), Err(expected), "{processor:?}");
+            assert_eq!(counters.open(unit, &events), Err(expected), "{processor:?}");
             assert_nothing_is_open(&mut counters, &processor);
         }
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
@@ -55,8 +54,8 @@ fn a_group_that_cannot_be_is_refused_by_the_event_that_makes_it_so() {
         let expected =
             "events {2} of the group or thread: no free counter of those that can count the event";
         assert_eq!(message, expected);
-        assert_eq!(counters.open_group(unit, &[]), Err(of_group(CounterError::NoEvents)));
-        assert_eq!(of_group(CounterError::NoEvents).to_string(), "a group of no events");
+        assert_eq!(counters.open(unit, &[]), Err(of_group(CounterError::NoEvents)));
+        assert_eq!(of_group(CounterError::NoEvents).to_string(), "no events");
     }
 }
 
@@ -66,22 +65,23 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
-        let group = counters.open_group(unit, &[raw(2), raw(3)]).unwrap();
+        let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
         let events: Vec<EventId> = counters.group_events(group).collect();
         let [first, second] = events[..] else { panic!("{events:?}") };
         let not_started = of_group(CounterError::NotStarted(first));
-        assert_eq!(counters.stop_group(group, 0), Err(not_started));
+        assert_eq!(counters.stop(group, 0), Err(not_started));
         mock.clear();
-        let in_group = CounterError::InGroup(group);
-        assert_eq!(counters.start_event(second, 0), Err(in_group), "{processor:?}");
-        assert_eq!(counters.start_event_if_free(second, 0), Err(in_group));
+        let no_group = CounterError::NoCounterForEvent;
+        assert_eq!(counters.start_if_free(second, 0), Err(no_group), "{processor:?}");
         assert_eq!(mock.accesses().total(), 0);
-        counters.start_group(group, 0).unwrap();
+        // Any of its events stands for the group.
+        counters.start(second, 0).unwrap();
+        counters.stop(second, 0).unwrap();
+        assert!(!counters.is_started(first) && !counters.is_started(second));
+        counters.start(group, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.stop_event(second, 0), Err(in_group));
-        assert_eq!(counters.close_event(second, 0), Err(in_group));
         let again = error(0, CounterError::AlreadyStarted(first));
-        assert_eq!(counters.start_group(group, 0), Err(again));
+        assert_eq!(counters.start(group, 0), Err(again));
         assert_eq!(mock.accesses().total(), 0);
         assert!(counters.is_started(first) && counters.is_started(second));
         // A shorter array takes the first counts.
@@ -89,19 +89,19 @@ fn an_operation_that_is_not_the_groups_changes_nothing() {
         let mut count = [EventCount::default()];
         assert_eq!(counters.read_group(group, 0, &mut count), Ok(1));
         assert_eq!(count[0].value, 5);
-        counters.close_group(group, 0).unwrap();
+        counters.close(group, 0).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
-        let gone = of_group(CounterError::NoSuchGroup(group));
-        assert_eq!(counters.start_group(group, 0), Err(gone));
-        assert_eq!(counters.stop_group(group, 0), Err(gone));
-        assert_eq!(counters.close_group(group, 0), Err(gone));
+        let gone = of_group(CounterError::NoSuchEvent(group));
+        assert_eq!(counters.start(group, 0), Err(gone));
+        assert_eq!(counters.stop(group, 0), Err(gone));
+        assert_eq!(counters.close(group, 0), Err(gone));
         assert_eq!(counters.read_group(group, 0, &mut count), Err(gone));
         assert_nothing_is_open(&mut counters, &processor);
 
-        let group = counters.open_group(unit, &[raw(2), raw(3)]).unwrap();
+        let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
         counters.shut_down().unwrap();
-        let gone = of_group(CounterError::NoSuchGroup(group));
-        assert_eq!(counters.start_group(group, 0), Err(gone));
+        let gone = of_group(CounterError::NoSuchEvent(group));
+        assert_eq!(counters.start(group, 0), Err(gone));
         assert_eq!(counters.group_events(group).count(), 0);
     }
 }
@@ -112,8 +112,8 @@ fn a_count_that_is_not_kept_is_named() {
     let processor = plain(4);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
-    let group = counters.open_group(&processor.unit, &[raw(2), raw(3).every(0x1000)]).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(&processor.unit, &[raw(2), raw(3).every(0x1000)]).unwrap();
+    counters.start(group, 0).unwrap();
     let second = counters.group_events(group).nth(1).unwrap();
     let outcome = counters.read_group(group, 0, &mut [EventCount::default(); 2]);
     assert_eq!(outcome, Err(error(1, CounterError::NoTotal(second))));

@@ -1,6 +1,6 @@
 //! One event of a group is closed, and the others go on.
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, GroupId};
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -8,8 +8,8 @@ fn open(
     counters: &mut Opened<'_, '_>,
     processor: &Processor,
     events: &[Event],
-) -> (GroupId, Vec<EventId>) {
-    let group = counters.open_group(&processor.unit, events).unwrap();
+) -> (EventId, Vec<EventId>) {
+    let group = counters.open(&processor.unit, events).unwrap();
     (group, counters.group_events(group).collect())
 }
 
@@ -20,14 +20,14 @@ fn those_left_of_an_exclusive_group_can_be_enabled_beside_each_other() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2).exclusive(), raw(3), raw(4)]);
-        counters.start_group(group, 0).unwrap();
+        counters.start(group, 0).unwrap();
         counters.close_member(ids[0], 1).unwrap();
         let on = [ids[1], ids[2]].map(|id| counters.counter_of(id).is_some());
         assert_eq!(on, [true; 2]);
-        counters.disable_event(ids[2], 2).unwrap();
-        assert_eq!(counters.enable_event(ids[2], 3), Ok(()), "{processor:?}");
-        let other = counters.open_event(&processor.unit, &raw(5)).unwrap();
-        assert_eq!(counters.enable_event(other, 3), Ok(()), "{processor:?}");
+        counters.disable(ids[2], 2).unwrap();
+        assert_eq!(counters.enable(ids[2], 3), Ok(()), "{processor:?}");
+        let other = counters.open(&processor.unit, &[raw(5)]).unwrap();
+        assert_eq!(counters.enable(other, 3), Ok(()), "{processor:?}");
     }
 }
 
@@ -39,7 +39,7 @@ fn those_left_of_an_exclusive_group_keep_their_counters_while_others_rotate() {
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) =
             open(&mut counters, &processor, &[raw(2).exclusive().rotating(), raw(3), raw(4)]);
-        counters.start_group(group, 0).unwrap();
+        counters.start(group, 0).unwrap();
         counters.close_member(ids[0], 1).unwrap();
         let mut running = [0; 2];
         for now in 2..30 {
@@ -66,7 +66,7 @@ fn a_fault_at_each_access_of_closing() {
                         let mut counters = processor.take(&mock, &memory, &table);
                         let first = if rotates { raw(2).rotating() } else { raw(2) };
                         let (_, ids) = open(&mut counters, &processor, &[first, raw(3), raw(4)]);
-                        counters.enable_event(ids[0], 0).unwrap();
+                        counters.enable(ids[0], 0).unwrap();
                         (2..5).for_each(|kind| happen(&mock, kind, 10));
                         mock.clear();
                         mock.inject(fault);
@@ -89,7 +89,7 @@ fn a_fault_at_each_access_of_closing() {
                         for n in left {
                             let _ = counters.rotate(25);
                             happen(&mock, n + 2, 5);
-                            let after = counters.read_event(ids[n], 31);
+                            let after = counters.read(ids[n], 31);
                             if outcome.is_ok() {
                                 assert_eq!(after.unwrap().value, 15, "{context}");
                             }
@@ -130,13 +130,13 @@ fn without_the_event_that_cannot_be_counted_the_others_are() {
             happen(&mock, 2, 5);
             if which == 1 {
                 assert_eq!(
-                    counters.read_event(id(0), 120),
+                    counters.read(id(0), 120),
                     Ok(EventCount { value: 5, enabled: 120, running: 10 }),
                     "{processor:?}"
                 );
             } else {
                 assert_eq!(
-                    counters.read_event(id(1), 120),
+                    counters.read(id(1), 120),
                     Ok(EventCount { value: 0, enabled: 120, running: 0 }),
                     "{processor:?}"
                 );
@@ -166,7 +166,7 @@ fn an_event_of_a_group_is_closed_during_a_suspend() {
             let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
             let mut counters = processor.take(&mock, &memory, &table);
             let (_, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
-            counters.enable_event(ids[0], 0).unwrap();
+            counters.enable(ids[0], 0).unwrap();
             (2..5).for_each(|kind| happen(&mock, kind, 10));
             counters.suspend(10, |_| ()).unwrap();
             let closed = counters.close_member(ids[which], 10);
@@ -176,7 +176,7 @@ fn an_event_of_a_group_is_closed_during_a_suspend() {
             assert_eq!(running(&mock), said, "{processor:?} {which}: {said:?}");
             for n in (0..3).filter(|n| *n != which) {
                 assert_eq!(
-                    counters.read_event(ids[n], 20).map(|c| c.value),
+                    counters.read(ids[n], 20).map(|c| c.value),
                     Ok(20),
                     "{processor:?} {which}"
                 );
@@ -199,8 +199,8 @@ fn time_before_an_uncountable_member_was_closed_is_not_waited() {
             .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_started(true));
         SavedEvent::make_group(&mut saved).unwrap();
         let mut counters = processor.take_only(one, &mock, &memory, &table);
-        let other = counters.open_event(&processor.unit, &raw(4).on(one).rotating()).unwrap();
-        counters.start_event(other, 999).unwrap();
+        let other = counters.open(&processor.unit, &[raw(4).on(one).rotating()]).unwrap();
+        counters.start(other, 999).unwrap();
         let mut thread = saved.map(ThreadEvent::SwitchedOut);
         let _ = counters.switch_in(&processor.unit, &mut thread, 0);
         let id = |n: usize| match thread[n] {
@@ -208,7 +208,7 @@ fn time_before_an_uncountable_member_was_closed_is_not_waited() {
             _ => panic!(),
         };
         if reads {
-            counters.read_event(id(0), 1000).unwrap();
+            counters.read(id(0), 1000).unwrap();
         }
         counters.close_member(id(1), 1000).unwrap();
         let mut turns = 0;
@@ -246,7 +246,7 @@ fn groups_at_random() {
                             .iter()
                             .map(|k| if rotates { raw(*k).rotating() } else { raw(*k) })
                             .collect();
-                        if let Ok(group) = counters.open_group(&processor.unit, &events) {
+                        if let Ok(group) = counters.open(&processor.unit, &events) {
                             for (id, kind) in counters.group_events(group).zip(kinds) {
                                 model.push((id, kind, 0, rotates));
                             }
@@ -278,12 +278,12 @@ fn groups_at_random() {
                     }
                     4 => {
                         if let Some(at) = pick(&mut random, &model) {
-                            let _ = counters.enable_event(model[at].0, now);
+                            let _ = counters.enable(model[at].0, now);
                         }
                     }
                     5 => {
                         if let Some(at) = pick(&mut random, &model) {
-                            counters.disable_event(model[at].0, now).expect(&what);
+                            counters.disable(model[at].0, now).expect(&what);
                         }
                     }
                     6 => counters.rotate(now).expect(&what),
@@ -302,16 +302,12 @@ fn groups_at_random() {
                     model.iter().filter_map(|of| counters.counter_of(of.0)).collect();
                 assert_eq!(running(&mock), said, "{what}");
                 for of in &model {
-                    assert_eq!(counters.read_event(of.0, now).expect(&what).value, of.2, "{what}");
-                    if let Some(group) = counters.event_group(of.0).unwrap() {
-                        let started: Vec<_> = counters
-                            .group_events(group)
-                            .filter(|id| counters.is_started(*id))
-                            .collect();
-                        let on =
-                            started.iter().filter(|id| counters.counter_of(**id).is_some()).count();
-                        assert!(on == 0 || on == started.len(), "{what}");
-                    }
+                    assert_eq!(counters.read(of.0, now).expect(&what).value, of.2, "{what}");
+                    let group = counters.group_events(of.0);
+                    let started: Vec<_> = group.filter(|id| counters.is_started(*id)).collect();
+                    let on =
+                        started.iter().filter(|id| counters.counter_of(**id).is_some()).count();
+                    assert!(on == 0 || on == started.len(), "{what}");
                 }
                 assert_eq!(counters.events().count(), model.len(), "{what}");
             }
@@ -355,7 +351,7 @@ fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
                         }
                     });
                     let (_, ids) = open(&mut counters, &processor, &events);
-                    counters.enable_event(ids[0], 0).unwrap();
+                    counters.enable(ids[0], 0).unwrap();
                     if late > 0 {
                         mock.inject_pmi(PmiFault::Late(late));
                     }
@@ -374,7 +370,7 @@ fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
                         happen(&mock, sampled + 2, 1);
                         assert_eq!(seen.borrow().len(), 2, "{what}");
                         assert_eq!(
-                            counters.read_event(ids[sampled], 20).unwrap().value,
+                            counters.read(ids[sampled], 20).unwrap().value,
                             0x2000,
                             "{what}"
                         );
@@ -382,13 +378,9 @@ fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
                     let _ = frozen;
                     assert_eq!(unclaimed.get(), 0, "{what}");
                     for n in (0..3).filter(|n| *n != which && *n != sampled) {
-                        let before = counters.read_event(ids[n], 20).unwrap().value;
+                        let before = counters.read(ids[n], 20).unwrap().value;
                         happen(&mock, n + 2, 7);
-                        assert_eq!(
-                            counters.read_event(ids[n], 21).unwrap().value,
-                            before + 7,
-                            "{what}"
-                        );
+                        assert_eq!(counters.read(ids[n], 21).unwrap().value, before + 7, "{what}");
                     }
                     counters.shut_down().unwrap();
                 }

@@ -2,6 +2,7 @@
 
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, EventsError};
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -14,25 +15,25 @@ fn an_exclusive_event_and_others_that_do_not_rotate_exclude_each_other() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let mut open = |event: Event| counters.open_event(&processor.unit, &event).unwrap();
+        let mut open = |event: Event| counters.open(&processor.unit, &[event]).unwrap();
         let [plain, other, alone] = [open(raw(2)), open(raw(3)), open(raw(4).exclusive())];
         let full = Err(CounterError::NoFreeCounter);
-        counters.start_event(plain, 0).unwrap();
+        counters.start(plain, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.start_event(alone, 0), full, "{processor:?}");
+        assert_eq!(counters.start(alone, 0).reason(), full, "{processor:?}");
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         assert_eq!(counters.event_status(alone), Ok(EventStatus::Off));
-        counters.stop_event(plain, 0).unwrap();
-        counters.start_event(alone, 0).unwrap();
-        assert_eq!(counters.start_event(plain, 0), full, "{processor:?}");
-        assert_eq!(counters.start_event_if_free(plain, 0), full, "{processor:?}");
+        counters.stop(plain, 0).unwrap();
+        counters.start(alone, 0).unwrap();
+        assert_eq!(counters.start(plain, 0).reason(), full, "{processor:?}");
+        assert_eq!(counters.start_if_free(plain, 0), full, "{processor:?}");
         happen(&mock, 4, 9);
         assert_eq!(total(&counters, alone), 9);
-        counters.stop_event(alone, 0).unwrap();
-        let if_free = counters.start_event_if_free(alone, 0);
+        counters.stop(alone, 0).unwrap();
+        let if_free = counters.start_if_free(alone, 0);
         assert_eq!(if_free, Err(CounterError::NoCounterForEvent), "{processor:?}");
-        counters.start_event_if_free(plain, 0).unwrap();
-        counters.start_event(other, 0).unwrap();
+        counters.start_if_free(plain, 0).unwrap();
+        counters.start(other, 0).unwrap();
         assert_eq!(running(&mock).len(), 2, "{processor:?}");
         counters.shut_down().unwrap();
     }
@@ -45,14 +46,14 @@ fn events_that_rotate_give_way_to_an_exclusive_group() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let rotating = [2, 3].map(|kind| {
-            let id = counters.open_event(&processor.unit, &raw(kind).rotating()).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         // The first event decides; the others of the group are not in its way.
         let events = [raw(4).exclusive(), raw(5)];
-        let group = counters.open_group(&processor.unit, &events).unwrap();
-        counters.start_group(group, 5).unwrap();
+        let group = counters.open(&processor.unit, &events).unwrap();
+        counters.start(group, 5).unwrap();
         let ids: Vec<_> = counters.group_events(group).collect();
         let status = |counters: &Opened<'_, '_>| {
             rotating.map(|id| counters.event_status(id) == Ok(EventStatus::Inactive))
@@ -64,14 +65,14 @@ fn events_that_rotate_give_way_to_an_exclusive_group() {
         counters.rotate(20).unwrap();
         assert_eq!(status(&counters), [true; 2], "{processor:?}");
         // A member that was disabled comes back beside its own group.
-        counters.disable_event(ids[1], 20).unwrap();
-        counters.enable_event(ids[1], 20).unwrap();
+        counters.disable(ids[1], 20).unwrap();
+        counters.enable(ids[1], 20).unwrap();
         assert_eq!([ids[0], ids[1]].map(|id| total(&counters, id)), [7, 7]);
-        counters.stop_group(group, 30).unwrap();
+        counters.stop(group, 30).unwrap();
         counters.rotate(30).unwrap();
         assert!(rotating.iter().all(|id| is_on(&counters, *id)), "{processor:?}");
         (2..6).for_each(|kind| happen(&mock, kind, 7));
-        let counts = rotating.map(|id| counters.read_event(id, 40).unwrap());
+        let counts = rotating.map(|id| counters.read(id, 40).unwrap());
         for count in counts {
             assert_eq!([count.value, count.enabled, count.running], [7, 40, 15], "{processor:?}");
         }
@@ -86,8 +87,8 @@ fn an_exclusive_event_that_rotates_takes_turns_with_all_others() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let events = [raw(2), raw(3), raw(4).exclusive()].map(|event| {
-            let id = counters.open_event(&processor.unit, &event.rotating()).unwrap();
-            counters.start_event(id, 1).unwrap();
+            let id = counters.open(&processor.unit, &[event.rotating()]).unwrap();
+            counters.start(id, 1).unwrap();
             id
         });
         let mut turns = [0; 3];
@@ -108,15 +109,15 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
-        let plain = counters.open_event(unit, &raw(2)).unwrap();
-        counters.start_event(plain, 0).unwrap();
+        let plain = counters.open(unit, &[raw(2)]).unwrap();
+        counters.start(plain, 0).unwrap();
         let saved = pmu_core::thread::SavedEvent::new(unit, &raw(3).exclusive()).unwrap();
         let mut thread = [ThreadEvent::SwitchedOut(saved.to_be_started(true))];
         let refused = counters.switch_in(unit, &mut thread, 1).unwrap_err();
         assert_eq!((refused.events, refused.reason), (1, CounterError::NoFreeCounter));
         let ThreadEvent::Opened(alone) = thread[0] else { panic!("{thread:?}") };
         assert_eq!(counters.event_status(alone), Ok(EventStatus::Error), "{processor:?}");
-        counters.stop_event(plain, 2).unwrap();
+        counters.stop(plain, 2).unwrap();
         counters.switch_out(&mut thread, 2, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(unit, &mut thread, 2).unwrap();
         let ThreadEvent::Opened(alone) = thread[0] else { panic!("{thread:?}") };
@@ -126,8 +127,8 @@ fn a_threads_exclusive_event_beside_one_that_does_not_rotate_is_in_error_until_t
             .map(|e| pmu_core::thread::SavedEvent::new(unit, &e).unwrap());
         pmu_core::thread::SavedEvent::make_group(&mut events).unwrap();
         let mut group = events.map(|event| ThreadEvent::SwitchedOut(event.to_be_started(true)));
-        counters.stop_event(alone, 3).unwrap();
-        counters.start_event(plain, 3).unwrap();
+        counters.stop(alone, 3).unwrap();
+        counters.start(plain, 3).unwrap();
         counters.switch_in(unit, &mut group, 3).unwrap();
         assert_eq!(running(&mock).len(), 3, "{processor:?}");
         counters.shut_down().unwrap();
@@ -143,9 +144,9 @@ fn an_exclusive_group_has_no_more_counters_than_there_are() {
     let mut events = [raw(2); 5];
     events[0] = raw(2).exclusive();
     let refused = EventsError { events: 1 << 4, reason: CounterError::NoFreeCounter };
-    assert_eq!(counters.open_group(&processor.unit, &events), Err(refused));
-    let group = counters.open_group(&processor.unit, &events[..4]).unwrap();
-    counters.start_group(group, 0).unwrap();
+    assert_eq!(counters.open(&processor.unit, &events), Err(refused));
+    let group = counters.open(&processor.unit, &events[..4]).unwrap();
+    counters.start(group, 0).unwrap();
     counters.shut_down().unwrap();
 }
 
@@ -160,15 +161,15 @@ fn a_fault_at_each_access_leaves_an_exclusive_event_alone() {
                 let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
                 let mut counters = processor.take(&mock, &memory, &table);
                 let others = [2, 3].map(|kind| {
-                    let id = counters.open_event(&processor.unit, &raw(kind).rotating()).unwrap();
-                    counters.start_event(id, 0).unwrap();
+                    let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
+                    counters.start(id, 0).unwrap();
                     id
                 });
                 let alone = raw(4).exclusive();
-                let alone = counters.open_event(&processor.unit, &alone).unwrap();
+                let alone = counters.open(&processor.unit, &[alone]).unwrap();
                 mock.clear();
                 mock.inject(fault);
-                let started = counters.start_event(alone, 1);
+                let started = counters.start(alone, 1);
                 reached = mock.accesses().total() >= access;
                 mock.inject(Fault::None);
                 let beside = others.iter().any(|id| is_on(&counters, *id));

@@ -3,6 +3,7 @@
 use pmu_core::msr::MsrErrorKind;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, EventId};
+use pmu_tests::Reason;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
@@ -23,23 +24,23 @@ fn an_extra_register_is_written_once_shared_and_restored() {
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let mut open = |value| {
             let event = refined(2, &demand(value, &BOTH));
-            counters.open_event(&processor.unit, &event).unwrap()
+            counters.open(&processor.unit, &[event]).unwrap()
         };
         let [first, same, other] = [0x11, 0x11, 0x22].map(&mut open);
         assert_eq!(*extra.writes.borrow(), [], "opened, and not started");
-        counters.start_event(first, 0).unwrap();
-        counters.start_event(same, 0).unwrap();
+        counters.start(first, 0).unwrap();
+        counters.start(same, 0).unwrap();
         assert_eq!(*extra.writes.borrow(), [(EXTRA[0], 0x11)], "{processor:?}");
         // The other value, the other register; and the other event number, which the model feeds as kind 3.
-        counters.start_event(other, 0).unwrap();
+        counters.start(other, 0).unwrap();
         assert_eq!(*extra.writes.borrow(), [(EXTRA[0], 0x11), (EXTRA[1], 0x22)]);
         happen(&mock, 2, 5);
         happen(&mock, 3, 7);
-        let values = [first, same, other].map(|event| counters.read_event(event, 0).unwrap().value);
+        let values = [first, same, other].map(|event| counters.read(event, 0).unwrap().value);
         assert_eq!(values, [5, 5, 7], "{processor:?}");
         // Stopped and started: it still has its value.
-        counters.stop_event(same, 0).unwrap();
-        counters.start_event(same, 0).unwrap();
+        counters.stop(same, 0).unwrap();
+        counters.start(same, 0).unwrap();
         assert_eq!(extra.writes.borrow().len(), 2);
         counters.shut_down().unwrap();
         assert_eq!(extra.values(), BEFORE, "{processor:?}");
@@ -55,29 +56,29 @@ fn a_third_value_is_refused_by_name_until_a_register_is_free() {
     let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
     let mut open = |value: u64, registers: &[u32]| {
         let event = refined(2, &demand(value, registers));
-        counters.open_event(&processor.unit, &event).unwrap()
+        counters.open(&processor.unit, &[event]).unwrap()
     };
     let [first, second] = [1, 2].map(|value| open(value, &BOTH));
     let third = open(3, &BOTH);
     // It needs the register that the first event has, and that one can have the other's once it is free.
     let narrow = open(4, &BOTH[..1]);
-    counters.start_event(first, 0).unwrap();
-    counters.start_event(second, 0).unwrap();
+    counters.start(first, 0).unwrap();
+    counters.start(second, 0).unwrap();
     extra.take_accesses();
     for event in [third, narrow] {
-        let outcome = counters.start_event(event, 0);
-        assert_eq!(outcome, Err(CounterError::ExtraRegisterInUse(EXTRA[0])));
+        let outcome = counters.start(event, 0);
+        assert_eq!(outcome.reason(), Err(CounterError::ExtraRegisterInUse(EXTRA[0])));
     }
-    assert_eq!(counters.start_event_if_free(third, 0), Err(CounterError::NoCounterForEvent));
+    assert_eq!(counters.start_if_free(third, 0), Err(CounterError::NoCounterForEvent));
     assert_eq!(extra.take_accesses(), 0);
-    counters.stop_event(second, 0).unwrap();
+    counters.stop(second, 0).unwrap();
     happen(&mock, 2, 10);
-    counters.start_event(narrow, 0).unwrap();
+    counters.start(narrow, 0).unwrap();
     assert_eq!(extra.values()[..2], [4, 1], "the first event has moved to the other register");
     happen(&mock, 2, 100);
     happen(&mock, 3, 1000);
-    assert_eq!(counters.read_event(first, 0).unwrap().value, 1010, "it went on there");
-    assert_eq!(counters.read_event(narrow, 0).unwrap().value, 100);
+    assert_eq!(counters.read(first, 0).unwrap().value, 1010, "it went on there");
+    assert_eq!(counters.read(narrow, 0).unwrap().value, 100);
     counters.shut_down().unwrap();
     assert_eq!(extra.values(), BEFORE);
 }
@@ -91,8 +92,8 @@ fn extra_registers_rotate_with_their_events() {
     let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
     let events = [(5, 2), (6, 4)].map(|(value, kind)| {
         let event = refined(kind, &demand(value, &EXTRA[2..3])).rotating();
-        let id = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         id
     });
     for tick in 0..6 {
@@ -103,7 +104,7 @@ fn extra_registers_rotate_with_their_events() {
         counters.rotate(10 * (tick + 1)).unwrap();
     }
     for event in events {
-        let count = counters.read_event(event, 60).unwrap();
+        let count = counters.read(event, 60).unwrap();
         assert_eq!((count.value, count.enabled, count.running), (30, 60, 30));
     }
     counters.shut_down().unwrap();
@@ -117,8 +118,8 @@ fn extra_registers_are_written_again_after_suspend_and_go_along_with_a_thread() 
         let extra = WithExtra::new(&mock);
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let event = refined(2, &demand(7, &BOTH));
-        let id = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         mock.lose_registers();
         extra.set([0; 4]);
         counters.reprogram(|o| panic!("{o:?}")).unwrap();
@@ -128,15 +129,15 @@ fn extra_registers_are_written_again_after_suspend_and_go_along_with_a_thread() 
         let extra2 = WithExtra::new(&mock2);
         let mut there = extra2.take(&processor, CounterSet::ALL, &memory2, &table2);
         let other = refined(4, &demand(8, &BOTH[..1]));
-        let other = there.open_event(&processor.unit, &other).unwrap();
-        there.start_event(other, 0).unwrap();
+        let other = there.open(&processor.unit, &[other]).unwrap();
+        there.start(other, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
         counters.switch_out(&mut thread, 1, |o| panic!("{o:?}")).unwrap();
         there.switch_in(&processor.unit, &mut thread, 2).unwrap();
         assert_eq!(extra2.values()[..2], [8, 7], "{processor:?}");
         let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
         happen(&mock2, 3, 9);
-        assert_eq!(there.read_event(id, 3).unwrap().value, 9, "{processor:?}");
+        assert_eq!(there.read(id, 3).unwrap().value, 9, "{processor:?}");
         counters.shut_down().unwrap();
         there.shut_down().unwrap();
         assert_eq!([extra.values(), extra2.values()], [[BEFORE[0], 0, 0, 0], BEFORE]);
@@ -152,9 +153,9 @@ fn events_that_run_keep_their_registers() {
     let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
     let mut start = |kind, demand: &Demand, on| {
         let event = refined(kind, demand).on(CounterSet::from_bits(on));
-        let id = counters.open_event(&processor.unit, &event).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
         extra.costs.take();
-        counters.start_event(id, 0).unwrap();
+        counters.start(id, 0).unwrap();
         extra.costs.take()
     };
     let alone = [1, 3, 0];
@@ -176,8 +177,8 @@ fn a_shut_down_that_failed_leaves_registers_known_and_a_later_one_restores_them(
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let events = [0, 1].map(|n| {
             let event = refined(2, &demand(n + 1, &EXTRA[n as usize..=n as usize]));
-            let id = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         extra.take_accesses();
@@ -186,7 +187,7 @@ fn a_shut_down_that_failed_leaves_registers_known_and_a_later_one_restores_them(
         extra.fault.set(None);
         if outcome.is_err() {
             for (number, event) in events.into_iter().enumerate() {
-                if counters.start_event(event, 1).is_ok() {
+                if counters.start(event, 1).is_ok() {
                     assert_eq!(extra.values()[number], number as u64 + 1, "access {at}");
                 }
             }
@@ -208,8 +209,8 @@ fn an_absent_extra_register_is_an_error_and_nothing_was_started() {
     let (memory, table, mock) = (Memory::new(), Table::new(), Mock::new(pmu));
     let mut counters = processor.take(&mock, &memory, &table);
     let event = refined(2, &demand(1, &BOTH));
-    let id = counters.open_event(&processor.unit, &event).unwrap();
-    let outcome = counters.start_event(id, 0);
+    let id = counters.open(&processor.unit, &[event]).unwrap();
+    let outcome = counters.start(id, 0).reason();
     assert!(
         matches!(outcome, Err(CounterError::Unchanged(fault))
             if fault.register == EXTRA[0] && fault.kind == MsrErrorKind::GeneralProtection),
@@ -249,14 +250,14 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     let unit = &processor.unit;
     let turning = |event: pmu_core::Event| if rotates { event.rotating() } else { event };
     // One that runs on the first counter with the first register, and can have others.
-    let moves = counters.open_event(unit, &refined(2, &demand(1, &BOTH))).unwrap();
-    counters.start_event(moves, 0).unwrap();
+    let moves = counters.open(unit, &[refined(2, &demand(1, &BOTH))]).unwrap();
+    counters.start(moves, 0).unwrap();
     let group = [raw(4).on(first), refined(5, &demand(2, &BOTH[..1]))].map(turning);
-    let group = counters.open_group(unit, &group).unwrap();
-    let other = counters.open_group(unit, &[raw(3).rotating(), raw(7), raw(7)]).unwrap();
-    counters.start_group(other, 0).unwrap();
+    let group = counters.open(unit, &group).unwrap();
+    let other = counters.open(unit, &[raw(3).rotating(), raw(7), raw(7)]).unwrap();
+    counters.start(other, 0).unwrap();
     if rotates {
-        counters.start_group(group, 0).unwrap();
+        counters.start(group, 0).unwrap();
     }
     happen(&mock, 2, 100);
     extra.take_accesses();
@@ -264,7 +265,7 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
     extra.fault.set(Some((at, stays)));
     let outcome = match rotates {
         true => counters.rotate(1),
-        false => counters.start_group(group, 1).map_err(|error| {
+        false => counters.start(group, 1).map_err(|error| {
             assert_eq!(error.events, 0, "a register failed: {error}");
             error.reason
         }),
@@ -293,13 +294,13 @@ fn fault(processor: &Processor, rotates: bool, at: u32, stays: bool) -> bool {
         match (outcome.is_ok(), rotates) {
             (true, _) => {}
             (false, true) => counters.rotate(2).unwrap(),
-            (false, false) => counters.start_group(group, 2).unwrap(),
+            (false, false) => counters.start(group, 2).unwrap(),
         }
         assert_eq!(on(&counters, &of_group), 2, "{context}");
         happen(&mock, 2, 20);
         happen(&mock, 3, 3);
         // Its first register or its second one.
-        let value = counters.read_event(moves, 3).unwrap().value;
+        let value = counters.read(moves, 3).unwrap().value;
         assert!(value == 103 || value == 120, "{context}: {value}");
     }
     // A faulted counter leaves its event waiting for another one.
@@ -325,8 +326,8 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
             let unit = &processor.unit;
             let events =
                 [refined(2, &demand(7, &EXTRA[..1])), refined(4, &demand(9, &EXTRA[2..3])), raw(5)];
-            let ids = events.map(|event| counters.open_event(unit, &event).unwrap());
-            ids.iter().for_each(|id| counters.start_event(*id, 0).unwrap());
+            let ids = events.map(|event| counters.open(unit, &[event]).unwrap());
+            ids.iter().for_each(|id| counters.start(*id, 0).unwrap());
             if all_lost {
                 mock.lose_registers();
             }
@@ -342,17 +343,17 @@ fn an_extra_register_that_cannot_be_written_again_stops_its_events_and_is_writte
             assert_eq!(on, [false, true, true], "{context}");
             assert_eq!(running(&mock).len(), 2, "{context}: its counter runs");
             let lost = Err(CounterError::CounterLost(ids[0]));
-            assert_eq!(counters.read_event(ids[0], 1), lost, "{context}");
+            assert_eq!(counters.read(ids[0], 1), lost, "{context}");
             assert_eq!(
-                counters.start_event(ids[0], 1).map_err(fault_of),
+                counters.start(ids[0], 1).reason().map_err(fault_of),
                 Err(EXTRA[0]),
                 "{context}"
             );
             extra.broken.set(0);
-            counters.start_event(ids[0], 2).unwrap();
+            counters.start(ids[0], 2).unwrap();
             assert_eq!(extra.values()[..3], [7, 0, 9], "{context}: not written");
             happen(&mock, 2, 5);
-            assert_eq!(counters.read_event(ids[0], 3).unwrap().value, 5, "{context}");
+            assert_eq!(counters.read(ids[0], 3).unwrap().value, 5, "{context}");
             counters.shut_down().unwrap();
         }
     }
@@ -366,8 +367,8 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
         let extra = WithExtra::new(&mock);
         let mut counters = extra.take(&processor, CounterSet::ALL, &memory, &table);
         let events = [refined(2, &demand(7, &EXTRA[..1])), raw(5)];
-        let group = counters.open_group(&processor.unit, &events).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(&processor.unit, &events).unwrap();
+        counters.start(group, 0).unwrap();
         let members: Vec<_> = counters.group_events(group).collect();
         extra.set([0; 4]);
         extra.broken.set(EXTRA[0]);
@@ -377,13 +378,13 @@ fn a_group_whose_extra_register_cannot_be_written_again_does_not_run_in_part() {
         assert_eq!(on, [None; 2], "{context}");
         assert!(members.iter().all(|id| !counters.is_started(*id)), "{context}");
         let lost = Err(CounterError::CounterLost(members[1]));
-        assert_eq!(counters.read_event(members[1], 1), lost, "{context}");
+        assert_eq!(counters.read(members[1], 1), lost, "{context}");
         extra.broken.set(0);
-        counters.start_group(group, 2).unwrap();
+        counters.start(group, 2).unwrap();
         assert_eq!(extra.values()[0], 7, "{context}: not written");
         happen(&mock, 2, 5);
         happen(&mock, 5, 5);
-        let counts = [members[0], members[1]].map(|id| counters.read_event(id, 3).unwrap().value);
+        let counts = [members[0], members[1]].map(|id| counters.read(id, 3).unwrap().value);
         assert_eq!(counts, [5; 2], "{context}");
         counters.shut_down().unwrap();
     }

@@ -18,7 +18,7 @@ fn join(
     events: &[Event],
 ) -> Result<Vec<EventId>, EventsError> {
     let unit = &processor.unit;
-    let mut opened = vec![counters.open_event(unit, &events[0])?];
+    let mut opened = vec![counters.open(unit, &[events[0]])?];
     for event in &events[1..] {
         // Whichever event of the group the caller names.
         let other = opened[opened.len() / 2];
@@ -42,31 +42,27 @@ fn joined_one_by_one_a_group_is_that_of_events_opened_at_once() {
                 let mut counters = processor.take(&mock, &memory, &table);
                 let opened = match at_once {
                     true => counters
-                        .open_group(&processor.unit, &events)
+                        .open(&processor.unit, &events)
                         .map(|group| counters.group_events(group).collect()),
                     false => join(&mut counters, &processor, &events),
                 };
                 let ids: Vec<EventId> = match (opened, events.len()) {
                     (Err(error), _) => return Err(error),
-                    // An event alone is no group, unless it was opened as one.
-                    (Ok(ids), 1) if !at_once => {
+                    (Ok(ids), 1) => {
                         counters
                             .open_member(&processor.unit, ids[0], &raw(0).every(1))
                             .unwrap_err();
-                        assert_eq!(counters.event_group(ids[0]), Ok(None));
-                        counters.start_event(ids[0], 10).unwrap();
-                        happen(&mock, 0, 7);
-                        return Ok(vec![counters.read_event(ids[0], 20).unwrap()]);
+                        ids
                     }
                     (Ok(ids), _) => ids,
                 };
-                let group = counters.event_group(ids[0]).unwrap().unwrap();
+                let group = ids[0];
                 assert_eq!(counters.group_events(group).collect::<Vec<_>>(), ids);
-                counters.start_group(group, 10).unwrap();
+                counters.start(group, 10).unwrap();
                 (0..4).for_each(|kind| happen(&mock, kind, 7 + kind as u64));
                 let mut counts = [EventCount::default(); 6];
                 let read = counters.read_group(group, 20, &mut counts).unwrap();
-                counters.close_group(group, 30).unwrap();
+                counters.close(group, 30).unwrap();
                 counters.shut_down().unwrap();
                 Ok(counts[..read].to_vec())
             };
@@ -93,31 +89,31 @@ fn an_event_that_cannot_join_leaves_the_group_as_it_was() {
         let mut counters = processor.take_only(two, &mock, &memory, &table);
         let unit = &processor.unit;
         mock.clear();
-        let first = counters.open_event(unit, &raw(1)).unwrap();
+        let first = counters.open(unit, &[raw(1)]).unwrap();
         let illegal = Event::raw(EventSelect::from_bits(1 << 20));
         let refused = |member: usize, reason| EventsError { events: 1 << member, reason };
         let expected = refused(1, CounterError::IllegalBits(1 << 20));
         assert_eq!(counters.open_member(unit, first, &illegal), Err(expected));
-        assert_eq!(counters.event_group(first), Ok(None), "{processor:?}");
+        assert_eq!(counters.group_events(first).count(), 1, "{processor:?}");
         let second = counters.open_member(unit, first, &raw(2)).unwrap();
-        let group = counters.event_group(first).unwrap().unwrap();
+        let group = first;
         let expected = Err(refused(2, CounterError::NoFreeCounter));
         assert_eq!(counters.open_member(unit, second, &raw(3)), expected, "{processor:?}");
         assert_eq!(counters.group_events(group).collect::<Vec<_>>(), [first, second]);
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
 
-        counters.start_group(group, 0).unwrap();
+        counters.start(group, 0).unwrap();
         let started = of_group(CounterError::AlreadyStarted(first));
         assert_eq!(counters.open_member(unit, second, &raw(3)), Err(started), "{processor:?}");
         (1..3).for_each(|kind| happen(&mock, kind, 5));
         let mut counts = [EventCount::default(); 2];
         assert_eq!(counters.read_group(group, 1, &mut counts), Ok(2));
         assert_eq!(counts.map(|count| count.value), [5; 2], "{processor:?}");
-        counters.close_group(group, 1).unwrap();
+        counters.close(group, 1).unwrap();
         let closed = of_group(CounterError::NoSuchEvent(first));
         assert_eq!(counters.open_member(unit, first, &raw(2)), Err(closed));
         // Each place of the table is free again.
-        let all: Vec<_> = (0..12).map(|_| counters.open_event(unit, &raw(2)).unwrap()).collect();
+        let all: Vec<_> = (0..12).map(|_| counters.open(unit, &[raw(2)]).unwrap()).collect();
         assert_eq!(all.len(), 12);
     }
 }
@@ -129,19 +125,19 @@ fn the_places_of_a_group_ascend_or_an_event_finds_none() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
-    let mut all: Vec<_> = (0..12).map(|_| counters.open_event(unit, &raw(2)).unwrap()).collect();
+    let mut all: Vec<_> = (0..12).map(|_| counters.open(unit, &[raw(2)]).unwrap()).collect();
     let last = all.pop().unwrap();
     for place in [0, 5] {
-        counters.close_event(all[place], 0).unwrap();
+        counters.close(all[place], 0).unwrap();
     }
     let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
     let expected = Err(EventsError { events: 0b10, reason: full });
     assert_eq!(counters.open_member(unit, last, &raw(1)), expected);
-    assert_eq!(counters.event_group(last), Ok(None));
+    assert_eq!(counters.group_events(last).count(), 1);
     // The free place before the leader is not taken.
     let beside = counters.open_member(unit, all[3], &raw(1)).unwrap();
     assert_eq!(beside, all[5]);
-    assert_eq!(counters.open_event(unit, &raw(1)), Ok(all[0]));
+    assert_eq!(counters.open(unit, &[raw(1)]), Ok(all[0]));
 }
 
 #[test]
@@ -153,7 +149,7 @@ fn no_more_events_join_than_a_processor_has_counters() {
     let all = processor.unit.counters();
     let mut counters = with_extra.take(&processor, all, &memory, &table);
     let unit = &processor.unit;
-    let first = counters.open_event(unit, &raw(0)).unwrap();
+    let first = counters.open(unit, &[raw(0)]).unwrap();
     let mut joined = 1;
     let error = loop {
         match counters.open_member(unit, first, &raw(0)) {
@@ -173,13 +169,13 @@ fn no_event_joins_a_group_that_is_not_whole_here() {
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
     let mut saved = [1, 2].map(|kind| SavedEvent::new(unit, &raw(kind)).unwrap());
-    let group = SavedEvent::make_group(&mut saved).unwrap();
+    SavedEvent::make_group(&mut saved).unwrap();
     let mut thread = [ThreadEvent::SwitchedOut(saved[0])];
     let _ = counters.switch_in(unit, &mut thread, 0);
     let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
-    let expected = of_group(CounterError::NoSuchGroup(group));
+    let expected = of_group(CounterError::GroupElsewhere(event));
     assert_eq!(counters.open_member(unit, event, &raw(3)), Err(expected));
-    assert_eq!(counters.start_group(group, 0), Err(expected));
+    assert_eq!(counters.start(event, 0), Err(expected));
 }
 
 #[test]
@@ -191,14 +187,14 @@ fn a_group_takes_turns_as_its_first_event_does() {
     let mut counters = processor.take_only(two, &mock, &memory, &table);
     let unit = &processor.unit;
     // The first rotates, and the second, which does not say so, with it; a pinned event takes both their counters.
-    let first = counters.open_event(unit, &raw(0).rotating()).unwrap();
+    let first = counters.open(unit, &[raw(0).rotating()]).unwrap();
     counters.open_member(unit, first, &raw(1)).unwrap();
-    let group = counters.event_group(first).unwrap().unwrap();
-    counters.start_group(group, 0).unwrap();
-    let pinned = counters.open_event(unit, &raw(2)).unwrap();
-    counters.start_event(pinned, 0).unwrap();
+    let group = first;
+    counters.start(group, 0).unwrap();
+    let pinned = counters.open(unit, &[raw(2)]).unwrap();
+    counters.start(pinned, 0).unwrap();
     assert!(counters.group_events(group).all(|event| counters.counter_of(event).is_none()));
-    counters.stop_event(pinned, 10).unwrap();
+    counters.stop(pinned, 10).unwrap();
     counters.rotate(10).unwrap();
     assert!(counters.group_events(group).all(|event| counters.counter_of(event).is_some()));
 }

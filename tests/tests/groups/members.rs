@@ -1,7 +1,7 @@
 //! Single events of a group, enabled and disabled: the others go on, and times and counts are those of Linux.
 
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventStatus, GroupId};
+use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventStatus};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -15,8 +15,8 @@ fn open(
     counters: &mut Opened<'_, '_>,
     processor: &Processor,
     events: &[Event],
-) -> (GroupId, Vec<EventId>) {
-    let group = counters.open_group(&processor.unit, events).unwrap();
+) -> (EventId, Vec<EventId>) {
+    let group = counters.open(&processor.unit, events).unwrap();
     (group, counters.group_events(group).collect())
 }
 
@@ -32,22 +32,22 @@ fn a_disabled_member_stands_still_while_the_others_go_on() {
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
         let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
-        counters.start_group(group, 100).unwrap();
+        counters.start(group, 100).unwrap();
         pass(10);
         let others = [ids[0], ids[2]].map(|id| counters.counter_of(id));
-        counters.disable_event(ids[1], 110).unwrap();
-        counters.disable_event(ids[1], 112).unwrap();
+        counters.disable(ids[1], 110).unwrap();
+        counters.disable(ids[1], 112).unwrap();
         assert_eq!(counters.event_status(ids[1]), Ok(EventStatus::Off), "{processor:?}");
         pass(5);
         let mut counts = [EventCount::default(); 3];
         assert_eq!(counters.read_group(group, 115, &mut counts), Ok(3));
         let [on, off] = [count_of(15, 15, 15), count_of(10, 10, 10)];
         assert_eq!(counts, [on, off, on], "{processor:?}");
-        counters.enable_event(ids[1], 115).unwrap();
-        counters.enable_event(ids[1], 116).unwrap();
+        counters.enable(ids[1], 115).unwrap();
+        counters.enable(ids[1], 116).unwrap();
         assert_eq!([ids[0], ids[2]].map(|id| counters.counter_of(id)), others, "{processor:?}");
         pass(7);
-        counters.stop_group(group, 122).unwrap();
+        counters.stop(group, 122).unwrap();
         counters.read_group(group, 130, &mut counts).unwrap();
         let [on, off] = [count_of(22, 22, 22), count_of(17, 17, 17)];
         assert_eq!(counts, [on, off, on], "{processor:?}");
@@ -63,35 +63,35 @@ fn the_first_event_starts_and_stops_its_group_and_a_lone_event_itself() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (_, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
-        let lone = counters.open_event(&processor.unit, &raw(5)).unwrap();
+        let lone = counters.open(&processor.unit, &[raw(5)]).unwrap();
         let pass = |count| (2..6).for_each(|kind| happen(&mock, kind, count));
         // Before the group runs: a member is disabled, and disabled no more.
         for id in [ids[1], ids[2], lone, ids[0]] {
-            counters.disable_event(id, 0).unwrap();
+            counters.disable(id, 0).unwrap();
         }
-        counters.enable_event(ids[2], 0).unwrap();
+        counters.enable(ids[2], 0).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
-        counters.enable_event(ids[0], 0).unwrap();
-        counters.enable_event(lone, 0).unwrap();
+        counters.enable(ids[0], 0).unwrap();
+        counters.enable(lone, 0).unwrap();
         pass(3);
         assert_eq!(running(&mock).len(), 3, "{processor:?}");
         for now in [3, 4] {
-            counters.disable_event(ids[0], now).unwrap();
-            counters.disable_event(lone, now).unwrap();
+            counters.disable(ids[0], now).unwrap();
+            counters.disable(lone, now).unwrap();
         }
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
         pass(3);
         // `PERF_IOC_FLAG_GROUP`.
         for id in [ids[1], ids[2], ids[0], lone, lone] {
-            counters.enable_event(id, 6).unwrap();
+            counters.enable(id, 6).unwrap();
         }
         pass(2);
-        let counts = [ids[0], ids[1], ids[2], lone].map(|id| counters.read_event(id, 8).unwrap());
+        let counts = [ids[0], ids[1], ids[2], lone].map(|id| counters.read(id, 8).unwrap());
         let [both, last] = [count_of(5, 5, 5), count_of(2, 2, 2)];
         assert_eq!(counts, [both, last, both, both], "{processor:?}");
-        counters.close_event(lone, 8).unwrap();
+        counters.close(lone, 8).unwrap();
         let gone = Err(CounterError::NoSuchEvent(lone));
-        assert_eq!([counters.enable_event(lone, 8), counters.disable_event(lone, 8)], [gone; 2]);
+        assert_eq!([counters.enable(lone, 8), counters.disable(lone, 8)], [gone; 2]);
         counters.shut_down().unwrap();
     }
 }
@@ -107,17 +107,17 @@ fn a_member_without_room_keeps_a_pinned_group_on_and_makes_one_that_rotates_wait
             let first = if rotates { raw(2).rotating() } else { raw(2) };
             let events = [first.on(a), raw(3).on(b), raw(4).on(c)];
             let (group, ids) = open(&mut counters, &processor, &events);
-            counters.disable_event(ids[2], 0).unwrap();
-            counters.start_group(group, 0).unwrap();
-            let pinned = counters.open_event(&processor.unit, &raw(5).on(c)).unwrap();
-            counters.start_event(pinned, 0).unwrap();
+            counters.disable(ids[2], 0).unwrap();
+            counters.start(group, 0).unwrap();
+            let pinned = counters.open(&processor.unit, &[raw(5).on(c)]).unwrap();
+            counters.start(pinned, 0).unwrap();
             let pass = |count| (2..6).for_each(|kind| happen(&mock, kind, count));
             pass(10);
-            let enabled = counters.enable_event(ids[2], 10);
+            let enabled = counters.enable(ids[2], 10);
             pass(10);
             let states = ids.iter().map(|id| counters.event_status(*id).unwrap());
             let states: Vec<_> = states.collect();
-            let counts = [0, 1, 2].map(|member| counters.read_event(ids[member], 20).unwrap());
+            let counts = [0, 1, 2].map(|member| counters.read(ids[member], 20).unwrap());
             if rotates {
                 assert_eq!(enabled, Ok(()), "{processor:?}");
                 assert_eq!(states, [EventStatus::Inactive; 3], "{processor:?}");
@@ -129,14 +129,14 @@ fn a_member_without_room_keeps_a_pinned_group_on_and_makes_one_that_rotates_wait
                 let [both, last] = [count_of(20, 20, 20), count_of(0, 0, 0)];
                 assert_eq!(counts, [both, both, last], "{processor:?}");
             }
-            counters.close_event(pinned, 20).unwrap();
+            counters.close(pinned, 20).unwrap();
             if rotates {
                 counters.rotate(20).unwrap();
             } else {
-                counters.enable_event(ids[2], 20).unwrap();
+                counters.enable(ids[2], 20).unwrap();
             }
             pass(5);
-            let counts = [0, 1, 2].map(|member| counters.read_event(ids[member], 25).unwrap());
+            let counts = [0, 1, 2].map(|member| counters.read(ids[member], 25).unwrap());
             let expected = if rotates {
                 [count_of(15, 25, 15), count_of(15, 25, 15), count_of(5, 15, 5)]
             } else {
@@ -156,15 +156,15 @@ fn a_member_of_a_pinned_group_takes_the_counter_of_an_event_that_rotates() {
     let mut counters = processor.take(&mock, &memory, &table);
     let [a, b, _] = three(&processor);
     let (group, ids) = open(&mut counters, &processor, &[raw(2).on(a), raw(3).on(b)]);
-    counters.disable_event(ids[1], 0).unwrap();
-    counters.start_group(group, 0).unwrap();
-    let rotating = counters.open_event(&processor.unit, &raw(5).on(b).rotating()).unwrap();
-    counters.start_event(rotating, 0).unwrap();
-    counters.enable_event(ids[1], 1).unwrap();
+    counters.disable(ids[1], 0).unwrap();
+    counters.start(group, 0).unwrap();
+    let rotating = counters.open(&processor.unit, &[raw(5).on(b).rotating()]).unwrap();
+    counters.start(rotating, 0).unwrap();
+    counters.enable(ids[1], 1).unwrap();
     assert_eq!(counters.event_status(rotating), Ok(EventStatus::Inactive));
     assert_eq!(counters.counter_of(ids[1]).map(|on| on.only()), Some(b));
     // Disabled, it gives the counter back at the next turn.
-    counters.disable_event(ids[1], 2).unwrap();
+    counters.disable(ids[1], 2).unwrap();
     counters.rotate(3).unwrap();
     assert_eq!(counters.counter_of(rotating).map(|on| on.only()), Some(b));
     counters.shut_down().unwrap();
@@ -177,8 +177,8 @@ fn a_member_stays_disabled_on_its_way_between_processors_and_is_changed_while_it
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3), raw(4)]);
-        counters.disable_event(ids[1], 0).unwrap();
-        counters.start_group(group, 0).unwrap();
+        counters.disable(ids[1], 0).unwrap();
+        counters.start(group, 0).unwrap();
         let mut thread: Vec<_> = ids.iter().copied().map(ThreadEvent::Opened).collect();
         let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
         let values = |thread: &[ThreadEvent]| -> Vec<u64> {
@@ -237,19 +237,15 @@ fn fault(processor: &Processor, enables: bool, access: u32, fault: Fault) -> boo
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let (group, ids) = open(&mut counters, processor, &[raw(2), raw(3), raw(4)]);
-    counters.start_group(group, 0).unwrap();
+    counters.start(group, 0).unwrap();
     let pass = |count| (2..5).for_each(|kind| happen(&mock, kind, count));
     pass(10);
     if enables {
-        counters.disable_event(ids[1], 10).unwrap();
+        counters.disable(ids[1], 10).unwrap();
     }
     mock.clear();
     mock.inject(fault);
-    let outcome = if enables {
-        counters.enable_event(ids[1], 10)
-    } else {
-        counters.disable_event(ids[1], 10)
-    };
+    let outcome = if enables { counters.enable(ids[1], 10) } else { counters.disable(ids[1], 10) };
     let reached = mock.accesses().total() >= access;
     mock.inject(Fault::None);
     let said: CounterSet = ids.iter().filter_map(|id| counters.counter_of(*id)).collect();
@@ -281,11 +277,11 @@ fn a_member_whose_enabling_failed_stays_disabled_across_a_switch() {
             let mut counters = processor.take(&mock, &memory, &table);
             let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3)]);
             let mut thread = [0, 1].map(|place| ThreadEvent::Opened(ids[place]));
-            counters.disable_event(ids[1], 0).unwrap();
-            counters.start_group(group, 0).unwrap();
+            counters.disable(ids[1], 0).unwrap();
+            counters.start(group, 0).unwrap();
             mock.clear();
             mock.inject(Fault::From(access));
-            let enabled = counters.enable_event(ids[1], 10);
+            let enabled = counters.enable(ids[1], 10);
             let reached = mock.accesses().total() >= access;
             mock.inject(Fault::None);
             if !reached {
@@ -316,11 +312,11 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (group, ids) = open(&mut counters, &processor, &[raw(2), raw(3)]);
-        counters.disable_event(ids[1], 0).unwrap();
-        counters.start_group(group, 0).unwrap();
+        counters.disable(ids[1], 0).unwrap();
+        counters.start(group, 0).unwrap();
         let mut children = [0, 1].map(|place| counters.child_event(ids[place], 7).unwrap());
         SavedEvent::make_group(&mut children).unwrap();
-        counters.close_group(group, 0).unwrap();
+        counters.close(group, 0).unwrap();
         let mut thread = children.map(ThreadEvent::SwitchedOut);
         counters.switch_in(&processor.unit, &mut thread, 10).unwrap();
         (2..4).for_each(|kind| happen(&mock, kind, 5));
@@ -329,9 +325,9 @@ fn a_child_of_a_disabled_event_is_disabled_in_its_group() {
             _ => panic!("{thread:?}"),
         };
         assert_eq!(counters.event_status(id(1)), Ok(EventStatus::Off), "{processor:?}");
-        let counts = [0, 1].map(|place| counters.read_event(id(place), 15).unwrap());
+        let counts = [0, 1].map(|place| counters.read(id(place), 15).unwrap());
         assert_eq!(counts, [count_of(5, 5, 5), count_of(0, 0, 0)], "{processor:?}");
-        counters.enable_event(id(1), 15).unwrap();
+        counters.enable(id(1), 15).unwrap();
         assert!(counters.counter_of(id(1)).is_some(), "{processor:?}");
         // The first event of a group is never disabled.
         let mut children = [children[1], children[0]];

@@ -2,15 +2,19 @@
 
 use pmu_core::profile::{KProfileSource, ProfileInterface, WithOpenedEvents};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, EventCount, EventsError, GroupId};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventsError};
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
-fn no_such(group: GroupId) -> EventsError {
-    EventsError { events: 0, reason: CounterError::NoSuchGroup(group) }
+fn no_such(event: EventId) -> EventsError {
+    EventsError { events: 0, reason: CounterError::NoSuchEvent(event) }
+}
+
+fn elsewhere(event: EventId) -> EventsError {
+    EventsError { events: 0, reason: CounterError::GroupElsewhere(event) }
 }
 
 #[test]
@@ -19,13 +23,16 @@ fn what_is_left_of_a_group_stops_waits_for_the_rest_and_can_be_closed() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = &processor.unit;
-        let group = counters.open_group(unit, &[raw(2), raw(3)]).unwrap();
-        counters.start_group(group, 0).unwrap();
-        let mut part = [ThreadEvent::Opened(counters.group_events(group).next().unwrap())];
+        let group = counters.open(unit, &[raw(2), raw(3)]).unwrap();
+        counters.start(group, 0).unwrap();
+        let rest = counters.group_events(group).nth(1).unwrap();
+        let mut part = [ThreadEvent::Opened(group)];
         happen(&mock, 3, 5);
         counters.switch_out(&mut part, 10, |o| panic!("{o:?}")).unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{processor:?}");
-        assert_eq!(counters.start_group(group, 10), Err(no_such(group)));
+        assert_eq!(counters.start(group, 10), Err(no_such(group)));
+        assert_eq!(counters.start(rest, 10), Err(elsewhere(rest)));
+        assert_eq!(counters.stop(rest, 10), Err(elsewhere(rest)));
         // With it, the group is whole, and goes on.
         counters.switch_in(unit, &mut part, 20).unwrap();
         assert_eq!(running(&mock).len(), 2, "{processor:?}");
@@ -38,8 +45,8 @@ fn what_is_left_of_a_group_stops_waits_for_the_rest_and_can_be_closed() {
         assert!(counts.iter().all(|count| count.running == 20), "{counts:?}");
         let mut all: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
         counters.switch_out(&mut all[..1], 40, |o| panic!("{o:?}")).unwrap();
-        counters.close_group(group, 50).unwrap();
-        assert_eq!(counters.close_group(group, 50), Err(no_such(group)));
+        counters.close(rest, 50).unwrap();
+        assert_eq!(counters.close(rest, 50), Err(no_such(rest)));
         assert_eq!(running(&mock), CounterSet::NONE);
     }
 }
@@ -50,12 +57,12 @@ fn a_group_that_comes_in_two_parts_is_timed_from_the_second_on() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
-    let group = counters.open_group(unit, &[raw(2).rotating(), raw(3)]).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(unit, &[raw(2).rotating(), raw(3)]).unwrap();
+    counters.start(group, 0).unwrap();
     let mut all: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
     counters.switch_out(&mut all, 10, |o| panic!("{o:?}")).unwrap();
     let alone = counters.switch_in(unit, &mut all[..1], 20);
-    let reason = CounterError::NoSuchGroup(group);
+    let reason = CounterError::GroupElsewhere(group);
     assert_eq!(alone, Err(EventsError { events: 1, reason }));
     counters.switch_in(unit, &mut all[1..], 50).unwrap();
     let mut counts = [EventCount::default(); 2];
@@ -71,16 +78,17 @@ fn a_part_of_a_rotating_group_does_not_disturb_a_rotation() {
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
     let [first, second, third] = [2, 4, 6].map(|kind| {
-        let group = counters.open_group(unit, &[raw(kind).rotating(), raw(kind + 1)]).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(unit, &[raw(kind).rotating(), raw(kind + 1)]).unwrap();
+        counters.start(group, 0).unwrap();
         group
     });
-    let mut part = [ThreadEvent::Opened(counters.group_events(first).next().unwrap())];
+    let rest = counters.group_events(first).nth(1).unwrap();
+    let mut part = [ThreadEvent::Opened(first)];
     counters.switch_out(&mut part, 1, |o| panic!("{o:?}")).unwrap();
     let mut turns = [0; 3];
     for tick in 2..10 {
         counters.rotate(tick).unwrap();
-        for (turns, group) in turns.iter_mut().zip([first, second, third]) {
+        for (turns, group) in turns.iter_mut().zip([rest, second, third]) {
             let on = |event| counters.counter_of(event).is_some();
             *turns += usize::from(counters.group_events(group).all(on));
         }
@@ -102,8 +110,8 @@ fn an_event_whose_turn_comes_while_counters_are_saved_is_counted() {
     session.start(source).unwrap();
     let counters = session.counters_mut();
     let events = [2, 3].map(|kind| {
-        let id = counters.open_event(&processor.unit, &raw(kind).rotating()).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
+        counters.start(id, 0).unwrap();
         id
     });
     let mut area = SavedCounters::<[SavedCounter; 24]>::new();
@@ -114,7 +122,7 @@ fn an_event_whose_turn_comes_while_counters_are_saved_is_counted() {
     let on: Vec<_> = events.into_iter().filter(|of| counters.counter_of(*of).is_some()).collect();
     assert_eq!(on.len(), 2);
     for event in on {
-        assert_eq!(counters.read_event(event, 20).unwrap().value, 100);
+        assert_eq!(counters.read(event, 20).unwrap().value, 100);
     }
 }
 
@@ -146,15 +154,15 @@ fn broken(processor: &Processor, number: usize, of_value: bool, rotates: bool) {
     let mut counters = extra.take(processor, four, &memory, &table);
     let turning = raw(2).on(four);
     let turning = if rotates { turning.rotating() } else { turning };
-    let first = counters.open_group(unit, &[turning, raw(3).on(four)]).unwrap();
-    counters.start_group(first, 0).unwrap();
+    let first = counters.open(unit, &[turning, raw(3).on(four)]).unwrap();
+    counters.start(first, 0).unwrap();
     // It gives way, so that the first group can move.
     let alone = raw(6).on(general[2].only()).rotating();
-    let alone = counters.open_event(unit, &alone).unwrap();
-    counters.start_event(alone, 0).unwrap();
+    let alone = counters.open(unit, &[alone]).unwrap();
+    counters.start(alone, 0).unwrap();
     // It needs the counters that the first group has.
     let needs = [raw(4).on(general[0].only()), raw(5).on(general[1].only())];
-    let second = counters.open_group(unit, &needs).unwrap();
+    let second = counters.open(unit, &needs).unwrap();
     let registers = unit.counter(general[number]).unwrap();
     let register =
         if of_value { registers.value_register() } else { registers.control().register() };
@@ -170,7 +178,7 @@ fn broken(processor: &Processor, number: usize, of_value: bool, rotates: bool) {
             }
         }
     };
-    let outcome = counters.start_group(second, 1);
+    let outcome = counters.start(second, 1);
     let context = format!("{context}: {outcome:?}");
     check(&counters, &context);
     if outcome.is_err() && number != 2 {
@@ -182,8 +190,8 @@ fn broken(processor: &Processor, number: usize, of_value: bool, rotates: bool) {
         check(&counters, &format!("{context}, tick {tick}"));
     }
     extra.broken.set(0);
-    counters.close_group(first, 9).unwrap();
-    counters.close_group(second, 9).unwrap();
+    counters.close(first, 9).unwrap();
+    counters.close(second, 9).unwrap();
     counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
 }

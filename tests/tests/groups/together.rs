@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSet, Event, EventCount, EventId, GroupId};
+use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::enum_with_all;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
@@ -62,7 +62,7 @@ fn together(processor: &Processor, operation: Operation) {
         _ => event,
     };
     let events = [raw(2), raw(3), raw(4).on(only(0) | only(1))].map(rotating);
-    let group = counters.open_group(unit, &events).unwrap();
+    let group = counters.open(unit, &events).unwrap();
     let alone = match operation {
         // It is on the counter that the third event of the group must have, and can be on another one.
         Operation::StartWithMove => {
@@ -73,46 +73,46 @@ fn together(processor: &Processor, operation: Operation) {
         _ => vec![raw(5)],
     };
     let alone: Vec<EventId> =
-        alone.iter().map(|event| counters.open_event(unit, event).unwrap()).collect();
+        alone.iter().map(|event| counters.open(unit, &[*event]).unwrap()).collect();
     let moves = operation == Operation::StartWithMove;
     for event in &alone[usize::from(moves)..] {
-        counters.start_event(*event, 0).unwrap();
+        counters.start(*event, 0).unwrap();
     }
     if moves {
-        counters.close_event(alone[1], 0).unwrap();
-        counters.start_event(alone[0], 0).unwrap();
+        counters.close(alone[1], 0).unwrap();
+        counters.start(alone[0], 0).unwrap();
     }
     let starts =
         matches!(operation, Operation::Start | Operation::StartWithMove | Operation::StartInstead);
     if !starts {
-        counters.start_group(group, 0).unwrap();
+        counters.start(group, 0).unwrap();
     }
-    let read = |counters: &Opened<'_, '_>, group: GroupId| {
+    let read = |counters: &Opened<'_, '_>, group: EventId| {
         let mut counts = [EventCount::default(); 3];
         assert_eq!(counters.read_group(group, 9, &mut counts), Ok(3), "{context}");
         counts.map(|count| count.value)
     };
     let others = |counters: &mut Opened<'_, '_>| {
-        let others = counters.open_group(unit, &[raw(5).rotating(), raw(6)]).unwrap();
-        counters.start_group(others, 0).unwrap();
+        let others = counters.open(unit, &[raw(5).rotating(), raw(6)]).unwrap();
+        counters.start(others, 0).unwrap();
         assert!(counters.group_events(others).all(|event| counters.counter_of(event).is_none()));
     };
     if operation == Operation::Rotate {
         others(&mut counters);
     }
-    let before = alone.first().map(|event| counters.read_event(*event, 0).unwrap().value);
+    let before = alone.first().map(|event| counters.read(*event, 0).unwrap().value);
     let mut thread: Vec<ThreadEvent> =
         counters.group_events(group).map(ThreadEvent::Opened).collect();
 
     ticking.set(true);
     let [first, second, third] = match operation {
         Operation::Start | Operation::StartWithMove | Operation::StartInstead => {
-            counters.start_group(group, 1).unwrap();
+            counters.start(group, 1).unwrap();
             ticking.set(false);
             read(&counters, group)
         }
         Operation::Stop => {
-            counters.stop_group(group, 1).unwrap();
+            counters.stop(group, 1).unwrap();
             ticking.set(false);
             read(&counters, group)
         }
@@ -131,7 +131,7 @@ fn together(processor: &Processor, operation: Operation) {
             read(&counters, group)
         }
         Operation::Close => {
-            counters.close_group(group, 1).unwrap();
+            counters.close(group, 1).unwrap();
             ticking.set(false);
             assert_eq!(counters.group_events(group).count(), 0, "{context}");
             return;
@@ -149,7 +149,7 @@ fn together(processor: &Processor, operation: Operation) {
         matches!(operation, Operation::Stop | Operation::Rotate | Operation::Switch);
     assert_eq!(first > 0, passes_meanwhile && !starts, "{context}: {first}");
     if let (Some(before), false) = (before, moves) {
-        let value = counters.read_event(alone[0], 9).unwrap().value;
+        let value = counters.read(alone[0], 9).unwrap().value;
         assert_eq!(value - before, ticks.get(), "{context}: what goes on misses nothing");
     }
     counters.shut_down().unwrap();

@@ -1,14 +1,14 @@
 //! Groups that take turns, and groups of threads: whole on a processor's counters, or not at all.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventsError, GroupId};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventsError};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// Returns the number of a group's events that have counters.
-fn on_counters(counters: &Opened<'_, '_>, group: GroupId) -> usize {
+fn on_counters(counters: &Opened<'_, '_>, group: EventId) -> usize {
     counters.group_events(group).filter(|event| counters.counter_of(*event).is_some()).count()
 }
 
@@ -23,10 +23,10 @@ fn groups_that_are_more_than_the_counters_take_turns() {
         let mut counters = processor.take_only(three, &mock, &memory, &table);
         let groups = [2, 4, 6].map(|kind| {
             let events = [raw(kind).rotating(), raw(kind + 1)];
-            counters.open_group(&processor.unit, &events).unwrap()
+            counters.open(&processor.unit, &events).unwrap()
         });
         for group in groups {
-            counters.start_group(group, 0).unwrap();
+            counters.start(group, 0).unwrap();
         }
         for tick in 0..12 {
             let on: Vec<usize> =
@@ -69,13 +69,13 @@ fn each_group_has_its_turn_whatever_its_counters() {
                 .into_iter()
                 .map(|event| if rotates { event.rotating() } else { event })
                 .collect();
-            let Ok(group) = counters.open_group(&processor.unit, &events) else { continue };
-            match counters.start_group(group, 0) {
+            let Ok(group) = counters.open(&processor.unit, &events) else { continue };
+            match counters.start(group, 0) {
                 Ok(()) if rotates => groups.push((group, sets)),
                 Ok(()) => staying.extend(sets),
                 Err(error) => {
                     assert_eq!(error.reason, CounterError::NoFreeCounter);
-                    counters.close_group(group, 0).unwrap();
+                    counters.close(group, 0).unwrap();
                 }
             }
         }
@@ -111,20 +111,20 @@ fn a_group_gives_way_as_a_whole() {
     let unit = &processor.unit;
     let open = |counters: &mut Opened<'_, '_>, on: [u64; 2]| {
         let events = on.map(|bits| raw(2).on(CounterSet::from_bits(bits)).rotating());
-        let group = counters.open_group(unit, &events).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(unit, &events).unwrap();
+        counters.start(group, 0).unwrap();
         group
     };
     // It keeps its first event off the counter that it would have had first.
-    let passing = counters.open_event(unit, &raw(4)).unwrap();
-    counters.start_event(passing, 0).unwrap();
+    let passing = counters.open(unit, &[raw(4)]).unwrap();
+    counters.start(passing, 0).unwrap();
     let elsewhere = open(&mut counters, [0b00011, 0b00100]);
     let in_the_way = open(&mut counters, [0b01000, 0b10000]);
-    counters.close_event(passing, 0).unwrap();
+    counters.close(passing, 0).unwrap();
     happen(&mock, 2, 5);
     let last = CounterSet::from_bits(0b10000);
-    let event = counters.open_event(unit, &raw(3).on(last)).unwrap();
-    counters.start_event(event, 10).unwrap();
+    let event = counters.open(unit, &[raw(3).on(last)]).unwrap();
+    counters.start(event, 10).unwrap();
     assert_eq!([elsewhere, in_the_way].map(|group| on_counters(&counters, group)), [2, 0]);
     let place = |number: usize| counters.group_events(elsewhere).nth(number).unwrap();
     let places = [0, 1].map(|number| counters.counter_of(place(number)).unwrap().number());
@@ -151,20 +151,21 @@ fn a_threads_group_follows_it_as_a_whole() {
         let mut here = processor.take(&mocks[0], &memories[0], &tables[0]);
         let mut there = processor.take(&mocks[1], &memories[1], &tables[1]);
         // Its identities there are other ones.
-        let other = there.open_event(unit, &raw(5)).unwrap();
-        there.start_event(other, 0).unwrap();
-        let group = here.open_group(unit, &[raw(2), raw(3), raw(4)]).unwrap();
-        here.start_group(group, 0).unwrap();
+        let other = there.open(unit, &[raw(5)]).unwrap();
+        there.start(other, 0).unwrap();
+        let group = here.open(unit, &[raw(2), raw(3), raw(4)]).unwrap();
+        here.start(group, 0).unwrap();
         let mut thread: Vec<_> = here.group_events(group).map(ThreadEvent::Opened).collect();
         (2..5).for_each(|kind| happen(&mocks[0], kind, 100));
         here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
-        let gone = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
-        assert_eq!(here.stop_group(group, 10), Err(gone), "{processor:?}");
+        let gone = EventsError { events: 0, reason: CounterError::NoSuchEvent(group) };
+        assert_eq!(here.stop(group, 10), Err(gone), "{processor:?}");
         assert_eq!(running(&mocks[0]), CounterSet::NONE);
 
         there.switch_in(unit, &mut thread, 20).unwrap();
         (2..5).for_each(|kind| happen(&mocks[1], kind, 11));
         let mut counts = [EventCount::default(); 3];
+        let group = opened_events(&thread)[0];
         assert_eq!(there.read_group(group, 25, &mut counts), Ok(3));
         let expected = EventCount { value: 111, enabled: 15, running: 15 };
         assert_eq!(counts, [expected; 3], "{processor:?}");
@@ -173,12 +174,13 @@ fn a_threads_group_follows_it_as_a_whole() {
         there.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
         let mut part = [thread[0], thread[2]];
         let outcome = there.switch_in(unit, &mut part, 30);
-        let error = EventsError { events: 0b11, reason: CounterError::NoSuchGroup(group) };
+        let first = opened_events(&part)[0];
+        let error = EventsError { events: 0b11, reason: CounterError::GroupElsewhere(first) };
         assert_eq!(outcome, Err(error), "{processor:?}");
         assert_eq!(running(&mocks[1]).len(), 1, "{processor:?}");
         assert!(opened_events(&part).iter().all(|event| !there.is_started(*event)));
-        let part_only = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
-        assert_eq!(there.start_group(group, 30), Err(part_only));
+        let part_only = EventsError { events: 0, reason: CounterError::GroupElsewhere(first) };
+        assert_eq!(there.start(first, 30), Err(part_only));
 
         // With the rest, it is.
         let mut rest = [thread[1]];
@@ -187,7 +189,7 @@ fn a_threads_group_follows_it_as_a_whole() {
             None,
             "the last of its events starts all of them"
         );
-        assert_eq!(on_counters(&there, group), 3, "{processor:?}");
+        assert_eq!(on_counters(&there, first), 3, "{processor:?}");
         there.shut_down().unwrap();
         here.shut_down().unwrap();
     }

@@ -6,7 +6,8 @@ use core::cell::RefCell;
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterSet, Event, EventId, EventStatus, GroupId};
+use pmu_core::{CounterSet, Event, EventId, EventStatus};
+use pmu_tests::Reason;
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::AmdConfiguration;
 
@@ -39,7 +40,7 @@ struct World {
     /// The events of the unit.
     tags: Tags,
     alone: Vec<EventId>,
-    groups: Vec<GroupId>,
+    groups: Vec<EventId>,
     /// The event whose child the thread has.
     parent: EventId,
     thread: [ThreadEvent; 1],
@@ -69,17 +70,17 @@ impl World {
             3 => event(3).rotating().exclusive(),
             tag => event(tag).rotating(),
         });
-        let open = |event: Event| session.open_event(&kernel.counters, &event).unwrap();
+        let open = |event: Event| session.open(&kernel.counters, &[event]).unwrap();
         let alone = alone.map(open).collect();
         let counted = raw(COUNTED).user_only().rotating().on(CounterSet::from_bits(0b10));
         let groups = GROUPS.into_iter().map(|tag| {
             let (sampling, counted) = (event(tag).rotating(), counted.tagged(tag + 1));
             // The sampling member leads the one group, and follows in the other.
             let members = if tag == 10 { [sampling, counted] } else { [counted, sampling] };
-            session.open_group(&kernel.counters, &members).unwrap()
+            session.open(&kernel.counters, &members).unwrap()
         });
         let groups = groups.collect();
-        let parent = session.open_event(&kernel.counters, &event(PARENT).rotating()).unwrap();
+        let parent = session.open(&kernel.counters, &[event(PARENT).rotating()]).unwrap();
         let child: SavedEvent = session.child_event(parent, CHILD).unwrap().to_be_started(true);
         let react = move |kernel: &Kernel, seen: &Seen| {
             let source = kernel.source();
@@ -119,10 +120,10 @@ impl World {
         let session = &mut self.session;
         let text = |done: Result<(), pmu_core::CounterError>| format!("{done:?}");
         let done = match operation {
-            0 | 1 => text(session.start_event(event, now)),
-            2 => text(session.stop_event(event, now)),
-            3 => format!("{:?}", session.start_group(group, now)),
-            4 => format!("{:?}", session.stop_group(group, now)),
+            0 | 1 => text(session.start(event, now).reason()),
+            2 => text(session.stop(event, now).reason()),
+            3 => format!("{:?}", session.start(group, now)),
+            4 => format!("{:?}", session.stop(group, now)),
             5..=7 => text(session.rotate(now)),
             8 => match self.thread[0] {
                 ThreadEvent::Opened(_) => {
@@ -148,8 +149,8 @@ impl World {
             _ => {
                 let leader = session.group_events(group).nth(which / 2 % 2).unwrap();
                 text(match session.event_status(leader).unwrap() {
-                    EventStatus::Off => session.enable_event(leader, now),
-                    _ => session.disable_event(leader, now),
+                    EventStatus::Off => session.enable(leader, now),
+                    _ => session.disable(leader, now),
                 })
             }
         };
@@ -167,7 +168,7 @@ impl World {
     fn state(&mut self) -> String {
         let now = self.now;
         let events = self.events().into_iter().map(|event| {
-            let count = self.session.read_event(event, now);
+            let count = self.session.read(event, now);
             let status = match self.session.event_status(event).unwrap() {
                 EventStatus::Active(_) => String::from("Active"),
                 status => format!("{status:?}"),

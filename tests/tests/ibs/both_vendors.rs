@@ -107,8 +107,8 @@ fn run(machine: Machine, event: &Event) -> Outcome {
     let (msr, seen) = (&mock, RefCell::new(vec![]));
     let mut session = CounterSession::take(source, &unit, CounterSet::ALL, msr, msr, &counters)?;
     table.set_min_period(1);
-    let id = session.open_event(&unit, event)?;
-    session.start_event(id, 0)?;
+    let id = session.open(&unit, &[*event])?;
+    session.start(id, 0)?;
     let counter = session.counter_of(id).unwrap();
     let mut number = 0;
     while seen.borrow().len() < 3 {
@@ -130,7 +130,7 @@ fn run(machine: Machine, event: &Event) -> Outcome {
             assert!(claim.interrupts() > 0, "{machine:?}");
         }
     }
-    assert_eq!(session.close_event(id, 0)?.value, number, "{machine:?}");
+    assert_eq!(session.close(id, 0)?.value, number, "{machine:?}");
     session.shut_down()?;
     Ok((counter, seen.take()))
 }

@@ -1,6 +1,7 @@
 //! Periods: of any length, changed, and so short that an event is throttled.
 
 use core::cell::Cell;
+use pmu_tests::Reason;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::{CounterError, EventStatus};
@@ -43,7 +44,7 @@ fn samples_of_any_period_are_at_exactly_that_distance() {
                     let before = began.replace(newest.get()) - newest.get();
                     assert_eq!(distance, period - before, "{what}: {number}");
                     // The next period has begun, at its random number.
-                    let total = session.read_event(event, 0).unwrap().value;
+                    let total = session.read(event, 0).unwrap().value;
                     assert_eq!(total, number * period + newest.get(), "{what}: {number}");
                 }
                 assert_eq!((kernel.reported().len(), kernel.memory.dropped()), (8, 0), "{what}");
@@ -74,7 +75,7 @@ fn samples_in_sixteens_keep_the_period_on_average() {
                 let early = if kind == IbsKind::Fetch { 15 * parts } else { 0 };
                 let expected = number * period - early..number * period + 16;
                 assert!(expected.contains(&passed), "{what}: {number} samples in {passed}");
-                let total = session.read_event(event, 0).unwrap().value;
+                let total = session.read(event, 0).unwrap().value;
                 assert!(
                     (number * period..number * period + 32).contains(&total),
                     "{what}: {total}"
@@ -104,9 +105,9 @@ fn a_period_below_the_table_s_minimum_is_refused() {
     sampler!(processor, IbsKind::Op => mock, kernel, session);
     kernel.table.set_min_period(100);
     let event = |period| IbsSampling::ops().event().every(period);
-    let refused = session.open_event(&kernel.counters, &event(99));
-    assert_eq!(refused, Err(CounterError::Period(99)));
-    assert!(session.open_event(&kernel.counters, &event(100)).is_ok());
+    let refused = session.open(&kernel.counters, &[event(99)]);
+    assert_eq!(refused.reason(), Err(CounterError::Period(99)));
+    assert!(session.open(&kernel.counters, &[event(100)]).is_ok());
 }
 
 /// While the interrupt of a sample is pending, the period that the sample ends is counted. It is counted once.
@@ -126,19 +127,19 @@ fn a_read_counts_the_period_whose_sample_waits() {
                     total / u64::from(PERIOD)
                 };
                 assert_eq!(kernel.reported().len(), number - 1, "{what}");
-                let read = session.read_event(event, 0).unwrap().value;
+                let read = session.read(event, 0).unwrap().value;
                 assert_eq!(periods(read), number as u64, "{what}: waits");
                 if stops {
-                    session.stop_event(event, 0).unwrap();
-                    let read = session.read_event(event, 0).unwrap().value;
+                    session.stop(event, 0).unwrap();
+                    let read = session.read(event, 0).unwrap().value;
                     assert_eq!(periods(read), number as u64, "{what}: stopped");
                 }
                 mock.deliver_sample();
                 kernel.all_reported(&what);
                 if stops {
-                    session.start_event(event, 0).unwrap();
+                    session.start(event, 0).unwrap();
                 }
-                let read = session.read_event(event, 0).unwrap().value;
+                let read = session.read(event, 0).unwrap().value;
                 assert_eq!(periods(read), number as u64, "{what}: reported");
             }
         }
@@ -172,7 +173,7 @@ fn a_period_that_is_set_begins_with_the_next_sample() {
                 assert_eq!(distance, period, "{what}: {number}");
                 assert_eq!(kernel.seen.borrow()[number].period, period, "{what}: {number}");
                 passed += distance;
-                assert_eq!(session.read_event(event, 0).unwrap().value, passed, "{what}");
+                assert_eq!(session.read(event, 0).unwrap().value, passed, "{what}");
             }
             assert_eq!((kernel.unclaimed.get(), kernel.faulted.get()), (0, 0), "{what}");
         }
@@ -194,7 +195,7 @@ fn a_period_that_is_applied_begins_at_once() {
                 let distance = kernel.distance(&mock, IbsKind::Op, 2 * applied).unwrap();
                 assert_eq!(distance, applied, "{what}");
             }
-            let total = session.read_event(event, 0).unwrap().value;
+            let total = session.read(event, 0).unwrap().value;
             assert_eq!(total, u64::from(PERIOD - left) + 3 * applied, "{what}");
         }
     }
@@ -252,7 +253,7 @@ fn a_throttled_event_is_counted_and_reports_again_later() {
         }
         passed += 10_000;
         assert!(matches!(session.event_status(event), Ok(EventStatus::Active(_))), "{what}");
-        let total = session.read_event(event, 0).unwrap().value;
+        let total = session.read(event, 0).unwrap().value;
         // The random numbers of three periods, and sixteens of fetches.
         assert!((passed..passed + 4 * 128).contains(&(total + 15)), "{what}: {total} of {passed}");
         session.apply_period(event, PERIOD.into(), 0, |_| panic!("{what}")).unwrap();

@@ -37,11 +37,11 @@ impl ProfileHardware for Hardware<'_, '_> {
         source == SOURCE
     }
     fn start(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        let started = self.session.start_event(self.event, 0);
+        let started = self.session.start(self.event, 0);
         started.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
     fn stop(&mut self, _: ProcessorNumber, source: KProfileSource) -> Result<(), InterfaceError> {
-        let stopped = self.session.stop_event(self.event, 0);
+        let stopped = self.session.stop(self.event, 0);
         stopped.map_err(|_| InterfaceError::UnsupportedSource(source))
     }
 }
@@ -78,7 +78,7 @@ fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started()
             };
             mock.on_interrupt(&handler);
             let mut session = kernel.take(&mock);
-            let event = session.open_event(&kernel.counters, &processor.event(kind)).unwrap();
+            let event = session.open(&kernel.counters, &[processor.event(kind)]).unwrap();
             let mut hardware = Hardware { session: &mut session, event };
             let called = Mutex::new(vec![]);
             let callback = |frame: &dyn InterruptFrame, source: KProfileSource| {

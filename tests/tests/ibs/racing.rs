@@ -1,6 +1,7 @@
 //! Operations that race with a sample, another owner's interrupt, or a fault: before each access in turn.
 
 use core::cell::Cell;
+use pmu_tests::Reason;
 
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, EventId};
@@ -18,7 +19,7 @@ fn stop(
     session: &mut Session<'_>,
     event: EventId,
 ) -> Result<EventId, CounterError> {
-    session.stop_event(event, 0).map(|()| event)
+    session.stop(event, 0).map(|()| event).reason()
 }
 
 fn restart(
@@ -27,8 +28,8 @@ fn restart(
     session: &mut Session<'_>,
     event: EventId,
 ) -> Result<EventId, CounterError> {
-    session.stop_event(event, 0)?;
-    session.start_event(event, 0).map(|()| event)
+    session.stop(event, 0)?;
+    session.start(event, 0).map(|()| event).reason()
 }
 
 fn window(
@@ -85,7 +86,7 @@ fn read(
     session: &mut Session<'_>,
     event: EventId,
 ) -> Result<EventId, CounterError> {
-    session.read_event(event, 0).map(|_| event)
+    session.read(event, 0).map(|_| event)
 }
 
 /// The operations, and whether the event samples afterwards.
@@ -193,12 +194,12 @@ fn race(processor: Processor, (name, operation, restarts): (&str, Operation, boo
             assert_eq!(answers, mock.interrupts() - interrupts, "{what}");
             assert_eq!((kernel.faulted.get(), kernel.overflows.get()), (0, 0), "{what}");
             if !restarts {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             // The rest of the period is no longer than the period.
             assert!(kernel.run(&mock, PERIOD + 15), "{what}: samples on");
             mock.deliver_sample();
-            session.stop_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
             kernel.all_reported(&what);
             session.shut_down().unwrap();
             assert!(!is_enabled(&mock), "{what}");

@@ -1,6 +1,7 @@
 //! Sessions whose processor was suspended, whose registers did not answer, or whose units are not alone.
 
 use core::cell::Cell;
+use pmu_tests::Reason;
 
 use pmu_amd::ibs::IbsKind;
 use pmu_core::precise::NotPrecise;
@@ -28,7 +29,7 @@ fn an_event_goes_on_after_its_registers_were_lost() {
             }
             let unit = session.counter_of(event).unwrap();
             if !runs {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
             mock.lose_registers();
             let anew = session.reprogram(|sample| kernel.note(&sample)).unwrap();
@@ -40,7 +41,7 @@ fn an_event_goes_on_after_its_registers_were_lost() {
             mock.interrupt_from_elsewhere();
             assert_eq!(kernel.unclaimed.get(), 1, "{what}");
             if !runs {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);
@@ -106,16 +107,16 @@ fn a_sample_that_waits_outlives_a_reprogramming() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
             session.reprogram(|sample| kernel.note(&sample)).unwrap();
             kernel.all_reported(&what);
             mock.deliver_sample();
             assert_eq!((kernel.unclaimed.get(), kernel.overflows.get()), (0, 0), "{what}");
-            let count = session.read_event(event, 0).unwrap().value;
+            let count = session.read(event, 0).unwrap().value;
             assert_eq!(count / u64::from(PERIOD), 1, "{what}: {count}");
             if stops {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);
@@ -130,9 +131,9 @@ fn what_firmware_left_after_a_suspend_is_ended() {
         for (runs, suspends) in [(true, false), (false, false), (true, true)] {
             let what = format!("{}, {kind:?}, {runs}, {suspends}", processor.name);
             sampler!(processor, kind => mock, kernel, session);
-            let event = session.open_event(&kernel.counters, &processor.event(kind)).unwrap();
+            let event = session.open(&kernel.counters, &[processor.event(kind)]).unwrap();
             if runs {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             if suspends {
                 session.suspend(0, |sample| kernel.note(&sample)).unwrap();
@@ -188,7 +189,7 @@ fn a_fault_while_reprogramming_is_told_and_a_start_samples_again() {
                         }
                         session.reprogram(|sample| kernel.note(&sample)).unwrap();
                         if !is_on(&session, event) {
-                            session.start_event(event, 0).unwrap();
+                            session.start(event, 0).unwrap();
                         }
                     }
                     Err(error) => panic!("{what}: {error}"),
@@ -218,26 +219,30 @@ fn a_resumed_unit_that_cannot_interrupt_does_not_sample() {
         assert!(matches!(failed, Err(CounterError::StateUnknown(_))), "{what}: {failed:?}");
         mock.inject(Fault::None);
         assert!(!is_on(&session, event) && !is_enabled(&mock), "{what}");
-        assert!(session.start_event(event, 0).is_err(), "{what}: with its entry masked");
+        assert!(session.start(event, 0).is_err(), "{what}: with its entry masked");
         mock.set_extended_entry(1, 0xE1);
         for _ in 0..2 {
             let _ = session.reprogram(|_| panic!("{what}: a sample"));
             assert_eq!((is_on(&session, event), mock.extended_entry(1)), (false, 0xE1), "{what}");
-            assert!(session.start_event(event, 0).is_err(), "{what}: with another one's entry");
+            assert!(session.start(event, 0).is_err(), "{what}: with another one's entry");
             assert!(!is_enabled(&mock), "{what}");
         }
         let without = IbsConfiguration { lvt_entry: None, ..processor.ibs };
         let _ = mock.with_sampling_unit(|unit| *unit = VirtualIbs::new(without));
         let _ = session.reprogram(|_| panic!("{what}: a sample"));
-        assert!(session.start_event(event, 0).is_err(), "{what}: without an entry");
+        assert!(session.start(event, 0).is_err(), "{what}: without an entry");
         assert!(!kernel.run(&mock, PERIOD), "{what}");
-        let opened = session.open_event(&kernel.counters, &processor.event(kind));
-        assert_eq!(opened, Err(CounterError::NotPrecise(NotPrecise::NoInterrupt)), "{what}");
+        let opened = session.open(&kernel.counters, &[processor.event(kind)]);
+        assert_eq!(
+            opened.reason(),
+            Err(CounterError::NotPrecise(NotPrecise::NoInterrupt)),
+            "{what}"
+        );
         // The entry is back.
         let _ = mock.with_sampling_unit(|unit| *unit = VirtualIbs::new(processor.ibs));
         mock.set_extended_entry(1, 0x1_0000);
         session.reprogram(|_| panic!("{what}: a sample")).unwrap();
-        session.start_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         kernel.all_reported(&what);
     }
@@ -258,8 +263,8 @@ fn two_faults_in_a_row_at_the_control_register_stop_no_unit_for_good() {
             assert_eq!((kernel.faulted.get(), kernel.reported()), (1, vec![]), "{what}");
             mock.inject(Fault::None);
             if restarts {
-                session.stop_event(event, 0).unwrap();
-                session.start_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             } else {
                 mock.interrupt_from_elsewhere();
                 assert_eq!(kernel.claimed.get(), 1, "{what}");
@@ -292,11 +297,11 @@ fn both_units_share_one_entry_and_neither_takes_it_from_the_other() {
         mock.inject_pmi(PmiFault::None);
         assert!(run(IbsKind::Fetch), "{what}");
         assert_eq!((kernel.claimed.get(), mock.interrupts()), (12, 11), "{what}");
-        session.stop_event(ops, 0).unwrap();
+        session.stop(ops, 0).unwrap();
         assert!(run(IbsKind::Fetch), "{what}: the other one's entry");
         assert!(!run(IbsKind::Op), "{what}");
-        session.start_event(ops, 0).unwrap();
-        session.close_event(fetches, 0).unwrap();
+        session.start(ops, 0).unwrap();
+        session.close(fetches, 0).unwrap();
         assert!(kernel.run_of(&mock, IbsKind::Op, PERIOD), "{what}");
         assert!(!kernel.run_of(&mock, IbsKind::Fetch, 2 * PERIOD), "{what}");
         kernel.all_reported(what);
@@ -338,7 +343,7 @@ fn registers_of_zeros_are_no_sample() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
             if reset {
                 let _ = mock.with_sampling_unit(GuestFacility::reset);
@@ -353,7 +358,7 @@ fn registers_of_zeros_are_no_sample() {
             assert_eq!((kernel.reported(), kernel.overflows.get()), (vec![], 0), "{what}");
             kernel.sampled[kind as usize].borrow_mut().clear();
             if stops {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             assert!(kernel.run(&mock, PERIOD + 15), "{what}");
             kernel.all_reported(&what);

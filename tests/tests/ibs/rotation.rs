@@ -2,6 +2,7 @@
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::{CounterError, EventStatus};
+use pmu_tests::Reason;
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::AmdConfiguration;
 use pmu_virt::mock::PmiFault;
@@ -16,8 +17,8 @@ fn two_events_of_one_unit_take_turns_or_the_second_is_refused() {
         sampler!(processor, kind => mock, kernel, session);
         let event = processor.event(kind);
         let first = kernel.start(&mut session, &event.tagged(1)).unwrap();
-        let second = session.open_event(&kernel.counters, &event.tagged(2)).unwrap();
-        assert_eq!(session.start_event(second, 0), Err(CounterError::NoFreeCounter), "{what}");
+        let second = session.open(&kernel.counters, &[event.tagged(2)]).unwrap();
+        assert_eq!(session.start(second, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
         let third = kernel.start(&mut session, &event.rotating().tagged(3)).unwrap();
         assert_eq!(session.event_status(third), Ok(EventStatus::Inactive), "{what}");
         session.rotate(0).unwrap();
@@ -26,11 +27,11 @@ fn two_events_of_one_unit_take_turns_or_the_second_is_refused() {
         let other = if kind == IbsKind::Op { IbsKind::Fetch } else { IbsKind::Op };
         kernel.start(&mut session, &processor.event(other)).unwrap();
         assert!(kernel.run(&mock, PERIOD) && kernel.run_of(&mock, other, PERIOD), "{what}");
-        session.stop_event(first, 0).unwrap();
+        session.stop(first, 0).unwrap();
         session.rotate(0).unwrap();
         assert!(is_on(&session, third), "{what}");
         // One that does not rotate takes the unit of one that does.
-        session.start_event(second, 0).unwrap();
+        session.start(second, 0).unwrap();
         assert_eq!((is_on(&session, second), is_on(&session, third)), (true, false), "{what}");
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         assert_eq!(kernel.of_tag(2), kernel.sampled()[1..], "{what}");
@@ -77,7 +78,7 @@ fn each_turn_samples_by_its_own_request_from_where_it_was() {
             for (which, tag) in [1, 2].into_iter().enumerate() {
                 assert_eq!(kernel.of_tag(tag), own[which], "{what}");
                 assert!((13..=16).contains(&own[which].len()), "{what}: {}", own[which].len());
-                let total = session.read_event(events[which], 0).unwrap().value;
+                let total = session.read(events[which], 0).unwrap().value;
                 let samples = own[which].len() as u32;
                 assert_eq!(total as u32 / WHOLE, samples, "{what}: {total}");
                 if tag == 2 && !late {
@@ -131,12 +132,12 @@ fn a_group_has_a_sampled_event_and_plain_counters() {
                     members.swap(0, 1);
                 }
                 let members = members.map(|member| member.rotating());
-                let group = session.open_group(&kernel.counters, &members).unwrap();
-                session.start_group(group, 0).unwrap();
+                let group = session.open(&kernel.counters, &members).unwrap();
+                session.start(group, 0).unwrap();
                 // Another sampled event waits, and so does the counter beside it.
                 let others = [processor.event(kind).rotating().tagged(4), raw(5).rotating()];
-                let other = session.open_group(&kernel.counters, &others).unwrap();
-                session.start_group(other, 0).unwrap();
+                let other = session.open(&kernel.counters, &others).unwrap();
+                session.start(other, 0).unwrap();
                 for turn in 0..6_u64 {
                     let (on, off) = if turn % 2 == 0 { (group, other) } else { (other, group) };
                     for (group, expected) in [(on, true), (off, false)] {
@@ -151,7 +152,7 @@ fn a_group_has_a_sampled_event_and_plain_counters() {
                 kernel.all_reported(&what);
                 assert_eq!((kernel.of_tag(2).len(), kernel.of_tag(4).len()), (3, 3), "{what}");
                 for event in session.group_events(group) {
-                    let count = session.read_event(event, 0).unwrap().value;
+                    let count = session.read(event, 0).unwrap().value;
                     match session.event_tag(event).unwrap() {
                         1 => assert_eq!(count, 3 * 40, "{what}"),
                         2 => assert_eq!(count / u64::from(PERIOD), 3, "{what}: {count}"),
@@ -173,16 +174,16 @@ fn a_group_of_two_events_of_one_unit_is_refused() {
         let what = format!("{}, {kind:?}", processor.name);
         sampler!(processor, kind => mock, kernel, session);
         let members = [processor.event(kind), processor.event(kind).tagged(2)];
-        let refused = match session.open_group(&kernel.counters, &members) {
+        let refused = match session.open(&kernel.counters, &members) {
             Err(_) => true,
-            Ok(group) => session.start_group(group, 0).is_err(),
+            Ok(group) => session.start(group, 0).is_err(),
         };
         assert!(refused, "{what}");
         assert!(!is_enabled(&mock), "{what}");
         // One of each unit is fine.
         let members = [IbsKind::Fetch, IbsKind::Op].map(|kind| processor.event(kind));
-        let group = session.open_group(&kernel.counters, &members).unwrap();
-        session.start_group(group, 0).unwrap();
+        let group = session.open(&kernel.counters, &members).unwrap();
+        session.start(group, 0).unwrap();
         for kind in [IbsKind::Fetch, IbsKind::Op] {
             assert!(kernel.run_of(&mock, kind, PERIOD), "{what}");
         }
@@ -229,7 +230,7 @@ fn samples_of_several_turns_without_an_interrupt_are_of_their_events_or_taken_ba
             };
             assert!(kernel.run(&mock, most), "{what}: {tag}");
             assert_eq!(kernel.of_tag(tag).last(), kernel.sampled().last(), "{what}: {tag}");
-            let total = session.read_event(on, 0).unwrap().value;
+            let total = session.read(on, 0).unwrap().value;
             let periods = if taken_back { 1 } else { 2 };
             assert_eq!(total / u64::from(PERIOD), periods, "{what}: {tag}, {total}");
             session.rotate(0).unwrap();

@@ -26,7 +26,7 @@ fn each_sample_is_reported_once_and_each_interrupt_is_claimed() {
             assert!(kernel.run(&mock, PERIOD), "{what}: {number}");
             assert_eq!((kernel.claimed.get(), mock.interrupts()), (number, number), "{what}");
             // Counted by its period.
-            let total = session.read_event(event, 0).unwrap().value;
+            let total = session.read(event, 0).unwrap().value;
             let (whole, more) = (total / u64::from(PERIOD), total % u64::from(PERIOD));
             assert!(whole == number.into() && more < 128, "{what}: {total} after {number}");
         }
@@ -34,7 +34,7 @@ fn each_sample_is_reported_once_and_each_interrupt_is_claimed() {
         // Another one's interrupt.
         mock.interrupt_from_elsewhere();
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (20, 1), "{what}");
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
         assert!(!kernel.run(&mock, 2 * PERIOD), "{what}: stopped");
         session.shut_down().unwrap();
         assert!(kernel.start(&mut session, &processor.event(kind)).is_err(), "{what}");
@@ -144,7 +144,7 @@ fn no_register_is_touched_without_its_capability_bit() {
             ] {
                 let Ok(id) = kernel.start(&mut session, &event) else { continue };
                 if session.counter_of(id).is_none_or(|unit| unit.number() != kind as u8) {
-                    session.close_event(id, 0).unwrap();
+                    session.close(id, 0).unwrap();
                     continue;
                 }
                 // A taken branch that loads from memory, with every register that has a meaning, and streams.
@@ -159,7 +159,7 @@ fn no_register_is_touched_without_its_capability_bit() {
                     IbsKind::Fetch => mock.fetch(&fetch),
                 });
                 assert!(sampled, "{what}: {event:?}");
-                session.close_event(id, 0).unwrap();
+                session.close(id, 0).unwrap();
             }
             session.shut_down().unwrap();
             assert!(kernel.reported().len() as u32 + kernel.memory.dropped() > 0, "{what}");
@@ -239,9 +239,9 @@ fn a_stopped_unit_goes_on_with_what_is_left_of_its_period() {
         let event = kernel.start(&mut session, &processor.event(kind)).unwrap();
         for _ in 0..3 {
             assert!(!kernel.run(&mock, 40), "{what}");
-            session.stop_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
             assert!(!kernel.run(&mock, 200), "{what}: stopped");
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
         }
         let exact = processor.is_exact(kind);
         // Without a count that can be written, the shortest period is longer than what is left.

@@ -3,6 +3,7 @@
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnits};
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
 use pmu_core::{CounterError, CounterId, Event, EventSelect};
+use pmu_tests::Reason;
 use pmu_tests::recorded;
 use pmu_virt::ibs::IbsConfiguration;
 
@@ -70,7 +71,7 @@ fn latencies_are_multiples_of_128_up_to_the_register_s_limit() {
 /// Asks a processor for an event, and tells why it cannot be opened.
 fn opened(processor: Processor, event: &Event) -> Result<(), CounterError> {
     sampler!(processor, IbsKind::Op => mock, kernel, session);
-    session.open_event(&kernel.counters, event).map(drop)
+    session.open(&kernel.counters, &[*event]).map(drop).reason()
 }
 
 /// Whatever an event asks for that no sample can have is told when the event is opened, and what it is.
@@ -138,8 +139,12 @@ fn precise_cycles_and_retired_ops_are_the_unit_s() {
                 assert!(!session.counter_of(plain).is_some_and(CounterId::is_fixed), "{what}");
                 // With an inverted comparison it is another event.
                 let other = precise(event | 1 << 23 | 1 << 24, precision);
-                let refused = session.open_event(&kernel.counters, &other);
-                assert_eq!(refused, Err(CounterError::NotPrecise(NotPrecise::Event)), "{what}");
+                let refused = session.open(&kernel.counters, &[other]);
+                assert_eq!(
+                    refused.reason(),
+                    Err(CounterError::NotPrecise(NotPrecise::Event)),
+                    "{what}"
+                );
             }
         }
     }
@@ -155,8 +160,8 @@ fn the_unit_that_a_processor_lacks_is_no_counter() {
         let ibs = IbsConfiguration { capabilities, ..named("Zen 4").ibs };
         let processor = Processor { ibs, ..named("Zen 4") };
         sampler!(processor, there.kind() => mock, kernel, session);
-        let refused = session.open_event(&kernel.counters, &every(lacking));
-        assert_eq!(refused, Err(CounterError::NotPrecise(NotPrecise::Event)));
+        let refused = session.open(&kernel.counters, &[every(lacking)]);
+        assert_eq!(refused.reason(), Err(CounterError::NotPrecise(NotPrecise::Event)));
         kernel.start(&mut session, &every(there)).unwrap();
         assert!(kernel.run(&mock, PERIOD));
         kernel.all_reported("one unit");

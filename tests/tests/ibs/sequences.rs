@@ -54,8 +54,8 @@ impl World<'_> {
         let note = |sample: pmu_core::Sample<'_, _>| kernel.note(&sample);
         let thread = &mut self.threads[which % 2];
         let done = match operation {
-            0 | 1 => format!("{:?}", session.start_event(event, 0)),
-            2 => format!("{:?}", session.stop_event(event, 0)),
+            0 | 1 => format!("{:?}", session.start(event, 0)),
+            2 => format!("{:?}", session.stop(event, 0)),
             3..=5 => format!("{:?}", session.rotate(0)),
             6 | 7 => match thread[0] {
                 ThreadEvent::Opened(_) => format!("{:?}", session.switch_out(thread, 0, note)),
@@ -111,7 +111,7 @@ impl World<'_> {
             Some(other) => panic!("{other:?}"),
             None => self.events.iter().find(|(of, _)| *of == tag).unwrap().1,
         };
-        self.session.read_event(event, 0).unwrap().value
+        self.session.read(event, 0).unwrap().value
     }
 
     /// Checks every event's count and samples.
@@ -147,11 +147,11 @@ fn run(processor: Processor, kind: IbsKind, seed: u64, faults: &[PmiFault]) -> (
         IbsKind::Fetch => IbsSampling::fetches(),
     };
     let event = |tag| request.event().every(PERIOD).with_total().rotating().tagged(tag);
-    let mut open = |tag| session.open_event(&kernel.counters, &event(tag)).unwrap();
+    let mut open = |tag| session.open(&kernel.counters, &[event(tag)]).unwrap();
     let events = ROTATING.map(|tag| (tag, open(tag))).to_vec();
     let threads = THREADS.map(|tag| {
-        let id = session.open_event(&kernel.counters, &event(tag)).unwrap();
-        session.start_event(id, 0).unwrap();
+        let id = session.open(&kernel.counters, &[event(tag)]).unwrap();
+        session.start(id, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
         session.switch_out(&mut thread, 0, |_| ()).unwrap();
         thread

@@ -9,6 +9,7 @@ use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
     Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
 };
+use pmu_tests::Reason;
 use pmu_tests::opened::fed_events;
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr, Record};
@@ -282,10 +283,10 @@ impl Kernel {
         session: &mut Session<'_>,
         event: &Event,
     ) -> Result<EventId, CounterError> {
-        let id = session.open_event(&self.counters, event)?;
-        let started = session.start_event(id, 0);
+        let id = session.open(&self.counters, &[*event])?;
+        let started = session.start(id, 0).reason();
         started.map(|()| id).inspect_err(|_| {
-            let _ = session.close_event(id, 0);
+            let _ = session.close(id, 0);
         })
     }
 

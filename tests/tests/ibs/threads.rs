@@ -1,6 +1,7 @@
 //! Events of threads: each thread's fetches and ops alone, with what is left of its period.
 
 use core::cell::Cell;
+use pmu_tests::Reason;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
@@ -173,10 +174,10 @@ fn the_sample_of_a_closed_event_is_no_other_event_s() {
         mock.inject_pmi(PmiFault::Late(1_000));
         assert!(kernel.run(&mock, PERIOD), "{what}");
         mock.inject_pmi(PmiFault::None);
-        session.close_event(closed, 0).unwrap();
-        let next = session.open_event(&kernel.counters, &processor.event(kind).tagged(8)).unwrap();
+        session.close(closed, 0).unwrap();
+        let next = session.open(&kernel.counters, &[processor.event(kind).tagged(8)]).unwrap();
         assert_eq!(next, closed, "{what}: the same place");
-        session.start_event(next, 0).unwrap();
+        session.start(next, 0).unwrap();
         mock.deliver_sample();
         assert_eq!((kernel.reported(), kernel.memory.dropped()), (vec![], 1), "{what}");
         assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
@@ -198,11 +199,11 @@ fn a_sample_that_waits_is_reported_before_its_event_is_closed() {
             assert!(kernel.run(&mock, PERIOD), "{what}");
             mock.inject_pmi(PmiFault::None);
             if stops {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
             session.report_samples(|sample| kernel.note(&sample)).unwrap();
             kernel.all_reported(&what);
-            let count = session.close_event(event, 0).unwrap().value;
+            let count = session.close(event, 0).unwrap().value;
             assert_eq!(count / u64::from(PERIOD), 1, "{what}: {count}");
             mock.deliver_sample();
             assert_eq!((kernel.claimed.get(), kernel.unclaimed.get()), (1, 0), "{what}");
@@ -293,7 +294,7 @@ fn a_switch_that_fails_shows_no_thread_the_other_s_sample() {
                 kernel.of_tag(9).as_slice(),
                 &kernel.sampled()[kernel.sampled().len() - 1..]
             );
-            assert_eq!(session.stop_event(third, 0), Ok::<(), CounterError>(()), "{what}");
+            assert_eq!(session.stop(third, 0).reason(), Ok::<(), CounterError>(()), "{what}");
             if !failed {
                 assert_eq!(of_first, sampled[..1], "{what}");
                 break;
@@ -329,5 +330,5 @@ fn an_event_that_is_made_without_a_session_samples_in_its_thread() {
     let illegal = CounterError::IllegalBits(EventSelect::OF_UNIT);
     assert_eq!(SavedEvent::new(&kernel.counters, &plain).map(drop), Err(illegal));
     let mut session = kernel.take(&mock);
-    assert_eq!(session.open_event(&kernel.counters, &plain), Err(illegal));
+    assert_eq!(session.open(&kernel.counters, &[plain]).reason(), Err(illegal));
 }

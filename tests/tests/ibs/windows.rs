@@ -65,7 +65,7 @@ fn windows_within_a_period_lose_nothing_of_it() {
                 if processor.is_exact(kind) {
                     // The random number with which each whole period begins counts.
                     let passed = slice * SLICE;
-                    let total = session.read_event(event, 0).unwrap().value as u32;
+                    let total = session.read(event, 0).unwrap().value as u32;
                     let samples = kernel.sampled().len() as u32;
                     assert!((passed..=passed + 127 * samples).contains(&total), "{what}: {total}");
                     assert_eq!(total / WHOLE, samples, "{what}: {total}");
@@ -113,9 +113,9 @@ fn what_a_borrower_leaves_is_ended() {
         for runs in [false, true] {
             let what = format!("{}, {kind:?}, {runs}", processor.name);
             sampler!(processor, kind => mock, kernel, session);
-            let event = session.open_event(&kernel.counters, &processor.event(kind)).unwrap();
+            let event = session.open(&kernel.counters, &[processor.event(kind)]).unwrap();
             if runs {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             let mut window = session.lend(0, |_| panic!("{what}: a sample")).unwrap();
             window.lent().set_programmed(true);
@@ -127,7 +127,7 @@ fn what_a_borrower_leaves_is_ended() {
             assert!(!is_valid(&mock, kind), "{what}");
             assert_eq!(kernel.run(&mock, PERIOD + 15), runs, "{what}");
             if !runs {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
                 assert!(kernel.run(&mock, PERIOD), "{what}");
             }
             kernel.all_reported(&what);
@@ -188,7 +188,7 @@ fn a_window_whose_accesses_fail_leaves_no_unit_in_the_guest_and_reports_no_sampl
                         kernel.sampled[kind as usize].borrow_mut().pop();
                     }
                     session.reprogram(|sample| kernel.note(&sample)).unwrap();
-                    session.start_event(event, 0).unwrap();
+                    session.start(event, 0).unwrap();
                 }
                 mock.deliver_sample();
                 assert!(kernel.run(&mock, PERIOD + 15), "{what}");
@@ -234,7 +234,7 @@ fn the_next_borrower_finds_a_unit_stopped_that_could_not_be_resumed() {
         window.end(0).unwrap();
         session.reprogram(|sample| kernel.note(&sample)).unwrap();
         if !is_on(&session, event) {
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
         }
         assert!(kernel.run(&mock, PERIOD + 15), "{what}");
         kernel.all_reported(&what);
@@ -285,7 +285,7 @@ fn a_samples_late_interrupt_within_a_window_is_claimed_once_and_touches_no_regis
                     mock.advance(&mut happened(3, EVENTS));
                 }
                 if stops {
-                    session.stop_event(event, 0).unwrap();
+                    session.stop(event, 0).unwrap();
                 }
                 let window = session.lend(0, |sample| kernel.note(&sample)).unwrap();
                 kernel.all_reported(&what);
@@ -347,7 +347,7 @@ fn the_interrupt_of_a_sample_without_a_trace_is_claimed_within_a_window() {
                 }
             };
             mock.on_access(&before);
-            session.stop_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
             mock.on_access(&|_| ());
             if is_valid(&mock, kind) || kernel.sampled().is_empty() {
                 continue;
@@ -366,7 +366,7 @@ fn the_interrupt_of_a_sample_without_a_trace_is_claimed_within_a_window() {
             assert_eq!(mock.accesses().total(), before, "{what}");
             window.end(0).unwrap();
             // Its event's next occurrence is sampled in its place, after the rest of the period.
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
             assert!(!kernel.run(&mock, PERIOD - 16), "{what}");
             assert!(kernel.run(&mock, 31), "{what}");
             assert_eq!(kernel.reported(), kernel.sampled()[1..], "{what}");

@@ -5,7 +5,7 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
 use pmu::PmuError;
-use pmu::core::{CounterError, Event, EventSelect, GenericEvent, GroupId};
+use pmu::core::{CounterError, Event, EventId, EventSelect, GenericEvent};
 use pmu::intel::topdown::TopDownPart;
 use pmu_tests::opened::{Mock, Random, running};
 use pmu_virt::mock::Fault;
@@ -16,12 +16,12 @@ use crate::top_down::{
 use crate::world::{Happens, Machine, TestPmu};
 
 /// Opens and starts the slots of this processor, which take turns.
-fn start(pmu: &'static TestPmu, processor: usize) -> GroupId {
+fn start(pmu: &'static TestPmu, processor: usize) -> EventId {
     let group = pmu.with(|session, unit| {
         let counters = session.counters_mut();
         let events = pmu.top_down(processor)?.events(counters.counters().usable);
-        let group = counters.open_group(unit, &events.each(Event::rotating))?;
-        counters.start_group(group, 0)?;
+        let group = counters.open(unit, &events.each(Event::rotating))?;
+        counters.start(group, 0)?;
         Ok::<_, PmuError>(group)
     });
     group.unwrap().unwrap()
@@ -49,8 +49,8 @@ fn slots_of_a_processor_that_went_down_are_counted_anew() {
                 let group = pmu.with(|session, unit| {
                     let counters = session.counters_mut();
                     let event = Event::generic(GenericEvent::Instructions);
-                    let group = counters.open_group(unit, &[event; 2])?;
-                    counters.start_group(group, 0)?;
+                    let group = counters.open(unit, &[event; 2])?;
+                    counters.start(group, 0)?;
                     Ok::<_, PmuError>(group)
                 });
                 let group = group.unwrap().unwrap();
@@ -90,8 +90,8 @@ fn the_slots_of_another_type_of_core_are_refused_and_forgotten() {
                 let counters = session.counters_mut();
                 let events = other.events(counters.counters().usable);
                 let opened = [other.counters(), unit].map(|of| {
-                    let group = counters.open_group(of, &events)?;
-                    counters.close_group(group, 0)
+                    let group = counters.open(of, &events)?;
+                    counters.close(group, 0)
                 });
                 (opened, counters.events().count())
             });
@@ -100,7 +100,7 @@ fn the_slots_of_another_type_of_core_are_refused_and_forgotten() {
                 // Raw selects of an E-core are selects of general counters elsewhere, too.
                 let refused = Err(no_counter(CounterError::NoCounterForEvent));
                 let expected = if is_e_core(machine, 0) { refused } else { Ok(()) };
-                assert_eq!(opened.map_err(PmuError::from), expected);
+                assert_eq!(opened.map(drop).map_err(PmuError::from), expected);
             }
             assert_eq!(left, 0);
             assert!(running(&machine.mocks[0]).is_empty());

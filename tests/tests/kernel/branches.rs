@@ -1,6 +1,7 @@
 //! Branch records beside a `Pmu`: in the samples of its profiles and of the kernel's events, and without a sample.
 
 use core::panic::AssertUnwindSafe;
+use pmu_tests::Reason;
 use std::panic::catch_unwind;
 
 use pmu::PmuError;
@@ -47,8 +48,8 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
                 let id = pmu
                     .with(|session, unit| {
                         let counters = session.counters_mut();
-                        let id = counters.open_event(unit, &own)?;
-                        counters.start_event(id, 0).map(|()| id)
+                        let id = counters.open(unit, &[own])?;
+                        counters.start(id, 0).map(|()| id)
                     })
                     .unwrap()
                     .unwrap();
@@ -61,7 +62,7 @@ fn samples_of_a_profile_and_of_an_event_have_the_branches_before_them() {
                 // Another processor records for its own sample.
                 machine.mocks[1].branch(&branch(0x4000));
                 machine.happen(1, Happens::Instructions, 5_000);
-                pmu.with(|session, _| session.counters_mut().close_event(id, 0)).unwrap().unwrap();
+                pmu.with(|session, _| session.counters_mut().close(id, 0)).unwrap().unwrap();
             })
             .unwrap();
             of.read().unwrap().iter().map(|branch| branch.from).collect::<Vec<_>>()
@@ -128,12 +129,12 @@ fn a_processor_without_branch_records_says_so_and_is_sampled_all_the_same() {
     // An event that asks for branches is refused, and one that does not is sampled all the same.
     let event = Event::generic(GenericEvent::Cycles).every(5_000);
     let open = |event: Event| {
-        pmu.with(|session, unit| session.counters_mut().open_event(unit, &event)).unwrap()
+        pmu.with(|session, unit| session.counters_mut().open(unit, &[event])).unwrap()
     };
     let refused = open(event.with_branches(BranchFilter::ALL));
-    assert_eq!(refused, Err(CounterError::BranchesUnsupported));
+    assert_eq!(refused.reason(), Err(CounterError::BranchesUnsupported));
     let id = open(event).unwrap();
-    pmu.with(|session, _| session.counters_mut().start_event(id, 0)).unwrap().unwrap();
+    pmu.with(|session, _| session.counters_mut().start(id, 0)).unwrap().unwrap();
     machine.happen(0, Happens::Cycles, 5_000);
     assert_eq!(machine.overflows.borrow().len(), 1);
     machine.down();
@@ -149,8 +150,8 @@ fn an_idle_processor_that_freezes_its_records_goes_on_recording() {
         let event = event.with_branches(BranchFilter::KERNEL);
         let started = pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let id = counters.open_event(unit, &event)?;
-            counters.start_event(id, 0)
+            let id = counters.open(unit, &[event])?;
+            counters.start(id, 0)
         });
         started.unwrap().unwrap();
         let before = machine.mocks[0].accesses();

@@ -103,7 +103,7 @@ fn a_handle_means_no_other_event_and_no_other_processor() {
         assert_eq!(pmu.enable(second), Err(gone(second)));
         pmu.processor_up(&machine.snapshot()).unwrap();
         let open = |session: &mut PmuSession<_>, unit: &_| {
-            session.counters_mut().open_event(unit, &INSTRUCTIONS)
+            session.counters_mut().open(unit, &[INSTRUCTIONS])
         };
         let third = pmu.with(open).unwrap().unwrap();
         assert_eq!((third, pmu.enable(second)), (second.id(), Err(gone(second))));
@@ -256,10 +256,15 @@ fn an_event_joins_the_group_of_a_threads_event() {
         happen(2, 20, 3);
         let group = |event: &ThreadEvent| {
             let ThreadEvent::Opened(event) = *event else { panic!("{event:?}") };
-            machine.on(2, || pmu.with(|session, _| session.counters_mut().event_group(event)))
+            let with = || {
+                pmu.with(|session, _| {
+                    session.counters_mut().group_events(event).collect::<Vec<_>>()
+                })
+            };
+            machine.on(2, with).unwrap()
         };
-        assert_eq!(group(&thread[2]), Ok(Ok(None)));
-        assert!(matches!(group(&thread[1]), Ok(Ok(Some(_)))));
+        assert_eq!(group(&thread[2]).len(), 1);
+        assert_eq!(group(&thread[1]).len(), 2);
         assert_eq!(group(&thread[1]), group(&thread[3]));
         machine.on(2, || pmu.switch(&mut thread, &mut [], |_| ())).unwrap();
         happen(2, 1_000, 1_000);
@@ -382,7 +387,7 @@ fn a_handle_does_not_reach_what_has_the_place_of_an_event_that_was_closed_elsewh
     on_each(|machine, pmu| {
         let event = pmu.open(&INSTRUCTIONS).unwrap();
         let close = |session: &mut PmuSession<_>, _: &_| {
-            session.counters_mut().close_event(event.id(), 0).map(drop)
+            session.counters_mut().close(event.id(), 0).map(drop)
         };
         pmu.with(close).unwrap().unwrap();
         assert_eq!(pmu.close(event), Err(gone(event)));

@@ -250,8 +250,8 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
     let open = || {
         let opened = pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let id = counters.open_event(unit, &sampled)?;
-            counters.start_event(id, 0).map(|()| id)
+            let id = counters.open(unit, &[sampled])?;
+            counters.start(id, 0).map(|()| id)
         });
         opened.unwrap().unwrap()
     };
@@ -260,7 +260,7 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
         pmu.with(|session, _| {
             let counters = session.counters_mut();
             assert_eq!(counters.events().collect::<Vec<_>>(), [stale]);
-            counters.close_event(stale, 0).unwrap();
+            counters.close(stale, 0).unwrap();
         })
         .unwrap();
         pmu.watch(PERIOD, 20).unwrap();
@@ -270,7 +270,7 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
         machine.happen(0, Happens::Cycles, 20 * PERIOD);
         assert_eq!(stuck().into_iter().filter(|is_stuck| *is_stuck).count(), 1);
         // The kernel's error: the identity is the watchdog's now, and then that of an event of the kernel.
-        pmu.with(|session, _| session.counters_mut().close_event(stale, 0)).unwrap().unwrap();
+        pmu.with(|session, _| session.counters_mut().close(stale, 0)).unwrap().unwrap();
         assert_eq!(open(), stale);
         for _ in 0..3 {
             machine.happen(0, Happens::Instructions, PERIOD);

@@ -30,8 +30,8 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     let id = machine.on(1, || {
         pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let group = counters.open_group(unit, &[leader, member]).unwrap();
-            counters.start_group(group, 0).unwrap();
+            let group = counters.open(unit, &[leader, member]).unwrap();
+            counters.start(group, 0).unwrap();
             counters.group_events(group).next().unwrap()
         })
     });
@@ -71,8 +71,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     let stopped = machine.on(1, || {
         pmu.with(|session, _| {
             let counters = session.counters_mut();
-            let group = counters.event_group(id)?.unwrap();
-            counters.stop_group(group, 0).map_err(|error| error.reason)
+            counters.stop(id, 0).map_err(|error| error.reason)
         })
     });
     assert_eq!(stopped, Ok(Ok::<(), CounterError>(())));

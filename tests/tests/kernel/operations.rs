@@ -233,8 +233,8 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
                 let event = SavedEvent::new(unit, &instructions)?.to_be_started(true);
                 let mut thread = [ThreadEvent::SwitchedOut(event)];
                 counters.switch_in(unit, &mut thread, 0)?;
-                let stopped = counters.open_event(unit, &instructions)?;
-                counters.start_event(stopped, 0)?;
+                let stopped = counters.open(unit, &[instructions])?;
+                counters.start(stopped, 0)?;
                 Ok::<_, PmuError>((thread, stopped))
             })
             .unwrap()
@@ -243,7 +243,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         pmu.with(|session, _| {
             let counters = session.counters_mut();
             counters.switch_out(&mut thread, 0, |_| ())?;
-            counters.stop_event(stopped, 0).map(drop).map_err(PmuError::from)
+            counters.stop(stopped, 0).map(drop).map_err(PmuError::from)
         })
         .unwrap()
         .unwrap();
@@ -252,7 +252,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         happen(70);
         pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            counters.start_event(stopped, 0)?;
+            counters.start(stopped, 0)?;
             counters.switch_in(unit, &mut thread, 0).map_err(PmuError::from)
         })
         .unwrap()
@@ -260,7 +260,7 @@ fn an_event_that_is_out_or_stopped_during_a_suspend_keeps_its_count() {
         happen(5);
         let ThreadEvent::Opened(switched) = thread[0] else { panic!("{thread:?}") };
         for event in [switched, stopped] {
-            let count = pmu.with(|session, _| session.counters_mut().close_event(event, 0));
+            let count = pmu.with(|session, _| session.counters_mut().close(event, 0));
             assert_eq!(count.unwrap().unwrap().value, 1_005, "{:?}", machine.configuration);
         }
     });
@@ -288,8 +288,8 @@ fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
         let opened = machine.on(1, || {
             pmu.with(|session, unit| {
                 let counters = session.counters_mut();
-                let id = counters.open_event(unit, &own)?;
-                counters.start_event(id, 0).map(|()| id)
+                let id = counters.open(unit, &[own])?;
+                counters.start(id, 0).map(|()| id)
             })
         });
         let opened = opened.unwrap().unwrap();
@@ -333,10 +333,10 @@ fn memory_events_of_a_shared_core_are_scheduled_exclusively() {
     let start = |pmu: &'static TestPmu, event: Event| {
         let started = pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let id = counters.open_event(unit, &event)?;
-            let started = counters.start_event(id, 0).map(|()| counters.counter_of(id));
+            let id = counters.open(unit, &[event])?;
+            let started = counters.start(id, 0).map(|()| counters.counter_of(id));
             if started.is_err() {
-                counters.close_event(id, 0)?;
+                counters.close(id, 0)?;
             }
             started
         });

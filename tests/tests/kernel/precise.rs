@@ -2,6 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
+use pmu_tests::Reason;
 
 use pmu::amd::ibs::IbsSampling;
 use pmu::core::branches::BranchFilter;
@@ -147,8 +148,8 @@ fn event(kind: usize) -> Event {
 
 fn start(pmu: &'static Pmu<Recording, 1>, event: &Event) -> Result<EventId, CounterError> {
     let started = pmu.with(|session, unit| {
-        let id = session.counters_mut().open_event(unit, event)?;
-        session.counters_mut().start_event(id, 0).map(|()| id)
+        let id = session.counters_mut().open(unit, &[*event])?;
+        session.counters_mut().start(id, 0).map(|()| id).reason()
     });
     started.unwrap()
 }

@@ -72,8 +72,8 @@ impl Attack {
                 let event = if self.below(2) == 0 { event.rotating() } else { event };
                 let opened = pmu.with(|session, unit| {
                     let counters = session.counters_mut();
-                    let id = counters.open_event(unit, &event)?;
-                    counters.start_event(id, 0)
+                    let id = counters.open(unit, &[event])?;
+                    counters.start(id, 0)
                 });
                 opened.and_then(|opened| Ok(opened?))
             }
@@ -113,7 +113,7 @@ impl Attack {
         let closed = self.pmu.with(|session, _| {
             let counters = session.counters_mut();
             let events: Vec<_> = counters.events().collect();
-            events.into_iter().try_for_each(|event| counters.close_event(event, 0).map(drop))
+            events.into_iter().try_for_each(|event| counters.close(event, 0).map(drop))
         });
         Ok(closed??)
     }

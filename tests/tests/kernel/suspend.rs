@@ -59,8 +59,8 @@ fn a_suspended_processor_continues_every_event_where_it_was() {
                 let mut thread = [ThreadEvent::SwitchedOut(event)];
                 counters.switch_in(unit, &mut thread, 0)?;
                 let sampled = instructions.every(PERIOD).with_total().tagged(7);
-                let sampled = counters.open_event(unit, &sampled)?;
-                counters.start_event(sampled, 0)?;
+                let sampled = counters.open(unit, &[sampled])?;
+                counters.start(sampled, 0)?;
                 Ok::<_, PmuError>((thread, sampled))
             });
             let (mut thread, sampled) = opened.unwrap().unwrap();
@@ -85,7 +85,7 @@ fn a_suspended_processor_continues_every_event_where_it_was() {
                 let counters = session.counters_mut();
                 counters.switch_out(&mut thread, 0, |_| ()).unwrap();
                 let ThreadEvent::SwitchedOut(saved) = thread[0] else { panic!("{thread:?}") };
-                let EventCount { value, .. } = counters.close_event(sampled, 0).unwrap();
+                let EventCount { value, .. } = counters.close(sampled, 0).unwrap();
                 assert_eq!([saved.count().value, value], [PERIOD + 5; 2]);
             })
             .unwrap();
@@ -120,8 +120,8 @@ fn an_overflow_that_is_pending_at_a_suspend_is_reported_once() {
         let sampled = Event::generic(GenericEvent::Instructions).every(PERIOD).tagged(7);
         let id = pmu.with(|session, unit| {
             let counters = session.counters_mut();
-            let id = counters.open_event(unit, &sampled)?;
-            counters.start_event(id, 0).map(|()| id)
+            let id = counters.open(unit, &[sampled])?;
+            counters.start(id, 0).map(|()| id)
         });
         let id = id.unwrap().unwrap();
         machine.pass(0, Happens::Instructions, PERIOD + 3);
@@ -190,8 +190,8 @@ fn a_resume_that_failed_is_repaired_by_the_next_one() {
             let own = pmu.with(|session, unit| {
                 let counters = session.counters_mut();
                 let event = Event::generic(GenericEvent::Instructions);
-                let id = counters.open_event(unit, &event)?;
-                counters.start_event(id, 0).map(|()| id)
+                let id = counters.open(unit, &[event])?;
+                counters.start(id, 0).map(|()| id)
             });
             let own = own.unwrap().unwrap();
             let buffer: [AtomicU32; 16] = Default::default();
@@ -235,7 +235,7 @@ fn a_resume_that_failed_is_repaired_by_the_next_one() {
                     let counters = session.counters_mut();
                     match counters.event_status(own) {
                         Ok(EventStatus::Active(_)) => {
-                            let count = counters.read_event(own, 0).unwrap().value;
+                            let count = counters.read(own, 0).unwrap().value;
                             let kept = suspended.is_ok() && resumed.is_ok();
                             assert!(
                                 count == 1_007 || !kept && count <= 1_007,
@@ -245,7 +245,7 @@ fn a_resume_that_failed_is_repaired_by_the_next_one() {
                         status => {
                             assert_eq!(status, Ok(EventStatus::Error), "{context}");
                             assert!(suspended.is_err() || resumed.is_err(), "{context}");
-                            counters.start_event(own, 0).unwrap();
+                            counters.start(own, 0).unwrap();
                         }
                     }
                 })

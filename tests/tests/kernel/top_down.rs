@@ -322,9 +322,8 @@ impl Thread {
                 let ThreadEvent::Opened(first) = self.events[places.start] else { panic!() };
                 let is_here = unit.has_metrics() == pmu.top_down(processor)?.has_metrics();
                 is_on |= is_here && counters.counter_of(first).is_some();
-                let group = counters.event_group(first)?.unwrap();
                 let mut counts = [Default::default(); 9];
-                let read = counters.read_group(group, 0, &mut counts)?;
+                let read = counters.read_group(first, 0, &mut counts)?;
                 sum = sum.plus(&unit.counts(&counts[..read]));
             }
             Ok::<_, PmuError>((sum, is_on))

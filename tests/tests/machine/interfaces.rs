@@ -11,6 +11,7 @@ use pmu_core::{
     EventSelect, EventTable, GenericEvent, NoInterface, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
+use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, RegisterFile, result};
 
 /// CPUID of an AMD processor: its family and model, leaf 0x80000001's ECX and EDX, and leaf 0x80000022's EAX
@@ -165,7 +166,7 @@ fn an_event_of_guests_takes_svm() {
         let mut counters =
             CounterSession::take(opened, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
         let event = Event::generic(GenericEvent::Instructions).in_guests();
-        let refused = counters.open_event(&unit, &event).err();
+        let refused = counters.open(&unit, &[event]).reason().err();
         assert_eq!(refused, (!has).then_some(CounterError::GuestModeUnsupported), "{ecx:#x}");
         counters.shut_down().unwrap();
     }

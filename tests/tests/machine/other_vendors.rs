@@ -16,6 +16,7 @@ use pmu::core::{
     Event, EventEntry, EventSelect, EventTable, GenericEvent, NoInterface, Snapshot,
 };
 use pmu::{Watchdog, core::service};
+use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, RegisterFile};
 
 const HYGON: [&str; 2] = ["hygon-dhyana.txt", "hygon-c86-4g.txt"];
@@ -99,12 +100,12 @@ fn started(
     let mut counters =
         CounterSession::take(source, unit, CounterSet::ALL, msr, &platform, &memory)?;
     assert_eq!(counters.counters().usable, unit.counters(), "every counter answers");
-    let opened = counters.open_event(unit, event);
+    let opened = counters.open(unit, &[*event]);
     msr.take_writes();
-    let outcome = opened.and_then(|id| counters.start_event(id, 0));
+    let outcome = opened.and_then(|id| counters.start(id, 0));
     let writes = msr.take_writes();
     counters.shut_down().unwrap();
-    outcome.map(|()| writes)
+    outcome.map(|()| writes).reason()
 }
 
 #[test]
@@ -212,8 +213,8 @@ fn an_overflow_on_zx_c_is_acknowledged_while_its_counters_are_enabled() {
         CounterSession::take(source, machine.unit(), CounterSet::ALL, &msr, &platform, &memory)
             .unwrap();
     let cycles = Event::raw(EventSelect::from_bits(0x0082)).every(0x1_0000);
-    let id = counters.open_event(machine.unit(), &cycles).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let id = counters.open(machine.unit(), &[cycles]).unwrap();
+    counters.start(id, 0).unwrap();
     for _ in 0..3 {
         msr.registers.set(0xC1, 5);
         msr.registers.set(GLOBAL_STATUS, 1);

@@ -181,10 +181,10 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     if operation.is_of_a_member() {
         pair.reverse();
     }
-    let group = operation.is_of_a_group().then(|| counters.open_group(&unit, &pair).unwrap());
+    let group = operation.is_of_a_group().then(|| counters.open(&unit, &pair).unwrap());
     let [sampled, counted] = match group {
         Some(group) => {
-            counters.start_group(group, 0).unwrap();
+            counters.start(group, 0).unwrap();
             let mut events: Vec<_> = counters.group_events(group).collect();
             if operation.is_of_a_member() {
                 events.reverse();
@@ -192,8 +192,8 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             [events[0], events[1]]
         }
         None => pair.map(|event| {
-            let id = counters.open_event(&unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         }),
     };
@@ -210,16 +210,16 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         return true;
     }
     let own_group = match operation {
-        Operation::StartGroup => Some(counters.open_group(&unit, &[own]).unwrap()),
+        Operation::StartGroup => Some(counters.open(&unit, &[own]).unwrap()),
         _ => None,
     };
     let own = match own_group {
         Some(group) => counters.group_events(group).next().unwrap(),
-        None => counters.open_event(&unit, &own).unwrap(),
+        None => counters.open(&unit, &[own]).unwrap(),
     };
     world.ids.set([None, Some(sampled), Some(counted), Some(own)]);
     if operation.rotates() {
-        counters.start_event(own, 0).unwrap();
+        counters.start(own, 0).unwrap();
     }
     // Each is an event short of its overflow.
     world.happen(&mock, SOURCE, PERIOD - 1);
@@ -241,31 +241,30 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
 
     if operation == Operation::EnableMember {
-        counters.disable_event(sampled, 1).unwrap();
+        counters.disable(sampled, 1).unwrap();
     }
     world.plan.set(Some(plan));
     match operation {
-        Operation::Start | Operation::StartWithMove => counters.start_event(own, 1).unwrap(),
-        Operation::StartGroup => counters.start_group(own_group.unwrap(), 1).unwrap(),
-        Operation::Stop => counters.stop_event(sampled, 1).unwrap(),
-        Operation::StopGroup => counters.stop_group(group.unwrap(), 1).unwrap(),
-        Operation::DisableMember => counters.disable_event(sampled, 1).unwrap(),
-        Operation::EnableMember => counters.enable_event(sampled, 1).unwrap(),
+        Operation::Start | Operation::StartWithMove => counters.start(own, 1).unwrap(),
+        Operation::StartGroup => counters.start(own_group.unwrap(), 1).unwrap(),
+        Operation::Stop => counters.stop(sampled, 1).unwrap(),
+        Operation::StopGroup => counters.stop(group.unwrap(), 1).unwrap(),
+        Operation::DisableMember => counters.disable(sampled, 1).unwrap(),
+        Operation::EnableMember => counters.enable(sampled, 1).unwrap(),
         Operation::Close => {
-            let count = counters.close_event(sampled, 1).unwrap();
+            let count = counters.close(sampled, 1).unwrap();
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
         }
         Operation::CloseMember | Operation::CloseFirst => {
             let count = counters.close_member(sampled, 1).unwrap();
             assert!(world.fits(SAMPLED, count.value, &unit), "{context}: {count:?}");
-            let left = counters.event_group(counted).unwrap();
-            assert_eq!(left.is_some(), operation == Operation::CloseMember, "{context}");
+            assert!(counters.group_events(counted).eq([counted]), "{context}");
         }
         Operation::Read => {
             // The read events passed before, or during the reading.
             for (event, id) in [(SAMPLED, sampled), (COUNTED, counted)] {
                 let least = world.counted[event].get();
-                let value = counters.read_event(id, 1).unwrap().value;
+                let value = counters.read(id, 1).unwrap().value;
                 assert!((least..=world.counted[event].get()).contains(&value), "{context}");
             }
         }
@@ -383,14 +382,14 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         assert_eq!(world.told[stopped].get(), told, "{context}");
         dropped[stopped] = 1;
         match operation {
-            Operation::Stop => session.counters_mut().start_event(sampled, 2).unwrap(),
+            Operation::Stop => session.counters_mut().start(sampled, 2).unwrap(),
             Operation::StopGroup => {
                 assert!(!world.runs(&mock, COUNTED), "{context}");
-                session.counters_mut().start_group(group.unwrap(), 2).unwrap();
+                session.counters_mut().start(group.unwrap(), 2).unwrap();
             }
             Operation::DisableMember => {
                 assert!(world.runs(&mock, COUNTED), "{context}");
-                session.counters_mut().enable_event(sampled, 2).unwrap();
+                session.counters_mut().enable(sampled, 2).unwrap();
             }
             Operation::StopSource => {
                 // A source begins a period anew.
@@ -400,8 +399,8 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
                 dropped[stopped] = 0;
             }
             _ => {
-                let again = session.counters_mut().open_event(&unit, &sampling(kinds[0])).unwrap();
-                session.counters_mut().start_event(again, 2).unwrap();
+                let again = session.counters_mut().open(&unit, &[sampling(kinds[0])]).unwrap();
+                session.counters_mut().start(again, 2).unwrap();
                 let [_, _, counted, own] = world.ids.get();
                 world.ids.set([None, Some(again), counted, own]);
                 world.counted[SAMPLED].set(0);
@@ -449,7 +448,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             );
         }
         if let Some(id) = id {
-            let value = session.counters_mut().read_event(id, 10).unwrap().value;
+            let value = session.counters_mut().read(id, 10).unwrap().value;
             assert!(world.fits(event, value, &unit), "{context}: {event}: {value}");
         }
     }

@@ -10,6 +10,7 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
     Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
@@ -190,7 +191,7 @@ impl Guests {
     ) {
         for event in EVENTS {
             let (context, counted) = (&self.context, self.counted[event].get());
-            let total = counters.read_event(ids[event], 0).unwrap().value;
+            let total = counters.read(ids[event], 0).unwrap().value;
             assert_eq!(total, counted, "{context}: {event}");
             let expected = if event == COUNTED { 0 } else { counted / PERIOD };
             assert_eq!(self.told[event].get(), expected, "{context}: {event}");
@@ -248,9 +249,9 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     ];
     let ids = EVENTS.map(|event| {
         let event = events[event].tagged(event as u64);
-        counters.open_event(&processor.unit, &event).unwrap()
+        counters.open(&processor.unit, &[event]).unwrap()
     });
-    ids.into_iter().for_each(|id| counters.start_event(id, 0).unwrap());
+    ids.into_iter().for_each(|id| counters.start(id, 0).unwrap());
     // Every event is one short of its overflow; that of guests, where there were guests.
     svm.enabled.set(true);
     counters.set_virtualization(true).unwrap();
@@ -273,8 +274,8 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     mock.inject(fault);
     let outcome = match operation {
         Operation::Restart => {
-            let stopped = counters.stop_event(ids[IN_GUESTS], 0);
-            stopped.and_then(|()| counters.start_event(ids[IN_GUESTS], 0))
+            let stopped = counters.stop(ids[IN_GUESTS], 0);
+            stopped.and_then(|()| counters.start(ids[IN_GUESTS], 0)).reason()
         }
         _ => counters.set_virtualization(on),
     };

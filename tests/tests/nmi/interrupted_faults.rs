@@ -306,7 +306,7 @@ fn go_on(
             continue;
         }
         let counted = world.counted[place].get();
-        let value = case.counters.read_event(event, 2).unwrap().value;
+        let value = case.counters.read(event, 2).unwrap().value;
         assert!(value <= counted, "{context}: {place}: {value} of {counted} counted");
         if exact {
             assert_eq!(value, counted, "{context}: {place}");
@@ -316,7 +316,7 @@ fn go_on(
         let goal = (counted / PERIOD + 3) * PERIOD + PERIOD / 2;
         world.happen(mock, place, goal - counted);
         assert_eq!(world.counted[place].get(), goal, "{context}: {place} does not count");
-        let now = case.counters.read_event(event, 3).unwrap().value;
+        let now = case.counters.read(event, 3).unwrap().value;
         assert_eq!(now - value, goal - counted, "{context}: {place}");
         let told = world.told[place].get();
         if place != 1 {

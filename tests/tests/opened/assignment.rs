@@ -32,7 +32,7 @@ fn an_assignment_is_found_whenever_there_is_one() {
             for step in 0..24u64 {
                 if random.below(3) == 0 && !on.is_empty() {
                     let (id, ..) = on.swap_remove(random.below(on.len() as u64) as usize);
-                    counters.close_event(id, step).unwrap();
+                    counters.close(id, step).unwrap();
                     continue;
                 }
                 if on.len() == 12 {
@@ -51,20 +51,20 @@ fn an_assignment_is_found_whenever_there_is_one() {
                     allowed = one.only();
                 }
                 let event = raw(kind).on(allowed);
-                let id = counters.open_event(&processor.unit, &event).unwrap();
+                let id = counters.open(&processor.unit, &[event]).unwrap();
                 let mut sets: Vec<CounterSet> = on.iter().map(|(_, set, ..)| *set).collect();
                 sets.push(allowed);
                 let context = format!("{processor:?}: {sets:?}");
-                match counters.start_event(id, step) {
+                match counters.start(id, step) {
                     Ok(()) => {
                         found += 1;
                         on.push((id, allowed, 0, kind));
                     }
                     Err(error) => {
                         refused += 1;
-                        assert_eq!(error, CounterError::NoFreeCounter);
+                        assert_eq!(error.reason, CounterError::NoFreeCounter);
                         assert!(!assignable(&sets, own), "{context}");
-                        counters.close_event(id, step).unwrap();
+                        counters.close(id, step).unwrap();
                     }
                 }
                 // Each is on a counter of its own, that can count it, and counts on.
@@ -77,7 +77,7 @@ fn an_assignment_is_found_whenever_there_is_one() {
                 happen(&mock, kind, count);
                 for (id, _, total, _) in &on {
                     let counter = counters.counter_of(*id).unwrap();
-                    let read = counters.read_event(*id, step).unwrap().value;
+                    let read = counters.read(*id, step).unwrap().value;
                     assert!(counter.is_fixed() || read == *total, "{context}");
                 }
                 assert_eq!(running(&mock).len(), on.len(), "{context}");
@@ -99,8 +99,8 @@ fn no_more_events_move_than_must() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let mut start = |set: CounterSet| {
-        let id = counters.open_event(&processor.unit, &raw(2).on(set)).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[raw(2).on(set)]).unwrap();
+        counters.start(id, 0).unwrap();
         (id, counters.counter_of(id).unwrap().only())
     };
     // 0 → 1 → 2 → 6 and 5 → 6; 3, 4 and 7 are others'.
@@ -122,34 +122,34 @@ fn an_event_that_starts_if_a_counter_is_free_disturbs_no_other() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let mut open = |event| counters.open_event(&processor.unit, &event).unwrap();
+        let mut open = |event| counters.open(&processor.unit, &[event]).unwrap();
         let moves = open(raw(2));
         let gives_way = open(raw(3).on(general(1)).rotating());
         let refused =
             [raw(4).on(general(0)), raw(5).on(general(1)), raw(6).on(general(1)).rotating()];
         let refused = refused.map(open);
-        counters.start_event_if_free(moves, 0).unwrap();
+        counters.start_if_free(moves, 0).unwrap();
         assert_eq!(
-            counters.start_event_if_free(moves, 0),
+            counters.start_if_free(moves, 0),
             Err(CounterError::AlreadyStarted(moves)),
             "{processor:?}"
         );
-        counters.start_event_if_free(gives_way, 0).unwrap();
+        counters.start_if_free(gives_way, 0).unwrap();
         mock.clear();
         for event in refused {
-            let outcome = counters.start_event_if_free(event, 10);
+            let outcome = counters.start_if_free(event, 10);
             assert_eq!(outcome, Err(CounterError::NoFreeCounter), "{processor:?}");
             assert!(!counters.is_started(event));
-            let count = counters.read_event(event, 20).unwrap();
+            let count = counters.read(event, 20).unwrap();
             assert_eq!((count.enabled, count.running), (0, 0));
         }
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
         assert_eq!(counters.counter_of(moves), CounterId::general(0));
         assert_eq!(counters.counter_of(gives_way), CounterId::general(1));
         happen(&mock, 2, 7);
-        assert_eq!(counters.read_event(moves, 100).unwrap().value, 7);
-        counters.stop_event(moves, 100).unwrap();
-        counters.start_event_if_free(refused[0], 100).unwrap();
+        assert_eq!(counters.read(moves, 100).unwrap().value, 7);
+        counters.stop(moves, 100).unwrap();
+        counters.start_if_free(refused[0], 100).unwrap();
         assert_eq!(counters.counter_of(refused[0]), CounterId::general(0));
         counters.shut_down().unwrap();
     }
@@ -165,10 +165,10 @@ fn events_that_are_more_than_the_counters_take_turns() {
         let two: CounterSet = general.iter().take(2).collect();
         let mut counters = processor.take_only(two, &mock, &memory, &table);
         let events: Vec<EventId> = (0..5)
-            .map(|n| counters.open_event(&processor.unit, &raw(2 + n).rotating()).unwrap())
+            .map(|n| counters.open(&processor.unit, &[raw(2 + n).rotating()]).unwrap())
             .collect();
         for event in &events {
-            counters.start_event(*event, 0).unwrap();
+            counters.start(*event, 0).unwrap();
         }
         let mut turns = [0; 5];
         for tick in 0..10 {
@@ -180,7 +180,7 @@ fn events_that_are_more_than_the_counters_take_turns() {
         }
         assert_eq!(turns, [4; 5], "{processor:?}");
         for event in &events {
-            let count = counters.read_event(*event, 1000).unwrap();
+            let count = counters.read(*event, 1000).unwrap();
             assert_eq!((count.value, count.enabled, count.running), (2400, 1000, 400));
             assert_eq!(count.scaled(), Some(6000));
             assert!(counters.is_started(*event));
@@ -195,8 +195,8 @@ fn rotation_touches_nothing_where_none_waits() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let id = counters.open_event(&processor.unit, &raw(2).rotating()).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[raw(2).rotating()]).unwrap();
+        counters.start(id, 0).unwrap();
         mock.clear();
         counters.rotate(1).unwrap();
         assert_eq!(mock.accesses().total(), 0);
@@ -211,11 +211,11 @@ fn a_turn_comes_also_where_another_event_must_move_for_it() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
-    let stays = counters.open_event(unit, &raw(2)).unwrap();
-    let rotates = counters.open_event(unit, &raw(3).rotating()).unwrap();
-    let narrow = counters.open_event(unit, &raw(4).on(general(0)).rotating()).unwrap();
+    let stays = counters.open(unit, &[raw(2)]).unwrap();
+    let rotates = counters.open(unit, &[raw(3).rotating()]).unwrap();
+    let narrow = counters.open(unit, &[raw(4).on(general(0)).rotating()]).unwrap();
     for event in [stays, rotates, narrow] {
-        counters.start_event(event, 0).unwrap();
+        counters.start(event, 0).unwrap();
     }
     assert_eq!(counters.counter_of(stays), CounterId::general(0));
     counters.rotate(1).unwrap();
@@ -242,11 +242,11 @@ fn each_event_has_its_turn_whatever_its_counters() {
             let rotates = random.below(3) > 0;
             let event = raw(2 + n % 6).on(set);
             let event = if rotates { event.rotating() } else { event };
-            let id = counters.open_event(&processor.unit, &event).unwrap();
-            match counters.start_event(id, 0) {
+            let id = counters.open(&processor.unit, &[event]).unwrap();
+            match counters.start(id, 0) {
                 Ok(()) if rotates => events.push((id, set)),
                 Ok(()) => staying.push(set),
-                Err(error) => assert_eq!(error, CounterError::NoFreeCounter),
+                Err(error) => assert_eq!(error.reason, CounterError::NoFreeCounter),
             }
         }
         let mut had = vec![0; events.len()];
@@ -287,8 +287,8 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
         happen(&mock, 1, 0x800);
         let counters = session.counters_mut();
         let event = raw(2).on(general(0)).every(0x1000);
-        let id = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         assert_eq!(counters.counter_of(id), CounterId::general(0));
         assert_eq!(session.read(source), Ok(0x800));
         happen(&mock, 1, 0x7FF);
@@ -326,8 +326,8 @@ fn a_period_goes_on_over_turns() {
         let mut counters = processor.take_only(one, &mock, &memory, &table);
         let events = [2, 3].map(|kind| {
             let event = raw(kind).every(0x1000).rotating();
-            let id = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         let mut expected = vec![];
@@ -360,21 +360,21 @@ fn rotating_events_give_way() {
         // One more than there are counters: it waits.
         let mut rotating = vec![];
         while rotating.last().is_none_or(|id| counters.counter_of(*id).is_some()) {
-            let id = counters.open_event(unit, &raw(2).rotating()).unwrap();
-            counters.start_event(id, 5).unwrap();
+            let id = counters.open(unit, &[raw(2).rotating()]).unwrap();
+            counters.start(id, 5).unwrap();
             rotating.push(id);
         }
         let on_counters = |counters: &Opened<'_, '_>| {
             rotating.iter().filter(|id| counters.counter_of(**id).is_some()).count()
         };
         let before = on_counters(&counters);
-        let pinned = counters.open_event(unit, &raw(2)).unwrap();
-        counters.start_event(pinned, 15).unwrap();
+        let pinned = counters.open(unit, &[raw(2)]).unwrap();
+        counters.start(pinned, 15).unwrap();
         assert!(counters.counter_of(pinned).is_some());
         assert_eq!(on_counters(&counters), before - 1, "{processor:?}");
         // The one that gave way waits from then on; the last one waited from the beginning.
         let waiting = rotating.iter().filter(|id| counters.counter_of(**id).is_none());
-        let times = waiting.map(|id| counters.read_event(*id, 25).unwrap());
+        let times = waiting.map(|id| counters.read(*id, 25).unwrap());
         let times: Vec<_> = times.map(|count| (count.enabled, count.running)).collect();
         assert_eq!(times.iter().filter(|times| **times == (20, 10)).count(), 1, "{times:?}");
         assert_eq!(times.iter().filter(|times| **times == (20, 0)).count(), 1, "{times:?}");

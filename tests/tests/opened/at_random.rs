@@ -65,7 +65,7 @@ fn program(seed: u64) -> Result<(), String> {
         if random.below(2) == 0 {
             e = e.rotating();
         }
-        if let Ok(id) = session.open_event(unit, &e) {
+        if let Ok(id) = session.open(unit, &[e]) {
             events.push((id, kind, if intel { m } else { 9 }));
         }
     };
@@ -74,7 +74,7 @@ fn program(seed: u64) -> Result<(), String> {
     }
     let (m5, m6) = (random.below(6), random.below(6));
     let group = session
-        .open_group(unit, &[g(raw(5).with_total().every(0x1000), m5), g(raw(6).with_total(), m6)])
+        .open(unit, &[g(raw(5).with_total().every(0x1000), m5), g(raw(6).with_total(), m6)])
         .unwrap();
     let members: Vec<EventId> = session.group_events(group).collect();
     events.push((members[0], 5, if intel { m5 } else { 9 }));
@@ -97,11 +97,11 @@ fn program(seed: u64) -> Result<(), String> {
             mock.inject(fault);
         }
         let done = match op {
-            0 | 1 => format!("start {:?}", session.start_event(id, now)),
-            2 => format!("iffree {:?}", session.start_event_if_free(id, now)),
-            3 => format!("stop {:?}", session.stop_event(id, now)),
-            4 => format!("sgroup {:?}", session.start_group(group, now)),
-            5 => format!("xgroup {:?}", session.stop_group(group, now)),
+            0 | 1 => format!("start {:?}", session.start(id, now)),
+            2 => format!("iffree {:?}", session.start_if_free(id, now)),
+            3 => format!("stop {:?}", session.stop(id, now)),
+            4 => format!("sgroup {:?}", session.start(group, now)),
+            5 => format!("xgroup {:?}", session.stop(group, now)),
             6 => format!("rotate {:?}", session.rotate(now)),
             7 => format!("reprogram {:?}", session.reprogram(|_| ())),
             8 => format!("apply {:?}", session.apply_period(id, 0x1000, now, |_| ())),
@@ -163,12 +163,12 @@ fn program(seed: u64) -> Result<(), String> {
                 if guest {
                     let _ = mock.with_pmu(|p| p.write(control, gc.unwrap().guest));
                 }
-                let before = session.read_event(id, now);
+                let before = session.read(id, now);
                 happen(&mock, kind, 3);
                 if guest {
                     let _ = mock.with_pmu(|p| p.write(control, found));
                 }
-                let after = session.read_event(id, now);
+                let after = session.read(id, now);
                 let (Ok(b), Ok(a)) = (before, after) else {
                     return Err(format!("{history} read {n} on {c:?}: {before:?} {after:?}"));
                 };

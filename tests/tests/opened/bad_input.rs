@@ -8,6 +8,7 @@ use pmu_core::{
     EventSelect, EventTable, GenericEvent, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
 use pmu_virt::mock::Deviations;
@@ -25,7 +26,8 @@ fn events_that_the_processor_lacks_are_refused_by_name_bits_counter_and_period()
         mock.clear();
         let unit = &processor.unit;
         let mut refused = |event: Event, error| {
-            assert_eq!(counters.open_event(unit, &event), Err(error), "{processor:?}: {event:?}");
+            let refused = counters.open(unit, &[event]).reason();
+            assert_eq!(refused, Err(error), "{processor:?}: {event:?}");
         };
         // Bits of running and interrupting, of pin control, and reserved ones (SDM vol. 3B, "Layout of
         // IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register").
@@ -71,10 +73,13 @@ fn named_events_that_cpuid_denies_are_unsupported() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     for name in GenericEvent::ALL {
-        let found = counters.open_event(&processor.unit, &Event::generic(name)).map(|_| ());
+        let found = counters.open(&processor.unit, &[Event::generic(name)]).map(|_| ());
         let there = name == GenericEvent::Instructions;
         assert_eq!(processor.unit.generic(name).is_some(), there);
-        assert_eq!(found, if there { Ok(()) } else { Err(CounterError::Unsupported(name)) });
+        assert_eq!(
+            found.reason(),
+            if there { Ok(()) } else { Err(CounterError::Unsupported(name)) }
+        );
     }
 }
 
@@ -84,27 +89,27 @@ fn operations_on_events_in_another_state_are_refused() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let (unit, table) = (&processor.unit, &table as &EventTable);
-        let id = counters.open_event(unit, &raw(2).every(0x1000)).unwrap();
-        let counted = counters.open_event(unit, &raw(3)).unwrap();
-        assert_eq!(counters.stop_event(id, 0), Err(CounterError::NotStarted(id)));
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(unit, &[raw(2).every(0x1000)]).unwrap();
+        let counted = counters.open(unit, &[raw(3)]).unwrap();
+        assert_eq!(counters.stop(id, 0).reason(), Err(CounterError::NotStarted(id)));
+        counters.start(id, 0).unwrap();
         mock.clear();
-        assert_eq!(counters.start_event(id, 0), Err(CounterError::AlreadyStarted(id)));
+        assert_eq!(counters.start(id, 0).reason(), Err(CounterError::AlreadyStarted(id)));
         let none = CounterError::NoSuchEvent;
-        assert_eq!(counters.read_event(id, 0), Err(CounterError::NoTotal(id)));
+        assert_eq!(counters.read(id, 0), Err(CounterError::NoTotal(id)));
         assert_eq!(table.set_period(counted, 0x1000), Err(CounterError::NoPeriod(counted)));
         assert_eq!(table.set_period(id, 0xFFF), Err(CounterError::Period(0xFFF)));
         table.set_min_period(1);
         table.set_period(id, 1).unwrap();
         assert_eq!(table.set_period(id, 0), Err(CounterError::Period(0)));
         assert_eq!(mock.accesses().total(), 0);
-        counters.stop_event(id, 0).unwrap();
-        counters.close_event(id, 0).unwrap();
+        counters.stop(id, 0).unwrap();
+        counters.close(id, 0).unwrap();
         for event in [id, EventId::clone(&id)] {
-            assert_eq!(counters.start_event(event, 0), Err(none(event)));
-            assert_eq!(counters.stop_event(event, 0), Err(none(event)));
-            assert_eq!(counters.read_event(event, 0), Err(none(event)));
-            assert_eq!(counters.close_event(event, 0), Err(none(event)));
+            assert_eq!(counters.start(event, 0).reason(), Err(none(event)));
+            assert_eq!(counters.stop(event, 0).reason(), Err(none(event)));
+            assert_eq!(counters.read(event, 0), Err(none(event)));
+            assert_eq!(counters.close(event, 0).reason(), Err(none(event)));
             assert_eq!(table.set_period(event, 0x1000), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = counters.switch_out(&mut events, 0, |o| panic!("{o:?}"));
@@ -122,12 +127,12 @@ fn more_events_than_counters_find_no_free_one_and_more_than_places_no_place() {
         let own = counters.counters().usable & CounterSet::GENERAL;
         let mut started = 0;
         let last = loop {
-            let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
+            let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
             mock.clear();
-            match counters.start_event(id, 0) {
+            match counters.start(id, 0) {
                 Ok(()) => started += 1,
                 Err(error) => {
-                    assert_eq!(error, CounterError::NoFreeCounter);
+                    assert_eq!(error.reason, CounterError::NoFreeCounter);
                     break id;
                 }
             }
@@ -135,10 +140,10 @@ fn more_events_than_counters_find_no_free_one_and_more_than_places_no_place() {
         assert_eq!((started, mock.accesses().total()), (own.len(), 0));
         assert!(!counters.is_started(last));
         for _ in started + 1..12 {
-            counters.open_event(&processor.unit, &raw(2)).unwrap();
+            counters.open(&processor.unit, &[raw(2)]).unwrap();
         }
         let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
-        assert_eq!(counters.open_event(&processor.unit, &raw(2)), Err(full));
+        assert_eq!(counters.open(&processor.unit, &[raw(2)]).reason(), Err(full));
         counters.shut_down().unwrap();
     }
 }
@@ -173,8 +178,8 @@ fn a_lost_session_is_reclaimed_with_its_events() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut lost = processor.take(&mock, &memory, &table);
-        let id = lost.open_event(&processor.unit, &raw(0).every(0x1000)).unwrap();
-        lost.start_event(id, 0).unwrap();
+        let id = lost.open(&processor.unit, &[raw(0).every(0x1000)]).unwrap();
+        lost.start(id, 0).unwrap();
         assert_eq!(running(&mock).len(), 1);
         // SAFETY: the session is not used any more.
         unsafe {
@@ -183,9 +188,9 @@ fn a_lost_session_is_reclaimed_with_its_events() {
         }
         let mut next = processor.take(&mock, &memory, &table);
         assert_eq!(running(&mock), CounterSet::NONE);
-        assert_eq!(next.start_event(id, 0), Err(CounterError::NoSuchEvent(id)));
-        let again = next.open_event(&processor.unit, &raw(0)).unwrap();
-        next.start_event(again, 0).unwrap();
+        assert_eq!(next.start(id, 0).reason(), Err(CounterError::NoSuchEvent(id)));
+        let again = next.open(&processor.unit, &[raw(0)]).unwrap();
+        next.start(again, 0).unwrap();
         happen(&mock, 0, 77);
         assert_eq!(total(&next, again), 77);
         next.shut_down().unwrap();
@@ -201,31 +206,31 @@ fn a_session_that_was_shut_down_does_not_reach_its_successors_events() {
         let mut former = processor.take(&mock, &memory, &table);
         former.shut_down().unwrap();
         let mut next = processor.take(&mock, &memory, &table);
-        let running_id = next.open_event(&processor.unit, &raw(0)).unwrap();
-        let waiting = next.open_event(&processor.unit, &raw(0).rotating()).unwrap();
-        next.start_event(running_id, 10).unwrap();
+        let running_id = next.open(&processor.unit, &[raw(0)]).unwrap();
+        let waiting = next.open(&processor.unit, &[raw(0).rotating()]).unwrap();
+        next.start(running_id, 10).unwrap();
         mock.clear();
         let none = |event| CounterError::NoSuchEvent(event);
         for event in [running_id, waiting] {
             assert!(!former.is_started(event));
-            assert_eq!(former.start_event(event, 0), Err(none(event)));
-            assert_eq!(former.stop_event(event, 0), Err(none(event)));
-            assert_eq!(former.close_event(event, 0), Err(none(event)));
-            assert_eq!(former.read_event(event, 9999), Err(none(event)));
+            assert_eq!(former.start(event, 0).reason(), Err(none(event)));
+            assert_eq!(former.stop(event, 0).reason(), Err(none(event)));
+            assert_eq!(former.close(event, 0).reason(), Err(none(event)));
+            assert_eq!(former.read(event, 9999), Err(none(event)));
             let mut events = [ThreadEvent::Opened(event)];
             let out = former.switch_out(&mut events, 9999, |o| panic!("{o:?}"));
             assert_eq!(out, Err(EventsError { events: 1, reason: none(event) }));
         }
         former.rotate(9999).unwrap();
         former.set_virtualization(true).unwrap();
-        let opened = former.open_event(&processor.unit, &raw(0));
-        assert_eq!(opened, Err(CounterError::NoCounterForEvent));
+        let opened = former.open(&processor.unit, &[raw(0)]);
+        assert_eq!(opened.reason(), Err(CounterError::NoCounterForEvent));
         assert_eq!(former.give_back(general(0)), Err(CounterError::NotAvailable(general(0))));
         let more = former.take_more(&processor.unit, general(0));
         assert_eq!(more, Err(CounterError::NotAvailable(general(0))));
         assert_eq!(mock.accesses().total(), 0);
         happen(&mock, 0, 5);
-        assert_eq!(next.read_event(running_id, 20).map(|c| (c.value, c.running)), Ok((5, 10)));
+        assert_eq!(next.read(running_id, 20).map(|c| (c.value, c.running)), Ok((5, 10)));
         next.shut_down().unwrap();
     }
 }
@@ -257,18 +262,18 @@ fn counters_that_are_not_there_or_in_use_are_neither_taken_nor_given() {
         let beyond = CounterSet::from_bits(1 << 15);
         assert_eq!(counters.take_more(unit, beyond), Err(not(beyond)));
         assert_eq!(counters.take_more(unit, general(0)), Ok(CounterSet::NONE), "its own");
-        let id = counters.open_event(unit, &raw(2).on(general(1))).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(unit, &[raw(2).on(general(1))]).unwrap();
+        counters.start(id, 0).unwrap();
         mock.clear();
         assert_eq!(counters.give_back(general(1)), Err(not(general(1))), "in use");
         assert_eq!(counters.give_back(general(3)), Err(not(general(3))), "not its own");
         let both = general(0) | general(1);
         assert_eq!(counters.give_back(both), Err(not(both)), "all");
         assert_eq!(mock.accesses().total(), 0);
-        counters.stop_event(id, 0).unwrap();
+        counters.stop(id, 0).unwrap();
         counters.give_back(general(1)).unwrap();
         assert_eq!(counters.give_back(general(0)), Err(not(general(0))), "the last");
-        assert_eq!(counters.start_event(id, 0), Err(CounterError::NoFreeCounter));
+        assert_eq!(counters.start(id, 0).reason(), Err(CounterError::NoFreeCounter));
         counters.shut_down().unwrap();
     }
 }
@@ -298,12 +303,12 @@ fn an_event_that_a_core_lacks_is_an_error_or_stands_still_before_anything_is_wri
     assert_eq!(usable, small.unit.counters());
     other.clear();
     let illegal = CounterError::IllegalBits(0x12 << 40);
-    assert_eq!(on_small.open_event(&small.unit, &Event::raw(select)), Err(illegal));
-    let id = on_big.open_event(&big.unit, &Event::raw(select)).unwrap();
-    let on_7 = on_big.open_event(&big.unit, &raw(2).on(general(7))).unwrap();
+    assert_eq!(on_small.open(&small.unit, &[Event::raw(select)]).reason(), Err(illegal));
+    let id = on_big.open(&big.unit, &[Event::raw(select)]).unwrap();
+    let on_7 = on_big.open(&big.unit, &[raw(2).on(general(7))]).unwrap();
     let mut events = [ThreadEvent::Opened(id), ThreadEvent::Opened(on_7), ThreadEvent::Unused];
-    on_big.start_event(id, 0).unwrap();
-    on_big.start_event(on_7, 0).unwrap();
+    on_big.start(id, 0).unwrap();
+    on_big.start(on_7, 0).unwrap();
     on_big.switch_out(&mut events, 0, |o| panic!("{o:?}")).unwrap();
     // A thread brings them along: they stand still there.
     assert_eq!(on_small.switch_in(&small.unit, &mut events, 0), Ok(()));
@@ -321,14 +326,14 @@ fn an_event_is_not_put_on_a_fixed_counter_that_counts_another() {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
     let instructions = Event::generic(GenericEvent::Instructions).on(CounterSet::FIXED);
-    let first = counters.open_event(&processor.unit, &instructions).unwrap();
-    counters.start_event(first, 0).unwrap();
+    let first = counters.open(&processor.unit, &[instructions]).unwrap();
+    counters.start(first, 0).unwrap();
     assert_eq!(counters.counter_of(first), CounterId::fixed(0));
-    let second = counters.open_event(&processor.unit, &instructions).unwrap();
-    assert_eq!(counters.start_event(second, 0), Err(CounterError::NoFreeCounter));
+    let second = counters.open(&processor.unit, &[instructions]).unwrap();
+    assert_eq!(counters.start(second, 0).reason(), Err(CounterError::NoFreeCounter));
     let other = Event::raw(EventSelect::from_bits(0x412E)).on(CounterSet::FIXED);
-    let refused = counters.open_event(&processor.unit, &other);
-    assert_eq!(refused, Err(CounterError::NoCounterForEvent));
+    let refused = counters.open(&processor.unit, &[other]);
+    assert_eq!(refused.reason(), Err(CounterError::NoCounterForEvent));
 }
 
 /// SDM vol. 3B, "Performance Monitoring and Intel TSX": IN_TXCP is counter 2's alone, and not for sampling.
@@ -351,10 +356,10 @@ fn in_txcp_is_counter_2s() {
     let mut counters =
         CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
             .unwrap();
-    let sampled = counters.open_event(&unit, &Event::raw(select).every(0x1000));
-    assert_eq!(sampled, Err(CounterError::IllegalBits(1 << 33)));
-    let id = counters.open_event(&unit, &Event::raw(select)).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let sampled = counters.open(&unit, &[Event::raw(select).every(0x1000)]);
+    assert_eq!(sampled.reason(), Err(CounterError::IllegalBits(1 << 33)));
+    let id = counters.open(&unit, &[Event::raw(select)]).unwrap();
+    counters.start(id, 0).unwrap();
     assert_eq!(counters.counter_of(id), CounterId::general(2));
     assert_eq!(registers.get(0x188), 1 << 33 | 0x0053_00C0);
 }

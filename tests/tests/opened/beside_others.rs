@@ -69,11 +69,11 @@ fn counters_of_others_are_not_touched() {
         let ids: Vec<EventId> = (0..6)
             .map(|n| {
                 let event = raw(n).rotating().every(PERIOD).with_total();
-                counters.open_event(unit, &event).unwrap()
+                counters.open(unit, &[event]).unwrap()
             })
             .collect();
         for id in &ids {
-            counters.start_event(*id, 0).unwrap();
+            counters.start(*id, 0).unwrap();
         }
         for tick in 1..5 {
             (0..6).for_each(|kind| happen(&mock, kind, PERIOD));
@@ -115,8 +115,8 @@ fn counters_are_taken_and_given_back() {
         for counter in more.iter() {
             let kind = if counter.is_fixed() { 0 } else { 2 };
             let event = raw(kind).on(counter.only()).every(PERIOD);
-            let id = counters.open_event(unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             assert_eq!(counters.counter_of(id), Some(counter));
             ids.push(id);
         }
@@ -130,7 +130,7 @@ fn counters_are_taken_and_given_back() {
         let general = (more & CounterSet::GENERAL).len();
         assert_eq!(reports.take(), general, "{processor:?}");
         for id in ids {
-            counters.close_event(id, 0).unwrap();
+            counters.close(id, 0).unwrap();
         }
         counters.give_back(more).unwrap();
         assert_eq!(counters.counters().usable, own);
@@ -169,9 +169,8 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
         assert_eq!(others.get(), given.bits());
         assert_eq!(counters.take_more(&processor.unit, given), Ok(given));
         assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
-        let id =
-            counters.open_event(&processor.unit, &raw(2).on(general(3)).every(PERIOD)).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[raw(2).on(general(3)).every(PERIOD)]).unwrap();
+        counters.start(id, 0).unwrap();
         mock.interrupt_from_elsewhere();
         assert_eq!(others.get(), 0);
         counters.shut_down().unwrap();
@@ -198,8 +197,8 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
             let mut counters =
                 CounterSession::take(source, &processor.unit, only, &msr, &platform, &memory)
                     .unwrap();
-            let id = counters.open_event(&processor.unit, &raw(2).every(PERIOD)).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
+            counters.start(id, 0).unwrap();
             let counter = if version == 6 { 0x1900 } else { 0xC1 };
             msr.inner().set(counter, 2);
             msr.inner().set(0x38E, 1 | set);
@@ -259,8 +258,8 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
         let mut counters = processor.take(&mock, &memory, &table);
         let unit: &CounterUnit = &processor.unit;
         let ids = [0, 2].map(|kind| {
-            let id = counters.open_event(unit, &raw(kind).every(PERIOD)).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(unit, &[raw(kind).every(PERIOD)]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         // The processor stops at every access of it.
@@ -306,8 +305,8 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         let counters = session.counters_mut();
         let unit = &processor.unit;
         // The same event as the source's.
-        let same = counters.open_event(unit, &raw(1).every(2 * PERIOD)).unwrap();
-        counters.start_event(same, 0).unwrap();
+        let same = counters.open(unit, &[raw(1).every(2 * PERIOD)]).unwrap();
+        counters.start(same, 0).unwrap();
         let mut told = [0, 0];
         for _ in 0..8 {
             happen(&mock, 1, PERIOD);

@@ -96,8 +96,8 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
     mock.on_interrupt(&handler);
     mock.on_access(&step);
     let mut counters = processor.take(&mock, &memory, &table);
-    let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
+    counters.start(id, 0).unwrap();
     let counter = counters.counter_of(id).unwrap();
     for wrap in 0..wraps {
         let mask = processor.unit.counter(counter).unwrap().mask();
@@ -116,7 +116,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
             let after = clock.counted.get();
             assert!((before..=after).contains(&total), "{context}: {total}, {before}..={after}");
         }
-        Operation::Stop => counters.stop_event(id, 0).unwrap(),
+        Operation::Stop => counters.stop(id, 0).unwrap(),
         Operation::Switch => {
             let mut thread = [ThreadEvent::Opened(id)];
             counters.switch_out(&mut thread, 0, |o| panic!("{context}: {o:?}")).unwrap();
@@ -126,8 +126,8 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
         }
         Operation::Move => {
             let mover = raw(3).on(counter.only());
-            let mover = counters.open_event(&processor.unit, &mover).unwrap();
-            counters.start_event(mover, 0).unwrap();
+            let mover = counters.open(&processor.unit, &[mover]).unwrap();
+            counters.start(mover, 0).unwrap();
             assert_ne!(counters.counter_of(id), Some(counter), "{context}");
         }
         Operation::ShutDown => counters.shut_down().unwrap(),
@@ -143,7 +143,7 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
         happen(&mock, 2, more);
         let counted = clock.counted.get() + more;
         assert_eq!(total(&counters, id), counted, "{context}");
-        assert_eq!(counters.close_event(id, 0).unwrap().value, counted, "{context}");
+        assert_eq!(counters.close(id, 0).unwrap().value, counted, "{context}");
         counters.shut_down().unwrap();
     }
     assert_eq!(clock.unclaimed.get(), 0, "{context}: an interrupt that nothing claims");

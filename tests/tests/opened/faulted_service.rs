@@ -7,6 +7,7 @@ use pmu_core::{
     CounterError, CounterId, CounterSession, CounterSet, EventCount, EventId, EventOverflow,
     EventStatus, EventsError, OpenedEvents, ServiceError, Serviced, service,
 };
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
@@ -54,8 +55,8 @@ impl<'p> World<'p> {
         let mut counters = self.processor.take(mock, &self.memory, &self.table);
         let events = [2, 3].map(|kind| {
             let event = raw(kind).every(PERIOD).with_total().on(CounterSet::GENERAL);
-            let id = counters.open_event(&self.processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&self.processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         (counters, events)
@@ -94,16 +95,16 @@ fn a_status_that_can_be_neither_read_nor_cleared_does_not_interrupt_for_ever() {
             mock.inject(Fault::None);
             for event in events {
                 assert!(!counters.is_started(event), "{context}");
-                let started = counters.start_event(event, 1);
-                assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
-                let started = counters.start_event_if_free(event, 1);
+                let started = counters.start(event, 1);
+                assert_eq!(started.reason(), Err(CounterError::NoFreeCounter), "{context}");
+                let started = counters.start_if_free(event, 1);
                 assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
             }
             world.reports.take();
             counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
             assert_eq!(mock.performance_entry() & MASKED, 0, "{context}: still masked");
             for event in events {
-                counters.start_event(event, 2).unwrap();
+                counters.start(event, 2).unwrap();
             }
             happen(&mock, 2, PERIOD);
             happen(&mock, 3, PERIOD);
@@ -127,10 +128,10 @@ fn an_event_that_starts_as_the_interrupt_is_masked_does_not_run() {
                 let handler = |mock: &Mock<'_>| world.handle(mock);
                 mock.on_interrupt(&handler);
                 let (mut counters, [first, second]) = world.start(&mock);
-                counters.stop_event(second, 0).unwrap();
+                counters.stop(second, 0).unwrap();
                 mock.inject(Fault::Register(register.get()));
                 mock.interrupt_at(access);
-                let started = counters.start_event(second, 1);
+                let started = counters.start(second, 1);
                 let masked = mock.performance_entry() & MASKED != 0;
                 assert_eq!(counters.is_started(first), !masked, "{context}");
                 assert_eq!(counters.is_started(second), !masked, "{context}: {started:?}");
@@ -206,7 +207,7 @@ fn an_event_whose_counter_faulted_gains_no_running_time_and_is_not_read() {
         let handler = |mock: &Mock<'_>| world.handle(mock);
         mock.on_interrupt(&handler);
         let (mut counters, [lost, other]) = world.start(&mock);
-        assert_eq!(counters.read_event(lost, 10).unwrap().running, 10, "{context}");
+        assert_eq!(counters.read(lost, 10).unwrap().running, 10, "{context}");
         let on = counters.counter_of(lost).unwrap();
         let error = fault_counter(&world, &mock, on, 2);
         assert_eq!(error.counters, on.only(), "{context}");
@@ -214,13 +215,13 @@ fn an_event_whose_counter_faulted_gains_no_running_time_and_is_not_read() {
         assert_eq!(world.memory.counter_of(other), counters.counter_of(other), "{context}");
         // Its times are not seen until it is started again, on another counter.
         for now in [20, 30] {
-            let read = counters.read_event(lost, now);
+            let read = counters.read(lost, now);
             assert_eq!(read, Err(CounterError::CounterLost(lost)), "{context}");
         }
-        assert_eq!(counters.read_event(other, 30).unwrap().running, 30, "{context}");
-        counters.start_event(lost, 40).unwrap();
+        assert_eq!(counters.read(other, 30).unwrap().running, 30, "{context}");
+        counters.start(lost, 40).unwrap();
         assert_ne!(counters.counter_of(lost), Some(on), "{context}");
-        let count = counters.read_event(lost, 45).unwrap();
+        let count = counters.read(lost, 45).unwrap();
         assert_eq!((count.enabled, count.running), (35, 15), "{context}");
         counters.shut_down().unwrap();
     }
@@ -238,10 +239,10 @@ fn a_group_falls_out_with_its_event_and_takes_its_turn_again() {
             let unit = &processor.unit;
             let event =
                 |kind| raw(kind).every(PERIOD).with_total().rotating().on(CounterSet::GENERAL);
-            let group = counters.open_group(unit, &[event(2), event(3)]).unwrap();
-            let alone = counters.open_event(unit, &event(4)).unwrap();
-            counters.start_group(group, 0).unwrap();
-            counters.start_event(alone, 0).unwrap();
+            let group = counters.open(unit, &[event(2), event(3)]).unwrap();
+            let alone = counters.open(unit, &[event(4)]).unwrap();
+            counters.start(group, 0).unwrap();
+            counters.start(alone, 0).unwrap();
             let members: Vec<EventId> = counters.group_events(group).collect();
             let on: Vec<CounterId> =
                 members.iter().map(|of| counters.counter_of(*of).unwrap()).collect();
@@ -314,11 +315,11 @@ fn a_failed_restart_does_not_outlast_reprogram() {
         mock.on_interrupt(&handler);
         let (mut counters, events) = world.start(&mock);
         let among = CounterSet::GENERAL.without(events_on(&counters, &events));
-        let beside = counters.open_event(&processor.unit, &raw(4).on(among)).unwrap();
+        let beside = counters.open(&processor.unit, &[raw(4).on(among)]).unwrap();
         fail_the_restart(&world, &mock);
         counters.reprogram(|overflow| panic!("{context}: {overflow:?}")).unwrap();
         // Before anything else is started.
-        counters.start_event_if_free(beside, 0).unwrap();
+        counters.start_if_free(beside, 0).unwrap();
         happen(&mock, 4, 7);
         assert_eq!(total(&counters, beside), 7, "{context}");
         counters.shut_down().unwrap();
@@ -348,20 +349,20 @@ fn an_event_that_starts_as_a_restart_fails_counts_or_the_start_says_so() {
                 };
                 mock.on_interrupt(&handler);
                 let (mut counters, [_, second]) = world.start(&mock);
-                counters.stop_event(second, 0).unwrap();
+                counters.stop(second, 0).unwrap();
                 mock.interrupt_at(access);
                 let started = match if_free {
-                    false => counters.start_event(second, 1),
-                    true => counters.start_event_if_free(second, 1),
+                    false => counters.start(second, 1).reason(),
+                    true => counters.start_if_free(second, 1),
                 };
                 mock.interrupt_at(0); // No more.
                 let no_more = |_: &Mock<'_>| {};
                 mock.on_interrupt(&no_more);
-                let before = counters.read_event(second, 2);
+                let before = counters.read(second, 2);
                 happen(&mock, 3, 9);
                 match started {
                     Ok(()) if counters.is_started(second) => {
-                        let count = counters.read_event(second, 2).unwrap().value;
+                        let count = counters.read(second, 2).unwrap().value;
                         assert_eq!(count, before.unwrap().value + 9, "{context}");
                     }
                     Ok(()) => assert!(before.is_err(), "{context}"),
@@ -381,8 +382,8 @@ fn a_reprogram_that_cannot_enable_leaves_that_to_the_next_start() {
         let control = processor.unit.global().unwrap().control.get();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = counters.open_event(&processor.unit, &raw(2)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(2)]).unwrap();
+        counters.start(event, 0).unwrap();
         mock.lose_registers();
         let _ = mock.with_pmu(|pmu| pmu.write(control, 0));
         mock.inject(Fault::Register(control));
@@ -390,7 +391,7 @@ fn a_reprogram_that_cannot_enable_leaves_that_to_the_next_start() {
         mock.inject(Fault::None);
         assert!(matches!(done, Err(CounterError::StateUnknown(_))), "{context}: {done:?}");
         assert!(!counters.is_started(event), "{context}");
-        counters.start_event(event, 1).unwrap();
+        counters.start(event, 1).unwrap();
         let before = total(&counters, event);
         happen(&mock, 2, 9);
         assert_eq!(total(&counters, event), before + 9, "{context}");
@@ -415,13 +416,13 @@ fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
             mock.on_interrupt(&handler);
             let mut counters = processor.take(&mock, &world.memory, &world.table);
             let event = raw(2).every(PERIOD).with_total();
-            let event = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event_if_free(event, 0).unwrap();
+            let event = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start_if_free(event, 0).unwrap();
             happen(&mock, 2, PERIOD - 0x100);
-            counters.stop_event(event, 1).unwrap();
+            counters.stop(event, 1).unwrap();
             fails.set(true);
             mock.interrupt_at(access);
-            let started = counters.start_event_if_free(event, 2);
+            let started = counters.start_if_free(event, 2);
             mock.interrupt_at(0);
             fails.set(false);
             if started.is_ok() {
@@ -429,7 +430,7 @@ fn a_start_that_a_failed_restart_stopped_keeps_the_rest_of_its_period() {
             }
             refused += 1;
             counters.reprogram(|_| ()).unwrap();
-            counters.start_event(event, 3).unwrap();
+            counters.start(event, 3).unwrap();
             happen(&mock, 2, 0x100);
             assert_eq!(world.reports.take().len(), 1, "{processor:?}, access {access}");
         }
@@ -451,16 +452,16 @@ fn an_event_that_is_disabled_after_its_counter_faulted_stays_so_until_it_is_enab
             let event =
                 |kind| raw(kind).every(PERIOD).with_total().rotating().on(CounterSet::GENERAL);
             let events: Vec<EventId> = if is_grouped {
-                let group = counters.open_group(unit, &[event(2), event(3)]).unwrap();
+                let group = counters.open(unit, &[event(2), event(3)]).unwrap();
                 counters.group_events(group).collect()
             } else {
-                vec![counters.open_event(unit, &event(2)).unwrap()]
+                vec![counters.open(unit, &[event(2)]).unwrap()]
             };
-            counters.enable_event(events[0], 0).unwrap();
+            counters.enable(events[0], 0).unwrap();
             let on = counters.counter_of(events[0]).unwrap();
             fault_counter(&world, &mock, on, 2);
             world.reports.take();
-            assert_eq!(counters.disable_event(events[0], 10), Ok(()), "{context}");
+            assert_eq!(counters.disable(events[0], 10), Ok(()), "{context}");
             let status = |counters: &CounterSession<'_, _, _, _>| {
                 events.iter().map(|of| counters.event_status(*of).unwrap()).collect::<Vec<_>>()
             };
@@ -470,7 +471,7 @@ fn an_event_that_is_disabled_after_its_counter_faulted_stays_so_until_it_is_enab
             (2..4).for_each(|kind| happen(&mock, kind, PERIOD));
             assert_eq!(world.reports.take(), [], "{context}");
             counters.reprogram(|o| panic!("{o:?}")).unwrap();
-            counters.enable_event(events[0], 30).unwrap();
+            counters.enable(events[0], 30).unwrap();
             (2..4).for_each(|kind| happen(&mock, kind, PERIOD));
             let told: Vec<EventId> = world.reports.take().iter().map(|of| of.event).collect();
             assert_eq!(told, events, "{context}");

@@ -5,6 +5,7 @@ use core::cell::RefCell;
 
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, service};
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;
 use pmu_tests::opened::*;
@@ -78,14 +79,14 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
         let event = case.events[place];
         if alone && place == 0 {
             // The others come back, with what they had.
-            case.counters.stop_event(case.events[2], 2).unwrap();
+            case.counters.stop(case.events[2], 2).unwrap();
             case.counters.rotate(2).unwrap();
         }
         if case.counters.counter_of(event).is_none() {
             assert!(!alone, "{context}: {place}");
             continue;
         }
-        assert_eq!(case.counters.read_event(event, 2).unwrap().value, PASSED, "{context}: {place}");
+        assert_eq!(case.counters.read(event, 2).unwrap().value, PASSED, "{context}: {place}");
         let expected = u32::from(place != 1);
         let is_anew = operation == Operation::ApplyPeriod && place == 2;
         let left = if is_anew { PERIOD } else { PERIOD - PASSED };
@@ -93,7 +94,7 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
         assert_eq!(reports.take(), [], "{context}: {place} is early");
         scene.happen(&mock, place, 1);
         assert_eq!(reports.take().len() as u32, expected, "{context}: {place}");
-        assert_eq!(case.counters.read_event(event, 2).unwrap().value, PASSED + left, "{context}");
+        assert_eq!(case.counters.read(event, 2).unwrap().value, PASSED + left, "{context}");
     }
     case.counters.shut_down().unwrap();
     assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -170,11 +171,11 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
                 continue;
             }
             if case.counters.is_started(event) {
-                case.counters.stop_event(event, 3).unwrap();
+                case.counters.stop(event, 3).unwrap();
             }
             if !matches!(case.thread[0], ThreadEvent::SwitchedOut(_)) || event != case.events[2] {
-                case.counters.start_event(event, 3).unwrap();
-                case.counters.close_event(event, 3).unwrap();
+                case.counters.start(event, 3).unwrap();
+                case.counters.close(event, 3).unwrap();
             }
         }
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -182,7 +183,7 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     if !reprograms && operation != Operation::ShutDown {
         // Those whose counter faulted, too.
         for event in case.events {
-            let closed = case.counters.close_event(event, 3).map(|_| ());
+            let closed = case.counters.close(event, 3).map(|_| ()).reason();
             let gone =
                 matches!(operation, Operation::Close | Operation::SwitchOut | Operation::SwitchIn);
             let none = Err(CounterError::NoSuchEvent(event));
@@ -204,21 +205,21 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         let mut counters = processor.take_only(first, &mock, &memory, &table);
         let unit = &processor.unit;
         let [over, next] =
-            [2, 3].map(|kind| counters.open_event(unit, &raw(kind).every(PERIOD)).unwrap());
-        counters.start_event(over, 0).unwrap();
+            [2, 3].map(|kind| counters.open(unit, &[raw(kind).every(PERIOD)]).unwrap());
+        counters.start(over, 0).unwrap();
         mock.pass(&mut happened(2, PERIOD));
         let acknowledge = unit.global().unwrap().acknowledge.get();
         mock.inject(Fault::Register(acknowledge));
-        let stopped = counters.stop_event(over, 1);
+        let stopped = counters.stop(over, 1).reason();
         assert!(matches!(stopped, Err(CounterError::StateUnknown(f)) if f.register == acknowledge));
         mock.inject(Fault::None);
-        let started = counters.start_event(next, 2);
+        let started = counters.start(next, 2);
         let source = OpenedEvents::new(unit, &table);
         let interrupt = || service(&source, &mock, &mock, &memory, |o| panic!("{context}: {o:?}"));
         interrupt().unwrap();
-        assert_eq!(started, Err(CounterError::NoFreeCounter), "{context}");
+        assert_eq!(started.reason(), Err(CounterError::NoFreeCounter), "{context}");
         counters.reprogram(|o| panic!("{o:?}")).unwrap();
-        counters.start_event(next, 3).unwrap();
+        counters.start(next, 3).unwrap();
         interrupt().unwrap();
         counters.shut_down().unwrap();
         assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0, "{context}");
@@ -235,21 +236,21 @@ fn an_event_that_cannot_leave_its_counter_for_another_is_not_read_as_stopped() {
         let [first, second] = [0, 1].map(|n| general(&processor, n));
         let unit = &processor.unit;
         let [moving, other] = [raw(2).on(first | second), raw(3).on(first)]
-            .map(|event| counters.open_event(unit, &event).unwrap());
-        counters.start_event(moving, 0).unwrap();
+            .map(|event| counters.open(unit, &[event]).unwrap());
+        counters.start(moving, 0).unwrap();
         happen(&mock, 2, PASSED);
         let on = counters.counter_of(moving).unwrap();
         assert_eq!(on.only(), first, "{context}");
         let select = unit.counter(on).unwrap().control().register().get();
         mock.inject(Fault::Register(select));
-        let started = counters.start_event(other, 1);
+        let started = counters.start(other, 1).reason();
         mock.inject(Fault::None);
         let faulted = matches!(started, Err(CounterError::StateUnknown(f)) if f.register == select);
         assert!(faulted, "{context}: {started:?}");
         let lost = Err(CounterError::CounterLost(moving));
-        assert_eq!(counters.read_event(moving, 2), lost, "{context}");
+        assert_eq!(counters.read(moving, 2), lost, "{context}");
         assert!(!counters.is_started(moving) && !counters.is_started(other), "{context}");
-        counters.start_event(moving, 3).unwrap();
+        counters.start(moving, 3).unwrap();
         assert_eq!(counters.counter_of(moving).map(|on| on.only()), Some(second), "{context}");
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE, "{context}");
@@ -278,8 +279,8 @@ fn a_freeze_that_fails_halfway_stops_no_event_and_is_over_after_the_shut_down() 
                 if again {
                     session.freeze_on_interrupt().unwrap();
                 }
-                let event = session.open_event(&processor.unit, &raw(2).every(0x1000)).unwrap();
-                session.start_event(event, 0).unwrap();
+                let event = session.open(&processor.unit, &[raw(2).every(0x1000)]).unwrap();
+                session.start(event, 0).unwrap();
                 happen(&mock, 2, 3 * 0x1000);
                 assert_eq!(*reports.borrow(), 3, "{context}");
                 session.shut_down().unwrap();

@@ -8,6 +8,7 @@ use pmu_core::{
     CounterError, CounterMemory, CounterSet, Event, EventId, EventOverflow, EventTable,
     OpenedEvents, service,
 };
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
@@ -62,8 +63,8 @@ impl<'a> Host<'a> {
 }
 
 fn opened(counters: &mut Opened<'_, '_>, processor: &Processor, event: Event) -> EventId {
-    let id = counters.open_event(&processor.unit, &event).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let id = counters.open(&processor.unit, &[event]).unwrap();
+    counters.start(id, 0).unwrap();
     id
 }
 
@@ -102,7 +103,7 @@ fn events_of_guests_and_of_the_host_count_there_and_nowhere_else() {
             assert_eq!(total(&counters, inside), 14, "{context}");
             counters.set_virtualization(true).unwrap();
             // On the counter that an event of guests had, others count in the host, too.
-            counters.stop_event(inside, 0).unwrap();
+            counters.stop(inside, 0).unwrap();
             let next = opened(&mut counters, &processor, raw(kinds[2]));
             host.run(3);
             assert_eq!([total(&counters, inside), total(&counters, next)], [14, 1006]);
@@ -140,12 +141,12 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         }
         assert!(expected.iter().all(|count| *count > 0), "{context}: {expected:?}");
         for id in [inside, outside, everywhere] {
-            counters.close_event(id, 20).unwrap();
+            counters.close(id, 20).unwrap();
         }
         // A group, one of whose events is of guests.
         let events = [raw(2).every(PERIOD).with_total(), raw(3).in_guests()];
-        let group = counters.open_group(&processor.unit, &events).unwrap();
-        counters.start_group(group, 20).unwrap();
+        let group = counters.open(&processor.unit, &events).unwrap();
+        counters.start(group, 20).unwrap();
         let mut thread: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();
         host.run(1);
         counters.switch_out(&mut thread, 30, |sample| not(*sample)).unwrap();
@@ -170,9 +171,9 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         window.end(40).unwrap();
         host.run(4);
         assert_eq!(values(&counters), [4020, 10], "{context}: a window");
-        counters.disable_event(ids[1], 40).unwrap();
+        counters.disable(ids[1], 40).unwrap();
         host.run(5);
-        counters.enable_event(ids[1], 40).unwrap();
+        counters.enable(ids[1], 40).unwrap();
         host.run(6);
         assert_eq!(values(&counters), [6042, 16], "{context}: a member");
         counters.suspend(41, |sample| not(*sample)).unwrap();
@@ -187,7 +188,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         // Since it was last on a counter.
         let last = values(&counters)[1];
         assert_eq!(last, 16 + 7, "{context}: lost registers");
-        counters.stop_group(group, 50).unwrap();
+        counters.stop(group, 50).unwrap();
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
     }
@@ -238,10 +239,10 @@ fn a_fault_at_each_access_lets_no_event_of_guests_count_in_the_host() {
                 counters.set_virtualization(true).unwrap();
                 opened(&mut counters, &processor, raw(2).on(one).rotating());
                 let inside = raw(3).on(one).in_guests();
-                let inside = counters.open_event(&processor.unit, &inside).unwrap();
+                let inside = counters.open(&processor.unit, &[inside]).unwrap();
                 mock.clear();
                 mock.inject(fault);
-                let started = counters.start_event(inside, 1);
+                let started = counters.start(inside, 1);
                 reached = mock.accesses().total() >= access;
                 mock.inject(Fault::None);
                 assert!(started.is_ok() || matches!(fault, Fault::From(_)), "{context}");
@@ -275,8 +276,8 @@ fn without_a_global_control_register_or_on_amd_there_are_no_values() {
         let mut counters = processor.take(&mock, &memory, &table);
         let source = OpenedEvents::new(&processor.unit, &table);
         assert_eq!(guest_control(&source, &memory), None, "{processor:?}");
-        let refused = counters.open_event(&processor.unit, &raw(2).in_guests());
-        assert_eq!(refused, Err(CounterError::GuestModeUnsupported), "{processor:?}");
+        let refused = counters.open(&processor.unit, &[raw(2).in_guests()]);
+        assert_eq!(refused.reason(), Err(CounterError::GuestModeUnsupported), "{processor:?}");
         counters.shut_down().unwrap();
     }
 }
@@ -287,12 +288,12 @@ fn start_event_if_free_leaves_events_of_guests_to_start_event() {
     let processor = plain(4);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);
-    let [plain, inside] = [raw(2), raw(3).in_guests()]
-        .map(|event| counters.open_event(&processor.unit, &event).unwrap());
-    let refused = counters.start_event_if_free(inside, 0);
+    let [plain, inside] =
+        [raw(2), raw(3).in_guests()].map(|event| counters.open(&processor.unit, &[event]).unwrap());
+    let refused = counters.start_if_free(inside, 0);
     assert_eq!(refused, Err(CounterError::NoCounterForEvent));
-    counters.start_event(inside, 0).unwrap();
-    assert_eq!(counters.start_event_if_free(plain, 0), Err(CounterError::NoFreeCounter));
-    counters.start_event(plain, 0).unwrap();
+    counters.start(inside, 0).unwrap();
+    assert_eq!(counters.start_if_free(plain, 0), Err(CounterError::NoFreeCounter));
+    counters.start(plain, 0).unwrap();
     counters.shut_down().unwrap();
 }

@@ -29,7 +29,7 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
         let one = general(&processor, 0);
-        let mut open = |event| counters.open_event(&processor.unit, &event).unwrap();
+        let mut open = |event| counters.open(&processor.unit, &[event]).unwrap();
         let sampled = open(raw(2).every(PERIOD).with_total().on(one));
         let counted = open(raw(3));
         let waits = open(raw(4).on(one).rotating());
@@ -40,7 +40,7 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
         assert_eq!(remote(untotaled, 7), Err(CounterError::NoTotal(untotaled)));
         assert_eq!(mock.accesses().total(), 0, "{context}");
         for event in [sampled, counted, waits] {
-            counters.start_event(event, 100).unwrap();
+            counters.start(event, 100).unwrap();
         }
         happen(&mock, 2, PERIOD + 9);
         happen(&mock, 3, 9);
@@ -56,12 +56,12 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
         let lent = older(of(PERIOD, 30, 30), Some(PERIOD));
         assert_eq!(remote(sampled, 140), lent, "{context}");
         window.end(130).unwrap();
-        counters.stop_event(sampled, 140).unwrap();
-        counters.stop_event(counted, 140).unwrap();
+        counters.stop(sampled, 140).unwrap();
+        counters.stop(counted, 140).unwrap();
         let current = |count| Ok(RemoteCount::Current(count));
         assert_eq!(remote(sampled, 200), current(of(PERIOD + 9, 40, 40)), "{context}");
         assert_eq!(remote(counted, 200), current(of(9, 40, 40)), "{context}");
-        counters.close_event(counted, 140).unwrap();
+        counters.close(counted, 140).unwrap();
         assert_eq!(remote(counted, 200), Err(CounterError::NoSuchEvent(counted)), "{context}");
         counters.shut_down().unwrap();
     }
@@ -74,8 +74,8 @@ fn a_count_whose_counter_faulted_is_left_to_its_processor() {
         let source = OpenedEvents::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total();
-        let event = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(event, 0).unwrap();
         mock.pass(&mut happened(2, PERIOD));
         mock.inject(Fault::From(1));
         service(&source, &mock, &mock, &memory, |_| ()).unwrap_err();
@@ -107,11 +107,11 @@ fn a_current_count_that_another_processor_reads_is_never_torn() {
             mock.on_interrupt(&handler);
             let mut counters = processor.take(&mock, &memory, &table);
             let sampled = raw(2).every(PERIOD).with_total();
-            assert_eq!(counters.open_event(&processor.unit, &sampled), Ok(event));
+            assert_eq!(counters.open(&processor.unit, &[sampled]), Ok(event));
             for _ in 0..ROUNDS {
-                counters.start_event(event, 0).unwrap();
+                counters.start(event, 0).unwrap();
                 happen(&mock, 2, EVENTS);
-                counters.stop_event(event, 0).unwrap();
+                counters.stop(event, 0).unwrap();
             }
             // The session is not shut down, so that the event stays open.
             done.store(true, Ordering::Release);

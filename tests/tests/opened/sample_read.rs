@@ -65,10 +65,10 @@ fn an_overflow_comes_with_the_exact_counts_of_its_group() {
         let unit = &processor.unit;
         let leader = raw(2).every(PERIOD).with_total().tagged(2);
         let sampled = raw(4).every(3 * PERIOD).with_total().tagged(4);
-        let group = counters.open_group(unit, &[leader, raw(3).tagged(3), sampled]).unwrap();
-        let alone = counters.open_event(unit, &raw(5).every(PERIOD).tagged(5)).unwrap();
-        counters.start_group(group, 100).unwrap();
-        counters.start_event(alone, 100).unwrap();
+        let group = counters.open(unit, &[leader, raw(3).tagged(3), sampled]).unwrap();
+        let alone = counters.open(unit, &[raw(5).every(PERIOD).tagged(5)]).unwrap();
+        counters.start(group, 100).unwrap();
+        counters.start(alone, 100).unwrap();
         let mut random = Random(0x9E37_79B9_7F4A_7C15);
         let (mut passed, mut seen) = ([0u64; 3], 0);
         for step in 0..300 {
@@ -132,8 +132,8 @@ fn wrap(processor: &Processor, leader_first: bool, wraps: u64, with_leader: bool
     let (of_leader, of_member) = if leader_first { (first, second) } else { (second, first) };
     let leader = raw(2).every(PERIOD).with_total().tagged(2).on(of_leader);
     let events = [leader, raw(3).tagged(3).on(of_member)];
-    let group = counters.open_group(&processor.unit, &events).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(&processor.unit, &events).unwrap();
+    counters.start(group, 0).unwrap();
     let member = of_member.iter().next().unwrap();
     let mask = processor.unit.counter(member).unwrap().mask();
     let value = || mock.with_pmu(|pmu| pmu.state().general()[usize::from(member.number())]);
@@ -221,8 +221,8 @@ fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
     let (of_leader, of_member) = if leader_first { (first, second) } else { (second, first) };
     let leader = raw(2).every(i64::MAX as u64).with_total().on(of_leader);
     let events = [leader, raw(2).on(of_member)];
-    let group = counters.open_group(&processor.unit, &events).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(&processor.unit, &events).unwrap();
+    counters.start(group, 0).unwrap();
     let leader = counters.group_events(group).next().unwrap();
     let member = of_member.iter().next().unwrap();
     let mask = processor.unit.counter(member).unwrap().mask();
@@ -259,8 +259,8 @@ fn what_cannot_be_read_is_said() {
         let source = OpenedEvents::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = source.unit();
-        let group = counters.open_group(unit, &[raw(2).tagged(2), raw(3).tagged(3)]).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(unit, &[raw(2).tagged(2), raw(3).tagged(3)]).unwrap();
+        counters.start(group, 0).unwrap();
         happen(&mock, 3, 4);
         let events: Vec<EventId> = counters.group_events(group).collect();
         let values = |event| {
@@ -268,12 +268,12 @@ fn what_cannot_be_read_is_said() {
             reads.map(|reads| reads.map(|read| read.count.unwrap().value).collect::<Vec<_>>())
         };
         assert_eq!(values(events[1]), Ok(vec![0, 4]), "{processor:?}");
-        counters.stop_group(group, 0).unwrap();
+        counters.stop(group, 0).unwrap();
         happen(&mock, 3, 4);
         assert_eq!(values(events[0]), Ok(vec![0, 4]), "{processor:?}: stopped");
         let mut part = [ThreadEvent::Opened(events[0])];
         counters.switch_out(&mut part, 0, |o| panic!("{o:?}")).unwrap();
-        let parted = EventsError { events: 0, reason: CounterError::NoSuchGroup(group) };
+        let parted = EventsError { events: 0, reason: CounterError::GroupElsewhere(events[1]) };
         assert_eq!(values(events[1]), Err(parted), "{processor:?}");
         let gone = EventsError { events: 0, reason: CounterError::NoSuchEvent(events[0]) };
         assert_eq!(values(events[0]), Err(gone), "{processor:?}");
@@ -322,8 +322,8 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         assert_eq!((told.get(), total(&counters, id(&thread))), (2, 10 * PERIOD), "{processor:?}");
         // A task starts it again: a whole period.
         left.set(1);
-        counters.stop_event(id(&thread), 0).unwrap();
-        counters.start_event(id(&thread), 0).unwrap();
+        counters.stop(id(&thread), 0).unwrap();
+        counters.start(id(&thread), 0).unwrap();
         happen(&mock, 2, PERIOD - 1);
         assert_eq!(told.get(), 2, "{processor:?}");
         happen(&mock, 2, 1);
@@ -343,9 +343,9 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         counters.apply_period(id(&thread), PERIOD, 0, |o| panic!("{o:?}")).unwrap();
         happen(&mock, 2, PERIOD);
         assert_eq!(told.get(), 5, "{processor:?}: a period at once");
-        let plain = counters.open_event(unit, &raw(3)).unwrap();
+        let plain = counters.open(unit, &[raw(3)]).unwrap();
         assert_eq!(table.stop_reporting(plain), Err(CounterError::NoPeriod(plain)));
-        counters.close_event(plain, 0).unwrap();
+        counters.close(plain, 0).unwrap();
         assert_eq!(table.stop_reporting(plain), Err(CounterError::NoSuchEvent(plain)));
         counters.shut_down().unwrap();
     }

@@ -62,11 +62,11 @@ fn assert_each_counts(
             continue;
         }
         let event = raw(kind).on(counter.only());
-        let event = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(event, 0).unwrap();
         happen(mock, kind, 77);
-        counters.stop_event(event, 0).unwrap();
-        let count = counters.close_event(event, 0).unwrap();
+        counters.stop(event, 0).unwrap();
+        let count = counters.close(event, 0).unwrap();
         assert_eq!(count.value, 77, "{counter:?}: {context}");
     }
 }

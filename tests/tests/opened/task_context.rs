@@ -47,14 +47,14 @@ fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
     let mut counters = processor.take(&mock, &memory, &table);
     let event = raw(2).every(PERIOD).with_total();
     let (id, other) = if grouped {
-        let group = counters.open_group(unit, &[raw(3), event]).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(unit, &[raw(3), event]).unwrap();
+        counters.start(group, 0).unwrap();
         let mut events = counters.group_events(group);
         let first = events.next();
         (events.next().unwrap(), first)
     } else {
-        let id = counters.open_event(unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         (id, None)
     };
     happen(&mock, 3, 9);
@@ -75,12 +75,12 @@ fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
     assert_eq!(told.take(), [], "{context}");
     happen(&mock, 2, 1);
     assert_eq!(told.take(), [period], "{context}");
-    let count = counters.read_event(id, 7).unwrap();
+    let count = counters.read(id, 7).unwrap();
     let expected = EventCount { value: counted + period, enabled: 7, running: 7 };
     assert_eq!(count, expected, "{context}");
     if let Some(other) = other {
         happen(&mock, 3, 1);
-        let count = counters.read_event(other, 7).unwrap();
+        let count = counters.read(other, 7).unwrap();
         assert_eq!(count, EventCount { value: 10, ..expected }, "{context}");
     }
     counters.shut_down().unwrap();
@@ -102,22 +102,22 @@ fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pen
         let mut counters = processor.take(&mock, &memory, &table);
         let general = unit.counters().iter().find(|counter| !counter.is_fixed()).unwrap().only();
         let event = raw(2).every(PERIOD).rotating().on(general);
-        let id = counters.open_event(unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         happen(&mock, 2, PERIOD - 1);
-        counters.stop_event(id, 0).unwrap();
+        counters.stop(id, 0).unwrap();
         counters.apply_period(id, 2 * PERIOD, 0, push).unwrap();
-        counters.start_event(id, 0).unwrap();
+        counters.start(id, 0).unwrap();
         happen(&mock, 2, 2 * PERIOD - 1);
         assert_eq!(told.take(), [], "{processor:?}");
         // The overflow is pending when another event takes the counter.
         mock.pass(&mut happened(2, 1));
-        let pinned = counters.open_event(unit, &raw(3).on(general)).unwrap();
-        counters.start_event(pinned, 0).unwrap();
+        let pinned = counters.open(unit, &[raw(3).on(general)]).unwrap();
+        counters.start(pinned, 0).unwrap();
         mock.deliver();
         counters.apply_period(id, PERIOD, 0, push).unwrap();
         assert_eq!(told.take(), [], "{processor:?}");
-        counters.close_event(pinned, 0).unwrap();
+        counters.close(pinned, 0).unwrap();
         counters.rotate(0).unwrap();
         happen(&mock, 2, 1);
         assert_eq!(told.take(), [2 * PERIOD], "{processor:?}: the pending one");
@@ -125,7 +125,7 @@ fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pen
         assert_eq!(told.take(), [PERIOD], "{processor:?}");
         // A refused period changes nothing.
         mock.clear();
-        let plain = counters.open_event(unit, &raw(3)).unwrap();
+        let plain = counters.open(unit, &[raw(3)]).unwrap();
         let refused = [
             (plain, PERIOD, CounterError::NoPeriod(plain)),
             (id, 1, CounterError::Period(1)),
@@ -134,7 +134,7 @@ fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pen
         for (event, period, error) in refused {
             assert_eq!(counters.apply_period(event, period, 0, push), Err(error));
         }
-        counters.close_event(plain, 0).unwrap();
+        counters.close(plain, 0).unwrap();
         let gone = CounterError::NoSuchEvent(plain);
         assert_eq!(counters.apply_period(plain, PERIOD, 0, push), Err(gone));
         assert_eq!(mock.accesses().total(), 0, "{processor:?}");
@@ -163,8 +163,8 @@ fn fault(processor: &Processor, access: u32, fault: Fault) -> bool {
     let mock = processor.mock();
     let mut counters = processor.take(&mock, &memory, &table);
     let events = [raw(3), raw(2).every(PERIOD).with_total()];
-    let group = counters.open_group(&processor.unit, &events).unwrap();
-    counters.start_group(group, 0).unwrap();
+    let group = counters.open(&processor.unit, &events).unwrap();
+    counters.start(group, 0).unwrap();
     let ids: Vec<_> = counters.group_events(group).collect();
     happen(&mock, 2, 0x800);
     mock.clear();
@@ -198,11 +198,11 @@ fn a_processors_events_are_listed_with_their_tags_and_states() {
         assert_eq!(counters.events().count(), 0);
         let general = unit.counters().iter().find(|counter| !counter.is_fixed()).unwrap();
         let on = |event: pmu_core::Event, tag| event.on(general.only()).tagged(tag);
-        let pinned = counters.open_event(unit, &on(raw(2), 1)).unwrap();
-        let waits = counters.open_event(unit, &on(raw(3).rotating(), 2)).unwrap();
-        let off = counters.open_event(unit, &on(raw(4), 3)).unwrap();
-        counters.start_event(pinned, 0).unwrap();
-        counters.start_event(waits, 0).unwrap();
+        let pinned = counters.open(unit, &[on(raw(2), 1)]).unwrap();
+        let waits = counters.open(unit, &[on(raw(3).rotating(), 2)]).unwrap();
+        let off = counters.open(unit, &[on(raw(4), 3)]).unwrap();
+        counters.start(pinned, 0).unwrap();
+        counters.start(waits, 0).unwrap();
         let listed: Vec<_> = counters.events().collect();
         assert_eq!(listed, [pinned, waits, off], "{processor:?}");
         let tags: Vec<_> = listed.iter().map(|id| counters.event_tag(*id).unwrap()).collect();
@@ -210,7 +210,7 @@ fn a_processors_events_are_listed_with_their_tags_and_states() {
         let states: Vec<_> = listed.iter().map(|id| counters.event_status(*id).unwrap()).collect();
         let expected = [EventStatus::Active(general), EventStatus::Inactive, EventStatus::Off];
         assert_eq!(states, expected, "{processor:?}");
-        counters.close_event(waits, 0).unwrap();
+        counters.close(waits, 0).unwrap();
         assert_eq!(counters.events().collect::<Vec<_>>(), [pinned, off]);
         assert_eq!(counters.event_status(waits), Err(CounterError::NoSuchEvent(waits)));
         assert_eq!(counters.event_tag(waits), Err(CounterError::NoSuchEvent(waits)));
@@ -224,8 +224,8 @@ fn a_processors_events_are_listed_with_their_tags_and_states() {
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Error), "{processor:?}");
         counters.rotate(0).unwrap();
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Error), "{processor:?}");
-        counters.close_event(pinned, 0).unwrap();
-        counters.start_event(refused, 0).unwrap();
+        counters.close(pinned, 0).unwrap();
+        counters.start(refused, 0).unwrap();
         assert_eq!(counters.event_status(refused), Ok(EventStatus::Active(general)));
         counters.shut_down().unwrap();
         assert_eq!(counters.events().count(), 0, "{processor:?}");

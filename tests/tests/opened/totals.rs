@@ -65,7 +65,7 @@ fn random_totals(processor: &Processor, seed: u64) {
         let period = [0, 0, 0x1000, 0x3000][random.below(4) as usize];
         let event = raw(kind).rotating();
         let event = if period == 0 { event } else { event.every(period).with_total() };
-        let id = counters.open_event(&processor.unit, &event).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
         events.push(Expected { id, kind, total: 0, period });
     }
     let mask = (1u64 << 40) - 1;
@@ -74,10 +74,10 @@ fn random_totals(processor: &Processor, seed: u64) {
         let place = random.below(events.len() as u64) as usize;
         match random.below(8) {
             0..=1 => {
-                let _ = counters.start_event(events[place].id, step);
+                let _ = counters.start(events[place].id, step);
             }
             2 => {
-                let _ = counters.stop_event(events[place].id, step);
+                let _ = counters.stop(events[place].id, step);
             }
             3 => counters.rotate(step).unwrap(),
             // Near its wrap, as if it had counted so far.
@@ -119,8 +119,8 @@ fn a_total_is_exact_over_many_wraps() {
         let mock = processor.mock();
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
-        let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
+        counters.start(id, 0).unwrap();
         let mut expected = 0;
         for power in 30..42 {
             for more in [0, 1, 7] {
@@ -143,13 +143,13 @@ fn a_total_is_exact_over_many_wraps() {
             expected += counted;
             match look {
                 0 => assert_eq!(total(&counters, id), expected, "{processor:?}"),
-                1 => counters.stop_event(id, 0).unwrap(),
+                1 => counters.stop(id, 0).unwrap(),
                 _ => {}
             }
             mock.deliver();
             assert_eq!(total(&counters, id), expected, "{processor:?}, {look}");
             if look == 1 {
-                counters.start_event(id, 0).unwrap();
+                counters.start(id, 0).unwrap();
             }
         }
     }
@@ -175,8 +175,8 @@ fn what_happens_while_a_wrap_is_serviced_is_counted() {
     mock.on_interrupt(&handler);
     mock.on_access(&more);
     let mut counters = processor.take(&mock, &memory, &table);
-    let id = counters.open_event(&processor.unit, &raw(2)).unwrap();
-    counters.start_event(id, 0).unwrap();
+    let id = counters.open(&processor.unit, &[raw(2)]).unwrap();
+    counters.start(id, 0).unwrap();
     let mut expected = 0;
     for count in [1 << 47, 1 << 48, 1 << 48] {
         passed.set(1);
@@ -186,7 +186,7 @@ fn what_happens_while_a_wrap_is_serviced_is_counted() {
         expected += count + while_serviced;
         assert_eq!(total(&counters, id), expected);
     }
-    counters.stop_event(id, 0).unwrap();
+    counters.stop(id, 0).unwrap();
     assert_eq!(total(&counters, id), expected);
 }
 
@@ -197,18 +197,18 @@ fn a_total_of_lost_registers_is_an_error_until_they_are_programmed_again() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
         let events = [raw(0), raw(2), raw(3).every(0x1000).with_total()].map(|event| {
-            let id = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         });
         happen(&mock, 2, 55);
         // Stopped and started: this much is accumulated.
-        counters.stop_event(events[1], 0).unwrap();
-        counters.start_event(events[1], 0).unwrap();
+        counters.stop(events[1], 0).unwrap();
+        counters.start(events[1], 0).unwrap();
         mock.lose_registers();
         for id in events {
             let lost = Err(CounterError::RegistersLost);
-            assert_eq!(counters.read_event(id, 0), lost, "{processor:?}");
+            assert_eq!(counters.read(id, 0), lost, "{processor:?}");
         }
         assert_eq!(counters.reprogram(|o| panic!("{o:?}")).map(CounterSet::len), Ok(3));
         happen(&mock, 2, 7);
@@ -239,14 +239,13 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory);
     let mut session = session.unwrap();
     let counters = session.counters_mut();
-    let [event, other] =
-        [2, 3].map(|event| counters.open_event(&processor.unit, &raw(event)).unwrap());
-    counters.start_event(event, 1_000_000).unwrap();
-    counters.start_event(other, 0).unwrap();
-    counters.read_event(event, 0).unwrap();
+    let [event, other] = [2, 3].map(|event| counters.open(&processor.unit, &[raw(event)]).unwrap());
+    counters.start(event, 1_000_000).unwrap();
+    counters.start(other, 0).unwrap();
+    counters.read(event, 0).unwrap();
     counters.rotate(500).unwrap();
     session.start(KProfileSource::new(0x25).unwrap()).unwrap();
-    let count = session.counters_mut().read_event(event, 1_000_010).unwrap();
+    let count = session.counters_mut().read(event, 1_000_010).unwrap();
     assert_eq!((count.enabled, count.running), (10, 10));
 }
 
@@ -265,13 +264,13 @@ fn a_total_that_was_asked_for_is_kept_with_every_period() {
             (raw(2).every(0x1000).every(0), true),
         ] {
             let context = format!("{processor:?}: {event:?}");
-            let id = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start(id, 0).unwrap();
             happen(&mock, 2, 77);
-            let value = counters.read_event(id, 0).map(|count| count.value);
+            let value = counters.read(id, 0).map(|count| count.value);
             let expected = if has_total { Ok(77) } else { Err(CounterError::NoTotal(id)) };
             assert_eq!(value, expected, "{context}");
-            counters.close_event(id, 0).unwrap();
+            counters.close(id, 0).unwrap();
         }
         counters.shut_down().unwrap();
     }

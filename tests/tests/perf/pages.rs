@@ -152,8 +152,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
         (machine, event, page)
     };
     let (machine, event, page) = opened();
-    let close =
-        |session: &mut pmu::PmuSession<_>| session.counters_mut().close_event(event.id(), 0);
+    let close = |session: &mut pmu::PmuSession<_>| session.counters_mut().close(event.id(), 0);
     machine.perf.pmu.with(|session, _| close(session)).unwrap().unwrap();
     assert_eq!(machine.read_page(page), None, "closed by the session");
 
@@ -187,7 +186,7 @@ fn the_page_of_an_event_that_ends_otherwise_is_hidden() {
 
     let (machine, event, page) = opened();
     let close = |session: &mut pmu::PmuSession<_>| {
-        session.counters_mut().close_event(event.id(), 0).unwrap();
+        session.counters_mut().close(event.id(), 0).unwrap();
         panic!("after the event was closed");
     };
     let close =

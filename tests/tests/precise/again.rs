@@ -65,7 +65,7 @@ fn records_never_go_to_address_0_after_registers_were_lost() {
         scene.lose_registers();
         session.resume(0, |_| ()).unwrap();
         assert_eq!(scene.read(address), right, "{what}");
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
         scene.start(&mut session, &precise(0));
@@ -99,7 +99,7 @@ fn a_session_whose_events_are_stopped_clears_what_firmware_left_enabled() {
         let scene = Scene::new(processor);
         let mut session = scene.take();
         let event = scene.start(&mut session, &precise(0));
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
         scene.lose_registers();
         scene.write(ENABLE, 1);
         session.reprogram(|_| ()).unwrap();
@@ -143,9 +143,9 @@ fn after_a_start_that_was_not_undone_another_latency_or_condition_starts() {
                 let what = format!("{what}, {access}");
                 let mut session = scene.take();
                 let groups = [&first, &second]
-                    .map(|events| session.open_group(&scene.counters, events).expect(&what));
+                    .map(|events| session.open(&scene.counters, events).expect(&what));
                 scene.mock.inject(Fault::From(access));
-                let started = session.start_group(groups[0], 0);
+                let started = session.start(groups[0], 0);
                 scene.mock.inject(Fault::None);
                 if started.is_ok() {
                     assert!(access > 3);
@@ -153,7 +153,7 @@ fn after_a_start_that_was_not_undone_another_latency_or_condition_starts() {
                 }
                 session.reprogram(|_| ()).expect(&what);
                 assert_eq!(scene.enabled(), 0, "{what}");
-                session.start_group(groups[1], 0).expect(&what);
+                session.start(groups[1], 0).expect(&what);
                 scene.ends(session, &what);
             }
         }
@@ -192,7 +192,7 @@ fn a_precise_event_that_starts_as_a_restart_fails_counts_or_is_said_not_to() {
             let what = format!("{}, access {access}", name(&processor));
             let scene = Scene::new(processor);
             let mut session = scene.take();
-            let event = session.open_event(&scene.counters, &precise(0).with_total()).unwrap();
+            let event = session.open(&scene.counters, &[precise(0).with_total()]).unwrap();
             let fails: &'static _ = Box::leak(Box::new(move |mock: &Mock<'static>| {
                 mock.inject(Fault::Register(0x38F));
                 let _ =
@@ -201,14 +201,14 @@ fn a_precise_event_that_starts_as_a_restart_fails_counts_or_is_said_not_to() {
             }));
             scene.mock.on_interrupt(fails);
             scene.mock.interrupt_at(access);
-            let started = session.start_event(event, 0);
+            let started = session.start(event, 0);
             scene.mock.interrupt_at(0);
             if started.is_err() {
                 continue;
             }
             scene.mock.inject_pmi(PmiFault::Lost);
             scene.happen(0, 7);
-            let count = session.read_event(event, 0).map(|count| count.value);
+            let count = session.read(event, 0).map(|count| count.value);
             if count != Err(CounterError::CounterLost(event)) {
                 started_so += 1;
                 assert_eq!(count, Ok(7), "{what}");

@@ -5,8 +5,9 @@ use core::cell::RefCell;
 
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterSet, Event, EventId, EventStatus, GroupId};
+use pmu_core::{CounterSet, Event, EventId, EventStatus};
 use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::Reason;
 use pmu_tests::opened::{Random, happened, raw};
 
 use crate::scene::*;
@@ -29,7 +30,7 @@ struct World {
     scene: &'static Scene,
     session: Session,
     alone: Vec<EventId>,
-    groups: Vec<GroupId>,
+    groups: Vec<EventId>,
     /// The event whose child the thread has.
     parent: EventId,
     thread: [ThreadEvent; 1],
@@ -60,7 +61,7 @@ impl World {
             3 => event(3, kind).rotating().exclusive(),
             tag => event(tag as u64, kind).rotating(),
         });
-        let open = |event: Event| session.open_event(&scene.counters, &event).unwrap();
+        let open = |event: Event| session.open(&scene.counters, &[event]).unwrap();
         let alone = alone.map(open).collect();
         let counted = raw(COUNTED).user_only().rotating();
         let groups = GROUPS.into_iter().zip([10, 20]).map(|(kinds, tag)| {
@@ -70,11 +71,11 @@ impl World {
             });
             // The counted member has a counter beside that of the other one.
             let members = members.map(|of| if of.period().is_none() { of } else { of.on(on) });
-            session.open_group(&scene.counters, &members).unwrap()
+            session.open(&scene.counters, &members).unwrap()
         });
         let groups = groups.collect();
         let parent = event(4, OF_THREAD).rotating();
-        let parent = session.open_event(&scene.counters, &parent).unwrap();
+        let parent = session.open(&scene.counters, &[parent]).unwrap();
         let child: SavedEvent = session.child_event(parent, 5).unwrap().to_be_started(true);
         let react = move |scene: &'static Scene, seen: &Seen| {
             let source = scene.source();
@@ -114,10 +115,10 @@ impl World {
         let session = &mut self.session;
         let text = |done: Result<(), pmu_core::CounterError>| format!("{done:?}");
         let done = match operation {
-            0 | 1 => text(session.start_event(event, now)),
-            2 => text(session.stop_event(event, now)),
-            3 => format!("{:?}", session.start_group(group, now)),
-            4 => format!("{:?}", session.stop_group(group, now)),
+            0 | 1 => text(session.start(event, now).reason()),
+            2 => text(session.stop(event, now).reason()),
+            3 => format!("{:?}", session.start(group, now)),
+            4 => format!("{:?}", session.stop(group, now)),
             5..=7 => text(session.rotate(now)),
             8 => match self.thread[0] {
                 ThreadEvent::Opened(_) => {
@@ -143,8 +144,8 @@ impl World {
             _ => {
                 let leader = session.group_events(group).nth(which / 2 % 2).unwrap();
                 text(match session.event_status(leader).unwrap() {
-                    EventStatus::Off => session.enable_event(leader, now),
-                    _ => session.disable_event(leader, now),
+                    EventStatus::Off => session.enable(leader, now),
+                    _ => session.disable(leader, now),
                 })
             }
         };
@@ -156,7 +157,7 @@ impl World {
         let (scene, now) = (self.scene, self.now);
         self.session.report_samples(|sample| scene.note(&sample)).unwrap();
         let events = self.events().into_iter().map(|event| {
-            let count = self.session.read_event(event, now);
+            let count = self.session.read(event, now);
             let status = self.session.event_status(event).unwrap();
             format!("{status:?}, {count:?}\n")
         });
@@ -211,8 +212,8 @@ fn recorded(processor: Processor) -> PreciseTags {
     let mut session = scene.take();
     let kinds = ALONE.into_iter().zip(0..).chain([(OF_THREAD, 4), (5, 10), (6, 20)]);
     let mut can = |kind: usize| {
-        let opened = session.open_event(&scene.counters, &precise(kind).on(shared(&processor)));
-        opened.is_ok_and(|id| session.close_event(id, 0).is_ok())
+        let opened = session.open(&scene.counters, &[precise(kind).on(shared(&processor))]);
+        opened.is_ok_and(|id| session.close(id, 0).is_ok())
     };
     let tags = kinds.filter(|(kind, _)| can(*kind)).map(|(_, tag)| 1 << tag).sum::<u64>();
     // The child is as its parent.
@@ -258,7 +259,7 @@ fn a_period_that_is_applied_begins_at_once_however_little_of_the_former_is_left(
                 session.report_samples(|sample| scene.note(&sample)).unwrap();
                 let periods: Vec<u64> = scene.seen.borrow().iter().map(|of| of.period).collect();
                 assert_eq!(periods, [60], "{what}");
-                let count = session.read_event(event, 0).unwrap().value;
+                let count = session.read(event, 0).unwrap().value;
                 assert_eq!(count, PERIOD - left + 60, "{what}");
                 scene.ends(session, &what);
             }

@@ -68,7 +68,7 @@ fn records_that_grow_behind_many_small_ones_lose_none() {
             let large = scene.start(&mut session, &large);
             scene.happen(2, 3 * PERIOD);
             scene.happen(0, 3 * PERIOD + 7);
-            let total = |id| session.read_event(id, 0).unwrap().value;
+            let total = |id| session.read(id, 0).unwrap().value;
             assert_eq!((total(small), total(large)), ((before + 3) * PERIOD + 7, 300), "{what}");
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let samples = (scene.addresses(0).len() as u64, scene.addresses(2).len());
@@ -114,10 +114,10 @@ fn a_period_that_is_applied_loses_no_count_and_no_sample_at_any_access() {
                 session.apply_period(event, 10, 0, |_| ()).expect(&what);
                 let done = pending.get().0 == 0;
                 pending.set((0, 0, 0));
-                let before = session.read_event(event, 0).unwrap().value;
+                let before = session.read(event, 0).unwrap().value;
                 assert!([250, 265].contains(&before), "{what}: {before}");
                 scene.happen(0, 35);
-                let total = session.read_event(event, 0).unwrap().value;
+                let total = session.read(event, 0).unwrap().value;
                 assert_eq!(total, before + 35, "{what}");
                 session.report_samples(|sample| scene.note(&sample)).unwrap();
                 scene.all_reported(&what);
@@ -141,7 +141,7 @@ fn records_behind_lost_registers_are_those_of_their_event() {
         let first = scene.start(&mut session, &precise(0));
         scene.happen(0, 3 * PERIOD);
         let counter = session.counter_of(first);
-        session.stop_event(first, 0).unwrap();
+        session.stop(first, 0).unwrap();
         let second = scene.start(&mut session, &precise(0).tagged(9).with_total());
         assert_eq!(session.counter_of(second), counter, "{what}");
         scene.mock.lose_registers();
@@ -151,7 +151,7 @@ fn records_behind_lost_registers_are_those_of_their_event() {
         scene.happen(0, 2 * PERIOD);
         session.report_samples(|sample| scene.note(&sample)).unwrap();
         assert_eq!((scene.addresses(0).len(), scene.addresses(9).len()), (before, 2), "{what}");
-        assert_eq!(session.read_event(second, 0).unwrap().value, 200, "{what}");
+        assert_eq!(session.read(second, 0).unwrap().value, 200, "{what}");
         scene.ends(session, &what);
     }
 }
@@ -166,17 +166,17 @@ fn records_of_an_event_that_left_have_the_periods_that_they_ended() {
             let mut session = scene.take();
             let event = scene.start(&mut session, &precise(0).with_total());
             scene.happen(0, 70);
-            session.stop_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
             scene.table.set_period(event, 200).unwrap();
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
             scene.happen(0, 30 + 200 + 200);
             if leaves {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let periods: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.period).collect();
             assert_eq!(periods, [100, 200, 200], "{what}, leaves: {leaves}");
-            assert_eq!(session.read_event(event, 0).unwrap().value, 500, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, 500, "{what}");
             scene.ends(session, &what);
         }
     }
@@ -193,9 +193,9 @@ fn what_happens_while_a_task_reports_is_reported_once_and_as_its_own() {
             let mut session = scene.take();
             let of_thread = scene.start(&mut session, &precise(0));
             // Some processors have no records of this event.
-            let other = session.open_event(&scene.counters, &precise(2).with_total());
+            let other = session.open(&scene.counters, &[precise(2).with_total()]);
             let Ok(other) = other else { continue };
-            session.start_event(other, 0).unwrap();
+            session.start(other, 0).unwrap();
             scene.happen(0, 2 * PERIOD);
             scene.happen(2, PERIOD);
             scene.happen(0, 2 * PERIOD);
@@ -212,7 +212,7 @@ fn what_happens_while_a_task_reports_is_reported_once_and_as_its_own() {
                 1 => session.report_samples(note).unwrap(),
                 _ => session.reprogram(note).map(|_| ()).unwrap(),
             }
-            let total = session.read_event(other, 0).unwrap().value;
+            let total = session.read(other, 0).unwrap().value;
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let samples = (scene.addresses(0).len(), scene.addresses(2).len() as u64);
             assert_eq!(samples, (4, total / PERIOD), "{what}: {:?}", scene.seen.borrow());
@@ -241,16 +241,16 @@ fn a_record_that_is_due_is_not_lost_in_a_window() {
                     session.resume(0, |sample| scene.note(&sample)).map(|_| ()).unwrap();
                 }
                 2 => {
-                    session.stop_event(event, 0).unwrap();
-                    session.start_event(event, 0).unwrap();
+                    session.stop(event, 0).unwrap();
+                    session.start(event, 0).unwrap();
                 }
                 _ => session.reprogram(|sample| scene.note(&sample)).map(|_| ()).unwrap(),
             }
-            assert_eq!(session.read_event(event, 0).unwrap().value, PERIOD, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, PERIOD, "{what}");
             scene.happen(0, 2);
             assert_eq!(scene.addresses(0).len(), 1, "{what}");
             scene.happen(0, 3 * PERIOD - 2);
-            assert_eq!(session.read_event(event, 0).unwrap().value, 4 * PERIOD, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, 4 * PERIOD, "{what}");
             assert!(scene.addresses(0).len() >= 3, "{what}");
             scene.ends(session, &what);
         }
@@ -268,8 +268,8 @@ fn a_lost_record_costs_its_count_and_no_more() {
             let mut session = scene.take();
             let event = scene.start(&mut session, &precise(0).with_total());
             scene.happen(0, 70);
-            session.stop_event(event, 0).unwrap();
-            session.start_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
+            session.start(event, 0).unwrap();
             scene.happen(0, 30 + 5);
             // The index is overwritten, as if nothing had been recorded.
             let [area, _] = words(scene.memory);
@@ -282,9 +282,9 @@ fn a_lost_record_costs_its_count_and_no_more() {
                 });
             });
             if leaves {
-                session.stop_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
             }
-            let total = session.read_event(event, 0).unwrap().value;
+            let total = session.read(event, 0).unwrap().value;
             assert!(total <= 105, "{what}: {total}");
             scene.ends(session, &what);
         }
@@ -364,23 +364,23 @@ fn both_facilities<F: EventFacility + 'static>(
     let mut session = session.unwrap();
     // A precise event cannot be reloaded: the register of its reload is that of the records.
     let members = [precise(2).reloaded_by(0b10), raw(3).every(1000).reloaded_by(0b10)];
-    let refused = session.open_group(counters, &members).map_err(|error| error.reason);
+    let refused = session.open(counters, &members).map_err(|error| error.reason);
     assert_eq!(refused, Err(CounterError::NotReloadable));
     // It may reload others, and counters go from the one use to the other.
     let reloaded = raw(3).user_only().every(PERIOD).tagged(3).reloaded_by(0b10);
     let delimits = raw(4).user_only().every(1000).tagged(4).reloaded_by(0b10);
     for round in 0..6 {
-        let group = session.open_group(counters, &[reloaded, delimits]).unwrap();
+        let group = session.open(counters, &[reloaded, delimits]).unwrap();
         let alone: Vec<_> = (0..6)
-            .map(|_| session.open_event(counters, &precise(2).with_total().rotating()).unwrap())
+            .map(|_| session.open(counters, &[precise(2).with_total().rotating()]).unwrap())
             .collect();
         let start = |session: &mut CounterSession<'static, _, _, _>| {
-            session.start_group(group, 0).unwrap();
+            session.start(group, 0).unwrap();
         };
         if round % 2 == 0 {
             start(&mut session);
         }
-        alone.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        alone.iter().for_each(|event| session.start(*event, 0).unwrap());
         if round % 2 != 0 {
             start(&mut session);
         }
@@ -391,19 +391,18 @@ fn both_facilities<F: EventFacility + 'static>(
         tags.sort_unstable();
         assert_eq!(tags, [2, 2, 2, 2, 2, 2, 3], "round {round}");
         for event in &alone {
-            assert_eq!(session.read_event(*event, 0).unwrap().value, PERIOD, "round {round}");
+            assert_eq!(session.read(*event, 0).unwrap().value, PERIOD, "round {round}");
         }
         // The others stay, the group's counters become those of precise events.
-        session.close_group(group, 0).unwrap();
-        let more: Vec<_> = (0..2)
-            .map(|_| session.open_event(counters, &precise(5).with_total()).unwrap())
-            .collect();
-        more.iter().for_each(|event| session.start_event(*event, 0).unwrap());
+        session.close(group, 0).unwrap();
+        let more: Vec<_> =
+            (0..2).map(|_| session.open(counters, &[precise(5).with_total()]).unwrap()).collect();
+        more.iter().for_each(|event| session.start(*event, 0).unwrap());
         seen.borrow_mut().clear();
         mock.advance(&mut happened(5, 3 * PERIOD));
         assert_eq!(*seen.borrow(), [5; 6], "round {round}");
         for event in alone.into_iter().chain(more) {
-            session.close_event(event, 0).unwrap();
+            session.close(event, 0).unwrap();
         }
     }
     session.shut_down().unwrap();
@@ -433,8 +432,8 @@ fn a_long_period_that_is_set_behind_waiting_records_is_not_longer_than_asked() {
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             scene.happen(0, LONG - 7);
             if leaves {
-                session.stop_event(event, 0).unwrap();
-                session.start_event(event, 0).unwrap();
+                session.stop(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             }
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             let periods = || scene.seen.borrow().iter().map(|seen| seen.period).collect::<Vec<_>>();
@@ -442,7 +441,7 @@ fn a_long_period_that_is_set_behind_waiting_records_is_not_longer_than_asked() {
             scene.happen(0, 7);
             session.report_samples(|sample| scene.note(&sample)).unwrap();
             assert_eq!(periods(), [100, 100, LONG], "{what}");
-            assert_eq!(session.read_event(event, 0).unwrap().value, 200 + LONG, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, 200 + LONG, "{what}");
             scene.ends(session, &what);
         }
     }
@@ -503,50 +502,49 @@ fn passes_by(
     let processor = &scene.counters;
     let bystander = scene.start(&mut session, &precise(0).with_total());
     // Some processors have no records of this event.
-    let other =
-        if session.open_event(processor, &precise(2)).is_ok() { precise(2) } else { raw(2) };
+    let other = if session.open(processor, &[precise(2)]).is_ok() { precise(2) } else { raw(2) };
     let has_parts = scene.unit.groups().contains(SampleParts::REGISTERS);
     let large = match has_parts && other.precision().is_some() {
         true => other.recording(SampleParts::REGISTERS),
         false => other,
     };
     let members = [raw(3).user_only(), large, other.tagged(8)];
-    let group = session.open_group(processor, &members).expect(what);
+    let group = session.open(processor, &members).expect(what);
     let second = session.group_events(group).nth(1).unwrap();
     let third = session.group_events(group).nth(2).unwrap();
-    let alone = session.open_event(processor, &large.rotating()).expect(what);
+    let alone = session.open(processor, &[large.rotating()]).expect(what);
     scene.happen(0, 270);
     let note = |sample: Sample<'_, Option<Pebs<'static>>>| scene.note(&sample);
     let mut thread = [ThreadEvent::Opened(alone)];
     if operation > 0 {
-        session.start_event(alone, 0).expect(what);
+        session.start(alone, 0).expect(what);
     }
     if (4..6).contains(&operation) {
-        session.disable_event(third, 0).expect(what);
-        session.start_group(group, 0).expect(what);
+        session.disable(third, 0).expect(what);
+        session.start(group, 0).expect(what);
     }
     scene.happen(2, 130);
     pending.set(access);
     match operation {
-        0 => session.start_event_if_free(alone, 0).expect(what),
-        1 => session.stop_event(alone, 0).expect(what),
-        2 => session.start_group(group, 0).expect(what),
+        0 => session.start_if_free(alone, 0).expect(what),
+        1 => session.stop(alone, 0).expect(what),
+        2 => session.start(group, 0).expect(what),
         3 => session.switch_out(&mut thread, 0, note).expect(what),
-        4 => session.enable_event(third, 0).expect(what),
-        5 => session.disable_event(second, 0).expect(what),
+        4 => session.enable(third, 0).expect(what),
+        5 => session.disable(second, 0).expect(what),
         6 => session.rotate(1).map(|_| ()).expect(what),
         7 => session.report_samples(note).expect(what),
         _ => session.reprogram(note).map(|_| ()).expect(what),
     }
     let done = pending.replace(0) == 0;
-    let total = session.read_event(bystander, 0).unwrap().value;
+    let total = session.read(bystander, 0).unwrap().value;
     // Nothing is counted while the counter is stopped.
     let is_one = [270, 270 + happens].contains(&total);
     // An interrupt in the middle is served as the counters are stopped, or afterwards.
     let is_part = total > 270 && total < 270 + happens && total.is_multiple_of(PERIOD);
     assert!(is_one || is_part, "{what}: {total}");
     scene.happen(0, 60);
-    let now = session.read_event(bystander, 0).unwrap().value;
+    let now = session.read(bystander, 0).unwrap().value;
     assert_eq!(now, total + 60, "{what}");
     session.report_samples(note).expect(what);
     let dropped = scene.memory.dropped();

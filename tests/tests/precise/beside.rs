@@ -70,18 +70,18 @@ fn a_long_period_on_any_counter_has_its_samples_where_it_ends() {
             let scene = Scene::new(processor);
             let mut session = scene.take();
             let event = precise(0).every(long).on(on).with_total();
-            let Ok(event) = session.open_event(&scene.counters, &event) else {
+            let Ok(event) = session.open(&scene.counters, &[event]) else {
                 assert_eq!(on, CounterSet::FIXED, "{what}");
                 continue;
             };
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
             for number in 1..=3 {
                 scene.happen(0, long - 1);
                 assert_eq!(scene.reported(), number - 1, "{what}");
                 scene.happen(0, 1);
                 assert_eq!(scene.reported(), number, "{what}");
             }
-            let count = session.read_event(event, 0).unwrap().value;
+            let count = session.read(event, 0).unwrap().value;
             assert_eq!(count, 3 * long, "{what}");
             scene.ends(session, &what);
         }

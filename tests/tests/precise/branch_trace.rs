@@ -128,14 +128,14 @@ fn branches_are_traced_in_order_between_a_start_and_a_stop() {
 fn a_trace_goes_on_whatever_the_events_do_until_it_is_asked_otherwise() {
     let scene = scene();
     let mut session = scene.take();
-    let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+    let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
     let [user, kernel] = [0x40_0000, KERNEL].map(|of| branch(0, of, of));
     scene.trace.trace(&mut session, true, false).unwrap();
     for _ in 0..2 {
         assert!(scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
-        session.start_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
         assert!(scene.mock.trace_branch(&user));
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
     }
     assert!(scene.seen.borrow().is_empty());
     scene.trace.trace(&mut session, false, true).unwrap();
@@ -148,9 +148,9 @@ fn a_trace_goes_on_whatever_the_events_do_until_it_is_asked_otherwise() {
     assert_eq!((scene.seen.take().len(), scene.trace.is_tracing()), (1, false));
     // The request ends with the session.
     let mut session = scene.take();
-    session.start_event(event, 0).unwrap_err();
-    let event = session.open_event(&scene.counters, &raw(3)).unwrap();
-    session.start_event(event, 0).unwrap();
+    session.start(event, 0).unwrap_err();
+    let event = session.open(&scene.counters, &[raw(3)]).unwrap();
+    session.start(event, 0).unwrap();
     assert!(!scene.mock.trace_branch(&user) && !scene.mock.trace_branch(&kernel));
     session.shut_down().unwrap();
     nothing_is_enabled(scene.mock, "shut down");
@@ -226,8 +226,8 @@ fn each_interrupt_of_the_counters_reads_the_branches_out_and_so_does_the_traces_
         let claimed = Cell::new(0);
         let mut session = scene.take();
         session.freeze_on_interrupt().unwrap();
-        let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
-        session.start_event(event, 0).unwrap();
+        let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
+        session.start(event, 0).unwrap();
         let serve = || {
             let serviced = scene.serve(|_| ()).unwrap();
             claimed.set(claimed.get() + serviced.claim.interrupts());
@@ -297,8 +297,8 @@ fn with_an_interrupt_at_each_access_of_an_operation_each_branch_is_reported_once
             scene.mock.on_interrupt(Box::leak(Box::new(move |_: &Mock<'static>| {
                 scene.serve(|_| ()).unwrap();
             })));
-            let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
-            session.start_event(event, 0).unwrap();
+            let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
+            session.start(event, 0).unwrap();
             scene.trace.trace(&mut session, true, false).unwrap();
             assert!(scene.mock.trace_branch(&call));
             let before = scene.mock.accesses().total();
@@ -331,8 +331,8 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
             let what = format!("{number}, {access}");
             let scene = scene();
             let mut session = scene.take();
-            let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
-            session.start_event(event, 0).unwrap();
+            let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
+            session.start(event, 0).unwrap();
             let mut traced = 0;
             if !begins {
                 scene.trace.trace(&mut session, true, false).unwrap();
@@ -373,10 +373,10 @@ fn after_a_lasting_fault_of_an_operation_a_repeat_does_it() {
 fn a_trace_that_cannot_begin_does_not_begin_later_and_one_that_cannot_go_on_does() {
     let scene = scene();
     let mut session = scene.take();
-    let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
+    let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
     let change = |session: &mut Traced| {
-        session.start_event(event, 0).unwrap();
-        session.stop_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
     };
     let call = branch(0, 0x40_0000, 0x41_0000);
     for register in [0x1D9, 0x600] {
@@ -478,12 +478,12 @@ fn share<F: EventFacility + Records + 'static>(pair: fn(Option<Pebs<'static>>, T
         for round in 1..=2 {
             let call = branch(0, 0x40_0000, 0x41_0000);
             let mut session = beside.take(pair(scene.pebs(), trace));
-            let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
+            let event = session.open(&scene.counters, &[precise::precise(0)]).unwrap();
             if trace_begins {
                 trace.trace(&mut session, true, false).unwrap();
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
             } else {
-                session.start_event(event, 0).unwrap();
+                session.start(event, 0).unwrap();
                 trace.trace(&mut session, true, false).unwrap();
             }
             let area = words(scene.memory)[0].as_ptr() as u64;
@@ -495,7 +495,7 @@ fn share<F: EventFacility + Records + 'static>(pair: fn(Option<Pebs<'static>>, T
                 assert_eq!(scene.read(0x600), area, "{what}");
                 scene.happen(0, PERIOD);
             } else {
-                session.close_event(event, 0).unwrap();
+                session.close(event, 0).unwrap();
                 assert_eq!((scene.read(0x600), scene.enabled()), (area, 0), "{what}");
                 assert!(scene.mock.trace_branch(&call), "{what}");
             }
@@ -525,8 +525,8 @@ fn a_trace_beside_precise_records_claims_their_interrupt_once() {
         let beside = Beside::new(processor);
         let scene = beside.scene;
         let mut session = beside.take(beside.both());
-        let event = session.open_event(&scene.counters, &precise::precise(0)).unwrap();
-        session.start_event(event, 0).unwrap();
+        let event = session.open(&scene.counters, &[precise::precise(0)]).unwrap();
+        session.start(event, 0).unwrap();
         beside.trace.trace(&mut session, has_trace, false).unwrap();
         assert_eq!(scene.mock.trace_branch(&branch(0, 0x40_0000, 0x41_0000)), has_trace);
         scene.happen(0, PERIOD);

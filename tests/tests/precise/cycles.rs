@@ -3,6 +3,7 @@
 use pmu_core::precise::{NotPrecise, Precision};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{CounterError, Event, EventSelect, GenericEvent, Snapshot};
+use pmu_tests::Reason;
 
 use crate::scene::*;
 use crate::support::*;
@@ -26,11 +27,11 @@ fn counted(
     let scene = Scene::build(processor, instruction, &[], Mock::strict, seen_as);
     let mut session = scene.take();
     let event = event.every(PERIOD).user_only().precise(precision);
-    let event = match session.open_event(&scene.counters, &event) {
+    let event = match session.open(&scene.counters, &[event]).reason() {
         Err(CounterError::NotPrecise(reason)) => return Err(reason),
         outcome => outcome.unwrap_or_else(|error| panic!("{signature:#x}: {error}")),
     };
-    session.start_event(event, 0).unwrap();
+    session.start(event, 0).unwrap();
     let counter = session.counter_of(event).unwrap();
     let outcome = if counter.is_fixed() && counter.number() == 1 {
         // Fixed counter 1 counts cycles.

@@ -2,8 +2,9 @@
 
 use pmu_core::EventsError;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, GroupId, Sample};
+use pmu_core::{CounterError, CounterSet, Event, EventId, Sample};
 use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::Reason;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::Fault;
 
@@ -31,12 +32,12 @@ fn switched(outcome: Result<(), EventsError>) -> Result<(), CounterError> {
 /// Operations, each with its name.
 fn operations() -> [(&'static str, Operation); 11] {
     [
-        ("start", |world| world.session.start_event(world.other, 0)),
+        ("start", |world| world.session.start(world.other, 0).reason()),
         ("report", |world| {
             let scene = world.scene;
             world.session.report_samples(|sample| scene.note(&sample))
         }),
-        ("stop", |world| world.session.stop_event(world.first, 0)),
+        ("stop", |world| world.session.stop(world.first, 0).reason()),
         ("switch in", |world| {
             switched(world.session.switch_in(&world.scene.counters, &mut world.thread, 0))
         }),
@@ -83,7 +84,7 @@ impl World {
         let first = if rotates { precise(0).on(on).rotating() } else { precise(0) };
         let first = scene.start(&mut session, &first);
         let probe = if tells_apart(&processor) { precise(3) } else { raw(3).every(10_000) };
-        let other = session.open_event(&scene.counters, &probe).unwrap();
+        let other = session.open(&scene.counters, &[probe]).unwrap();
         if rotates {
             scene.start(&mut session, &raw(2).on(on).user_only().every(10_000).rotating());
         }
@@ -216,12 +217,12 @@ fn after_a_fault_that_lasts_from_each_access_everything_is_well_again() {
                     if operation == "rotate" {
                         let events: Vec<_> = world.session.events().collect();
                         for event in events {
-                            let _ = world.session.close_event(event, 0);
+                            let _ = world.session.close(event, 0);
                         }
                         scene.start(&mut world.session, &precise(0));
                     } else if world.session.counter_of(world.first).is_none() {
-                        let _ = world.session.stop_event(world.first, 0);
-                        world.session.start_event(world.first, 0).expect(&what);
+                        let _ = world.session.stop(world.first, 0);
+                        world.session.start(world.first, 0).expect(&what);
                     }
                     let count = scene.reported();
                     let (written, dropped) = (mock.written_records(), scene.memory.dropped());
@@ -310,16 +311,16 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
         assert_eq!(scene.reported(), 0, "{what}");
         // In parts, after each of which the processor interrupts: the index has another threshold.
         let other = precise(3).every(1 << 40);
-        let other = session.open_event(&scene.counters, &other).unwrap();
+        let other = session.open(&scene.counters, &[other]).unwrap();
         // IA32_PERF_GLOBAL_CTRL.
         scene.mock.inject(Fault::Register(0x38F));
-        let failed = session.start_event(other, 0);
+        let failed = session.start(other, 0);
         scene.mock.inject(Fault::None);
         failures += u32::from(failed.is_err());
         let _ = session.report_samples(|sample| scene.note(&sample));
         session.reprogram(|sample| scene.note(&sample)).expect(&what);
         if session.counter_of(first).is_none() {
-            session.start_event(first, 0).expect(&what);
+            session.start(first, 0).expect(&what);
         }
         scene.happen(0, PERIOD);
         scene.ends_after(session, 3, &what);
@@ -331,15 +332,15 @@ fn a_start_that_cannot_pause_the_other_events_leaves_their_records_in_the_buffer
 fn free_for_records(session: &mut Session, scene: &'static Scene) -> usize {
     let mut started = vec![];
     let refused = loop {
-        let event = session.open_event(&scene.counters, &precise(3)).unwrap();
+        let event = session.open(&scene.counters, &[precise(3)]).unwrap();
         started.push(event);
-        if let Err(error) = session.start_event(event, 0) {
+        if let Err(error) = session.start(event, 0) {
             break error;
         }
     };
-    assert_eq!(refused, CounterError::NoFreeCounter);
+    assert_eq!(refused.reason, CounterError::NoFreeCounter);
     for event in &started {
-        session.close_event(*event, 0).unwrap();
+        session.close(*event, 0).unwrap();
     }
     started.len() - 1
 }
@@ -383,14 +384,14 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     let first = scene.start(&mut session, &precise(0).tagged(7));
     scene.happen(0, PERIOD);
     let free = free_for_records(&mut session, scene);
-    let group: GroupId = session.open_group(&scene.counters, events).unwrap();
+    let group: EventId = session.open(&scene.counters, events).unwrap();
     scene.mock.inject(Fault::From(access));
-    let started = session.start_group(group, 0);
+    let started = session.start(group, 0);
     scene.mock.inject(Fault::None);
     let Err(error) = started else { return true };
     // The event may be counted: its records are no event's.
     scene.happen(3, 3 * PERIOD);
-    let _ = session.close_group(group, 0);
+    let _ = session.close(group, 0);
     let note = |sample: Sample<'_, _>| scene.note(&sample);
     // Faulted counters come back with a reprogramming, and the others at once.
     let faulted = matches!(error.reason, CounterError::StateUnknown(_));
@@ -400,7 +401,7 @@ fn fails_to_start(processor: Processor, events: &[Event], access: u32, next: Nex
     if next != Next::ShutDown {
         if session.counter_of(first).is_none() {
             assert!(faulted, "{what}, {error:?}");
-            session.start_event(first, 0).expect(&what);
+            session.start(first, 0).expect(&what);
         }
         assert_eq!(free_for_records(&mut session, scene), free, "{what}");
         let before = scene.samples(7);
@@ -427,11 +428,11 @@ fn after_a_stop_that_fails_at_any_access_its_counters_are_free() {
                 let (group, _) = scene.start_together(&mut session, &events);
                 let before = scene.mock.accesses().total();
                 scene.mock.inject(Fault::From(access));
-                let failed = session.stop_group(group, 0);
+                let failed = session.stop(group, 0);
                 let done = scene.mock.accesses().total() - before < access;
                 scene.mock.inject(Fault::None);
                 if failed.is_err() {
-                    let _ = session.stop_group(group, 0);
+                    let _ = session.stop(group, 0);
                     session.reprogram(|_| ()).expect(&what);
                 }
                 let now = free_for_records(&mut session, scene);

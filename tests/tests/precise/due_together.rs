@@ -145,7 +145,7 @@ fn a_period_that_is_applied_while_a_record_is_due_begins_behind_it() {
         scene.happen(0, 1);
         assert_eq!(periods(), [PERIOD, 60], "{what}");
         // The record is written with an occurrence more.
-        assert_eq!(session.read_event(event, 0).unwrap().value, PERIOD + 1 + 60, "{what}");
+        assert_eq!(session.read(event, 0).unwrap().value, PERIOD + 1 + 60, "{what}");
         scene.ends_after(session, 2, what);
     }
 }

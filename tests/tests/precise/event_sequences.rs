@@ -4,8 +4,8 @@
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use pmu_core::EventId;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{EventId, GroupId};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::VirtualPmu;
@@ -23,7 +23,7 @@ struct Known {
     is_precise: bool,
     /// `None` while the event is its thread's, which does not run.
     id: Option<EventId>,
-    group: Option<GroupId>,
+    group: Option<EventId>,
     count: u64,
 }
 
@@ -101,8 +101,8 @@ impl World {
         // A processor has no records of some events.
         let probe = |kind: usize| {
             let session = &mut self.session;
-            let id = session.open_event(&scene.counters, &precise(kind).rotating());
-            id.is_ok_and(|id| session.close_event(id, 0).is_ok())
+            let id = session.open(&scene.counters, &[precise(kind).rotating()]);
+            id.is_ok_and(|id| session.close(id, 0).is_ok())
         };
         let can: Vec<bool> = (0..8).map(probe).collect();
         let event = |tag: usize, kind: usize, is_precise: bool| {
@@ -114,13 +114,13 @@ impl World {
         let alone = [(0, true), (2, true), (2, false), (3, true), (4, true)];
         for (kind, is_precise) in alone {
             let event = event(self.events.len(), kind, is_precise);
-            let id = self.session.open_event(&scene.counters, &event).unwrap();
+            let id = self.session.open(&scene.counters, &[event]).unwrap();
             let is_precise = is_precise && can[kind];
             self.events.push(Known { kind, is_precise, id: Some(id), group: None, count: 0 });
         }
         let first = self.events.len();
         let members = [event(first, 5, true), event(first + 1, 2, false)];
-        let group = self.session.open_group(&scene.counters, &members).unwrap();
+        let group = self.session.open(&scene.counters, &members).unwrap();
         let ids: Vec<_> = self.session.group_events(group).collect();
         for (id, (kind, is_precise)) in ids.into_iter().zip([(5, true), (2, false)]) {
             let (id, group, is_precise) = (Some(id), Some(group), is_precise && can[kind]);
@@ -159,10 +159,10 @@ impl World {
         let known = &self.events[which];
         let note = |sample: pmu_core::Sample<'_, _>| scene.note(&sample);
         match (operation, known.id, known.group) {
-            (0 | 1, Some(id), None) => self.session.start_event(id, now).is_ok(),
-            (0 | 1, _, Some(group)) => self.session.start_group(group, now).is_ok(),
-            (2, Some(id), None) => self.session.stop_event(id, now).is_ok(),
-            (2, _, Some(group)) => self.session.stop_group(group, now).is_ok(),
+            (0 | 1, Some(id), None) => self.session.start(id, now).is_ok(),
+            (0 | 1, _, Some(group)) => self.session.start(group, now).is_ok(),
+            (2, Some(id), None) => self.session.stop(id, now).is_ok(),
+            (2, _, Some(group)) => self.session.stop(group, now).is_ok(),
             (3 | 4, ..) => self.session.rotate(now).is_ok(),
             (5, ..) => {
                 let outcome = self.session.switch_out(&mut self.thread, now, note);
@@ -192,7 +192,7 @@ impl World {
                 self.session.resume(now, note).is_ok() && suspended
             }
             (9, ..) => self.session.report_samples(note).is_ok(),
-            (10, Some(id), _) => self.session.read_event(id, now).is_ok(),
+            (10, Some(id), _) => self.session.read(id, now).is_ok(),
             _ => self.session.reprogram(note).is_ok(),
         }
     }
@@ -216,7 +216,7 @@ impl World {
     fn check_exactly(&mut self, at: &str) {
         for (tag, event) in self.events.iter().enumerate() {
             let count = match event.id {
-                Some(id) => self.session.read_event(id, self.now).map(|count| count.value),
+                Some(id) => self.session.read(id, self.now).map(|count| count.value),
                 None => {
                     let place = self.tags.iter().position(|of| *of == tag).unwrap();
                     let ThreadEvent::SwitchedOut(saved) = self.thread[place] else { panic!() };

@@ -2,8 +2,9 @@
 
 use pmu_core::precise::NotPrecise;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSession, CounterSet, EventTable, GroupId, OpenedEvents};
+use pmu_core::{CounterError, CounterSession, CounterSet, EventId, EventTable, OpenedEvents};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
+use pmu_tests::Reason;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::PmiFault;
 
@@ -22,10 +23,10 @@ fn each_overflow_is_one_sample_with_its_instruction() {
         scene.happen(0, 2 * PERIOD + 7);
         let seen = |number| Seen { event, tag: 0, period: PERIOD, address: Some(address(number)) };
         assert_eq!(*scene.seen.borrow(), [0, 1, 2].map(seen), "{what}");
-        assert_eq!(session.read_event(event, 0).unwrap().value, 3 * PERIOD + 7, "{what}");
-        session.stop_event(event, 0).unwrap();
+        assert_eq!(session.read(event, 0).unwrap().value, 3 * PERIOD + 7, "{what}");
+        session.stop(event, 0).unwrap();
         scene.happen(0, PERIOD);
-        session.start_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
         scene.happen(0, PERIOD - 8);
         assert_eq!(scene.seen.borrow().len(), 3, "{what}");
         scene.happen(0, 1);
@@ -45,11 +46,11 @@ fn many_records_wait_and_are_counted() {
         let event = scene.start(&mut session, &precise(0).with_total());
         scene.happen(0, 5 * PERIOD + 3);
         assert_eq!(scene.seen.borrow().len(), 0, "{what}");
-        assert_eq!(session.read_event(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
+        assert_eq!(session.read(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
         // The event leaves, and another one comes to its counter: the records are its own nevertheless.
         let counter = session.counter_of(event);
-        session.stop_event(event, 0).unwrap();
-        assert_eq!(session.read_event(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
+        session.stop(event, 0).unwrap();
+        assert_eq!(session.read(event, 0).unwrap().value, 5 * PERIOD + 3, "{what}");
         let other = scene.start(&mut session, &precise(0).tagged(9));
         assert_eq!(session.counter_of(other), counter, "{what}");
         scene.happen(0, PERIOD);
@@ -68,14 +69,14 @@ fn precise_events_and_plain_ones_are_of_one_group_and_rotate() {
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let events = [raw(2).user_only(), precise(0).with_total()];
-        let group: GroupId = session.open_group(&scene.counters, &events).expect(&what);
-        session.start_group(group, 0).expect(&what);
+        let group: EventId = session.open(&scene.counters, &events).expect(&what);
+        session.start(group, 0).expect(&what);
         scene.happen(0, PERIOD);
         scene.happen(2, 11);
         let mut counts = [pmu_core::EventCount::default(); 2];
         assert_eq!(session.read_group(group, 0, &mut counts), Ok(2), "{what}");
         assert_eq!(counts.map(|count| count.value), [11, PERIOD], "{what}");
-        session.close_group(group, 0).expect(&what);
+        session.close(group, 0).expect(&what);
         // More events than counters: each has its turn, and nothing of a period is lost.
         let events: Vec<_> = (0..10)
             .map(|number| {
@@ -90,7 +91,7 @@ fn precise_events_and_plain_ones_are_of_one_group_and_rotate() {
             session.rotate(turn).unwrap();
         }
         for (number, event) in events.iter().enumerate() {
-            let count = session.read_event(*event, 60).unwrap();
+            let count = session.read(*event, 60).unwrap();
             let samples = scene.addresses(number as u64).len() as u64;
             let precise = number % 2 != 0;
             assert!(
@@ -122,7 +123,7 @@ fn a_threads_event_goes_with_it_and_its_waiting_records_are_reported_first() {
                 assert_eq!(scene.addresses(0).len() as u64, slice * 30 / PERIOD, "{what}, {slice}");
             }
             let ThreadEvent::Opened(id) = thread[0] else { panic!("{thread:?}") };
-            assert_eq!(session.read_event(id, 0).unwrap().value, 600, "{what}");
+            assert_eq!(session.read(id, 0).unwrap().value, 600, "{what}");
             scene.all_reported(&what);
             scene.ends(session, &what);
         }
@@ -148,17 +149,17 @@ fn the_period_changes_in_the_handler_and_the_event_is_silenced_and_resumed() {
         assert_eq!(periods(), [100, 70, 50], "{what}");
         scene.happen(0, 1 + 100_000);
         assert_eq!(periods(), [100, 70, 50, 200], "{what}: silent");
-        assert_eq!(session.read_event(event, 0).unwrap().value, 100_420, "{what}");
-        session.stop_event(event, 0).unwrap();
+        assert_eq!(session.read(event, 0).unwrap().value, 100_420, "{what}");
+        session.stop(event, 0).unwrap();
         scene.table.set_period(event, 30).unwrap();
-        session.start_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
         scene.happen(0, 30);
         assert_eq!(periods(), [100, 70, 50, 200, 30], "{what}");
         *scene.react.borrow_mut() = None;
         // From a task: at once, or with the next sample.
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
         scene.table.set_period(event, 60).unwrap();
-        session.start_event(event, 0).unwrap();
+        session.start(event, 0).unwrap();
         scene.happen(0, 10);
         session.apply_period(event, 40, 0, |_| ()).unwrap();
         scene.happen(0, 39);
@@ -191,7 +192,7 @@ fn windows_and_a_suspend_keep_what_is_left_of_a_period() {
                 }
                 assert_eq!(scene.addresses(0).len() as u64, round * 30 / PERIOD, "{what}, {round}");
             }
-            assert_eq!(session.read_event(event, 0).unwrap().value, 600, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, 600, "{what}");
             scene.all_reported(&what);
             scene.ends(session, &what);
         }
@@ -203,7 +204,7 @@ fn what_cannot_be_precise_is_refused_as_it_is_opened() {
     for processor in processors() {
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
-        let mut refused = |event| match session.open_event(&scene.counters, &event) {
+        let mut refused = |event| match session.open(&scene.counters, &[event]).reason() {
             Err(CounterError::NotPrecise(reason)) => reason,
             other => panic!("{what}: {other:?}"),
         };
@@ -219,12 +220,12 @@ fn an_exclusive_event_is_alone_and_a_child_counts_as_its_parent() {
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let first = scene.start(&mut session, &precise(0).exclusive().tagged(1).with_total());
-        let other = session.open_event(&scene.counters, &precise(0).tagged(2)).unwrap();
-        let refused = session.start_event(other, 0);
-        assert_eq!(refused, Err(CounterError::NoFreeCounter), "{what}");
+        let other = session.open(&scene.counters, &[precise(0).tagged(2)]).unwrap();
+        let refused = session.start(other, 0);
+        assert_eq!(refused.reason(), Err(CounterError::NoFreeCounter), "{what}");
         scene.happen(0, PERIOD);
         let child = session.child_event(first, 3).unwrap().to_be_started(true);
-        session.stop_event(first, 0).unwrap();
+        session.stop(first, 0).unwrap();
         let mut thread = [ThreadEvent::SwitchedOut(child)];
         session.switch_in(&scene.counters, &mut thread, 0).unwrap();
         scene.happen(0, 2 * PERIOD);
@@ -273,7 +274,7 @@ fn a_threads_event_goes_from_core_to_core_and_is_counted_where_it_can_be_precise
             session.switch_in(&here.counters, &mut thread, slice).unwrap();
         }
         let ThreadEvent::Opened(id) = thread[0] else { panic!("{what}") };
-        assert_eq!(session.read_event(id, 9).unwrap().value, 8 * 70, "{what}");
+        assert_eq!(session.read(id, 9).unwrap().value, 8 * 70, "{what}");
         let samples = here.addresses(0).len() + there.addresses(0).len();
         assert_eq!(samples as u64, 8 * 70 / PERIOD, "{what}");
         here.ends(session, &what);
@@ -293,7 +294,7 @@ fn events_that_leave_one_counter_after_another_keep_their_records() {
             let event = scene.start(&mut session, &precise(0).tagged(tag));
             scene.mock.inject_pmi(PmiFault::Lost);
             scene.happen(0, periods * PERIOD);
-            session.stop_event(event, 0).unwrap();
+            session.stop(event, 0).unwrap();
         }
         session.report_samples(|sample| scene.note(&sample)).unwrap();
         let tags: Vec<_> = scene.seen.borrow().iter().map(|seen| seen.tag).collect();

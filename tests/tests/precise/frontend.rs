@@ -3,6 +3,7 @@
 use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{NotPrecise, Precision};
 use pmu_core::{CounterError, Event, EventSelect};
+use pmu_tests::Reason;
 
 use crate::scene::*;
 use crate::support::*;
@@ -40,17 +41,17 @@ fn a_front_end_event_has_its_condition_in_the_register_until_it_is_stopped() {
         let counter = session.counter_of(first).unwrap();
         assert_eq!(scene.enabled(), counter.only().bits(), "{what}");
         // One register: another condition waits, and the same one does not.
-        let other = session.open_event(&scene.counters, &frontend(0x11)).unwrap();
-        assert_eq!(session.start_event(other, 0), IN_USE, "{what}");
+        let other = session.open(&scene.counters, &[frontend(0x11)]).unwrap();
+        assert_eq!(session.start(other, 0).reason(), IN_USE, "{what}");
         let second = scene.start(&mut session, &frontend(0x40_0406));
-        session.stop_event(first, 0).unwrap();
-        assert_eq!(session.start_event(other, 0), IN_USE, "{what}");
+        session.stop(first, 0).unwrap();
+        assert_eq!(session.start(other, 0).reason(), IN_USE, "{what}");
         // A suspend loses the register.
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
         assert_eq!(condition(), 0x40_0406, "{what}");
-        session.stop_event(second, 0).unwrap();
-        session.start_event(other, 0).unwrap();
+        session.stop(second, 0).unwrap();
+        session.start(other, 0).unwrap();
         assert_eq!(condition(), 0x11, "{what}");
         scene.ends(session, &what);
     }
@@ -87,28 +88,27 @@ fn a_counted_event_has_the_register_only_with_the_condition_that_a_precise_event
         let condition = || scene.read(0x3F7);
         scene.write(0x3F7, 0x7);
         let mut session = scene.take();
-        let [latency, miss] = [0x40_0406, 0x11].map(|value| {
-            session.open_event(&scene.counters, &counted(0x01C6, 0x3F7, value)).unwrap()
-        });
+        let [latency, miss] = [0x40_0406, 0x11]
+            .map(|value| session.open(&scene.counters, &[counted(0x01C6, 0x3F7, value)]).unwrap());
         // The counted event comes first.
-        session.start_event(latency, 0).unwrap();
-        let other = session.open_event(&scene.counters, &frontend(0x11)).unwrap();
-        assert_eq!(session.start_event(other, 0), IN_USE, "{what}");
+        session.start(latency, 0).unwrap();
+        let other = session.open(&scene.counters, &[frontend(0x11)]).unwrap();
+        assert_eq!(session.start(other, 0).reason(), IN_USE, "{what}");
         assert_eq!((condition(), scene.enabled()), (0x40_0406, 0), "{what}");
         let first = scene.start(&mut session, &frontend(0x40_0406));
         // The precise event comes first.
-        session.stop_event(latency, 0).unwrap();
-        assert_eq!(session.start_event(miss, 0), IN_USE, "{what}");
+        session.stop(latency, 0).unwrap();
+        assert_eq!(session.start(miss, 0).reason(), IN_USE, "{what}");
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
-        assert_eq!(session.start_event(miss, 0), IN_USE, "{what}");
+        assert_eq!(session.start(miss, 0).reason(), IN_USE, "{what}");
         assert_eq!(condition(), 0x40_0406, "{what}");
         // Until the last of them is stopped.
         let second = scene.start(&mut session, &frontend(0x40_0406));
-        session.stop_event(first, 0).unwrap();
-        assert_eq!(session.start_event(miss, 0), IN_USE, "{what}");
-        session.stop_event(second, 0).unwrap();
-        session.start_event(miss, 0).unwrap();
+        session.stop(first, 0).unwrap();
+        assert_eq!(session.start(miss, 0).reason(), IN_USE, "{what}");
+        session.stop(second, 0).unwrap();
+        session.start(miss, 0).unwrap();
         assert_eq!(condition(), 0x11, "{what}");
         scene.ends(session, &what);
         assert_eq!(condition(), 0x7, "{what}");
@@ -126,27 +126,27 @@ fn a_start_or_stop_that_fails_leaves_the_condition_to_the_events_that_run() {
                 let scene = Scene::new(processor);
                 let mut session = scene.take();
                 let event = counted(0x01C6, 0x3F7, 0x40_0406);
-                let other = session.open_event(&scene.counters, &event).unwrap();
-                let event = session.open_event(&scene.counters, &frontend(0x11)).unwrap();
+                let other = session.open(&scene.counters, &[event]).unwrap();
+                let event = session.open(&scene.counters, &[frontend(0x11)]).unwrap();
                 if stops {
-                    session.start_event(event, 0).unwrap();
+                    session.start(event, 0).unwrap();
                 }
                 let outcome = scene.fails_twice_at(access, || match stops {
-                    true => session.stop_event(event, 0),
-                    false => session.start_event(event, 0),
+                    true => session.stop(event, 0),
+                    false => session.start(event, 0),
                 });
                 match session.is_started(event) {
-                    false => session.start_event(other, 0).expect(&what),
+                    false => session.start(other, 0).expect(&what),
                     // It may have begun to stop, and needs the register no longer.
-                    true if stops => drop(session.start_event(other, 0)),
-                    true => assert_eq!(session.start_event(other, 0), IN_USE, "{what}"),
+                    true if stops => drop(session.start(other, 0)),
+                    true => assert_eq!(session.start(other, 0).reason(), IN_USE, "{what}"),
                 }
-                match session.close_event(event, 0) {
+                match session.close(event, 0) {
                     Ok(_) => {}
                     // Its counter faulted.
                     Err(_) => drop(session.reprogram(|_| ()).expect(&what)),
                 }
-                session.start_event(other, 0).or_else(already_started).expect(&what);
+                session.start(other, 0).reason().or_else(already_started).expect(&what);
                 scene.ends(session, &what);
                 if outcome.is_none() {
                     break;
@@ -175,7 +175,7 @@ fn other_extra_registers_and_conditions_are_refused_and_change_nothing() {
             frontend(0x80_0011),                 // A reserved bit.
             frontend(0x1_0000_0011),
         ]) {
-            let refused = session.open_event(&scene.counters, &event);
+            let refused = session.open(&scene.counters, &[event]).reason();
             let allowed = [NotPrecise::Unsupported, NotPrecise::Event];
             let allowed = allowed.map(|reason| Err(CounterError::NotPrecise(reason)));
             assert!(allowed.contains(&refused), "{}: {refused:?}", processor.name);

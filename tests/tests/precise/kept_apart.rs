@@ -62,7 +62,7 @@ fn an_event_of_one_privilege_level_shows_no_address_of_the_other() {
             assert_eq!(shown, (expected, expected), "{what}");
             assert_eq!(scene.memory.dropped().hidden as usize, 9 - expected, "{what}");
             // The events of the records that are hidden are counted nevertheless.
-            assert_eq!(session.read_event(event, 0).unwrap().value, 9 * PERIOD, "{what}");
+            assert_eq!(session.read(event, 0).unwrap().value, 9 * PERIOD, "{what}");
         }
     }
 }
@@ -195,7 +195,7 @@ fn a_threads_event_that_was_closed_stops_no_other_event() {
         let ThreadEvent::Opened(closed) = stale[0] else { panic!("{stale:?}") };
         let ThreadEvent::Opened(running) = second[0] else { panic!("{second:?}") };
         let counter = session.counter_of(running).unwrap();
-        session.close_event(closed, 0).unwrap();
+        session.close(closed, 0).unwrap();
         let refused = session.switch_out(&mut stale, 0, |sample| scene.note(&sample));
         let reason = refused.map_err(|error| error.reason);
         assert_eq!(reason, Err(CounterError::NoSuchEvent(closed)), "{what}");
@@ -226,8 +226,8 @@ fn threads_of_two_conditions_have_their_own() {
         let (mut session, mut elsewhere) = (scene.take(), without.take());
         let mut threads = vec![];
         for events in events {
-            let Ok(group) = session.open_group(&scene.counters, &events(&processor)) else { break };
-            session.start_group(group, 0).unwrap();
+            let Ok(group) = session.open(&scene.counters, &events(&processor)) else { break };
+            session.start(group, 0).unwrap();
             let mut thread: Vec<_> = session.group_events(group).map(ThreadEvent::Opened).collect();
             session.switch_out(&mut thread, 0, |_| ()).unwrap();
             threads.push(thread);

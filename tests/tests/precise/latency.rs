@@ -3,6 +3,7 @@
 use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{DataSource, NotPrecise, Precision, SampleParts};
 use pmu_core::{CounterError, Event, EventSelect};
+use pmu_tests::Reason;
 use pmu_virt::mock::PmiFault;
 
 use crate::scene::*;
@@ -36,17 +37,17 @@ fn a_counted_event_and_a_precise_event_have_only_one_latency() {
         // SAFETY: the mock's registers are numbers.
         let register = unsafe { MsrAddress::new(0x3F6) };
         let counted = Event::raw(EventSelect::from_bits(0x01CD)).with_extra(register, 30);
-        let counted = session.open_event(&scene.counters, &counted).unwrap();
-        session.start_event(counted, 0).unwrap();
+        let counted = session.open(&scene.counters, &[counted]).unwrap();
+        session.start(counted, 0).unwrap();
         let in_use = Err(CounterError::ExtraRegisterInUse(0x3F6));
-        let recorded = session.open_event(&scene.counters, &latency(50)).unwrap();
-        assert_eq!(session.start_event(recorded, 0), in_use);
-        session.stop_event(counted, 0).unwrap();
-        session.start_event(recorded, 0).unwrap();
+        let recorded = session.open(&scene.counters, &[latency(50)]).unwrap();
+        assert_eq!(session.start(recorded, 0).reason(), in_use);
+        session.stop(counted, 0).unwrap();
+        session.start(recorded, 0).unwrap();
         assert_eq!(scene.read(0x3F6), 50);
-        assert_eq!(session.start_event(counted, 0), in_use);
-        session.stop_event(recorded, 0).unwrap();
-        session.start_event(counted, 0).unwrap();
+        assert_eq!(session.start(counted, 0).reason(), in_use);
+        session.stop(recorded, 0).unwrap();
+        session.start(counted, 0).unwrap();
         assert_eq!(scene.read(0x3F6), 30);
         scene.ends(session, processor.name);
     }
@@ -87,7 +88,7 @@ fn groups_of_two_latencies_take_turns() {
         });
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
-        if events[0].len() == 1 || session.open_group(&scene.counters, &events[0]).is_err() {
+        if events[0].len() == 1 || session.open(&scene.counters, &events[0]).is_err() {
             continue;
         }
         tried += 1;
@@ -122,12 +123,12 @@ fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
         let scene = Scene::new(processor);
         let mut session = scene.take();
         let refused = |reason| Err(CounterError::NotPrecise(reason));
-        let missing = session.open_event(&scene.counters, &latency(0));
-        assert_eq!(missing, refused(NotPrecise::NoLatency));
-        let alone = session.open_event(&scene.counters, &latency(30));
-        assert_eq!(alone, refused(NotPrecise::NeedsBeside(0x8203)));
+        let missing = session.open(&scene.counters, &[latency(0)]);
+        assert_eq!(missing.reason(), refused(NotPrecise::NoLatency));
+        let alone = session.open(&scene.counters, &[latency(30)]);
+        assert_eq!(alone.reason(), refused(NotPrecise::NeedsBeside(0x8203)));
         for wrong in [[latency(30), auxiliary()], [precise(3), latency(30)]] {
-            let outcome = session.open_group(&scene.counters, &wrong).map_err(|error| error.reason);
+            let outcome = session.open(&scene.counters, &wrong).map_err(|error| error.reason);
             assert_eq!(
                 outcome.err(),
                 Some(CounterError::NotPrecise(NotPrecise::NeedsBeside(0x8203)))
@@ -141,13 +142,13 @@ fn sapphire_rapids_counts_its_auxiliary_event_beside_a_latency_event() {
         assert_eq!(select.unwrap().outcome, Ok(1 << 34 | 0x41_01CD));
         // Only the latency event writes records.
         assert_eq!(scene.enabled(), 0b10);
-        let other = session.open_group(&scene.counters, &loads(&processor, 31)).unwrap();
-        let busy = session.start_group(other, 0).map_err(|error| error.reason);
+        let other = session.open(&scene.counters, &loads(&processor, 31)).unwrap();
+        let busy = session.start(other, 0).map_err(|error| error.reason);
         assert_eq!(busy, Err(CounterError::ExtraRegisterInUse(0x3F6)));
-        session.stop_group(group, 0).unwrap();
+        session.stop(group, 0).unwrap();
         assert_eq!((scene.read(0x186), scene.read(0x187)), (0, 0));
-        session.start_group(other, 0).unwrap();
-        session.stop_group(other, 0).unwrap();
+        session.start(other, 0).unwrap();
+        session.stop(other, 0).unwrap();
         scene.ends(session, processor.name);
     }
 }

@@ -7,6 +7,7 @@ use pmu_core::precise::{
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{CounterError, CounterId, CounterSet, Event, EventSelect, Snapshot};
 use pmu_events::CoreType;
+use pmu_tests::Reason;
 use pmu_tests::{Row, data};
 use pmu_virt::mock::PmiFault;
 
@@ -154,7 +155,7 @@ fn a_load_latency_event_gets_no_counter_that_does_not_count_it() {
             let beside = Event::raw(EventSelect::from_bits(row.number("beside")));
             let events = [beside, event.on(counter)];
             let events = if row.number("beside") != 0 { &events[..] } else { &events[1..] };
-            let opened = session.open_group(&scene.counters, events);
+            let opened = session.open(&scene.counters, events);
             let expected = if counter.bits() & counters.bits() != 0 {
                 None
             } else {
@@ -168,11 +169,11 @@ fn a_load_latency_event_gets_no_counter_that_does_not_count_it() {
         let exact = event.precise(Precision::ZeroSkidRequired);
         let events = [beside, exact];
         let events = if row.number("beside") != 0 { &events[..] } else { &events[1..] };
-        let has_exact = session.open_group(&scene.counters, events).is_ok();
+        let has_exact = session.open(&scene.counters, events).is_ok();
         assert_eq!(has_exact, first == 0, "{name}: the exact counter is 0");
-        let refused = session.open_event(&scene.counters, &loads(0x00C4, 8));
+        let refused = session.open(&scene.counters, &[loads(0x00C4, 8)]);
         let reason = CounterError::NotPrecise(NotPrecise::NotLatencyEvent);
-        assert_eq!(refused, Err(reason), "{name}");
+        assert_eq!(refused.reason(), Err(reason), "{name}");
         if row.text("list") != "-" {
             let list = CoreType::named(row.text("list")).unwrap();
             let of_list = list.constraints(EventSelect::from_bits(row.number("event")));
@@ -187,7 +188,7 @@ fn those_cores_alone_that_need_it_ask_for_the_auxiliary_event() {
         let scene = scene(row, instruction);
         let mut session = scene.take();
         let event = loads(row.number("event"), 50);
-        let alone = session.open_event(&scene.counters, &event).err();
+        let alone = session.open(&scene.counters, &[event]).reason().err();
         let beside = row.number("beside");
         let reason = CounterError::NotPrecise(NotPrecise::NeedsBeside(beside as u16));
         assert_eq!(alone, (beside != 0).then_some(reason), "{}", row.text("name"));

@@ -3,6 +3,7 @@
 use pmu_core::precise::Precision;
 use pmu_core::{CounterError, CounterSet, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
+use pmu_tests::Reason;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};
 
@@ -46,9 +47,9 @@ fn an_interrupt_while_the_memory_is_taken_loses_no_buffer() {
             let what = format!("{}, {access}", name(&processor));
             let scene = Scene::new(processor);
             let mut session = scene.take();
-            let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+            let event = session.open(&scene.counters, &[precise(0)]).unwrap();
             scene.mock.interrupt_at(access);
-            session.start_event(event, 0).unwrap();
+            session.start(event, 0).unwrap();
             scene.mock.interrupt_at(0);
             assert_eq!(scene.memory.dropped(), Default::default(), "{what}");
             scene.happen(0, 2 * PERIOD);
@@ -116,17 +117,17 @@ fn a_plain_event_that_got_a_precise_events_counter_loses_no_overflow() {
         let event = scene.start(&mut session, &precise(0).on(on_first));
         scene.lose_registers();
         session.reprogram(|_| ()).unwrap();
-        let other = session.open_event(&scene.counters, &plain().on(on_first)).unwrap();
-        assert_eq!(session.start_event(other, 0), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop_event(event, 0).unwrap();
-        session.start_event(other, 0).unwrap();
+        let other = session.open(&scene.counters, &[plain().on(on_first)]).unwrap();
+        assert_eq!(session.start(other, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop(event, 0).unwrap();
+        session.start(other, 0).unwrap();
         for number in 1..=3 {
             scene.happen(2, 10_000);
             assert_eq!(scene.samples(PLAIN), number, "{what}");
         }
-        assert_eq!(session.start_event(event, 0), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop_event(other, 0).unwrap();
-        session.start_event(event, 0).unwrap();
+        assert_eq!(session.start(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop(other, 0).unwrap();
+        session.start(event, 0).unwrap();
         scene.happen(0, PERIOD);
         scene.ends_after(session, 1, &what);
     }
@@ -184,10 +185,10 @@ fn no_precise_event_starts_beside_an_exclusive_event() {
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let exclusive = scene.start(&mut session, &raw(2).exclusive());
-        let event = session.open_event(&scene.counters, &precise(0)).unwrap();
-        assert_eq!(session.start_event(event, 0), Err(CounterError::NoFreeCounter), "{what}");
-        session.stop_event(exclusive, 0).unwrap();
-        session.start_event(event, 0).unwrap();
+        let event = session.open(&scene.counters, &[precise(0)]).unwrap();
+        assert_eq!(session.start(event, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
+        session.stop(exclusive, 0).unwrap();
+        session.start(event, 0).unwrap();
         scene.happen(0, PERIOD);
         scene.ends_after(session, 1, &what);
     }
@@ -309,7 +310,7 @@ fn a_precise_events_counter_is_not_given_to_another_owner() {
         scene.happen(0, PERIOD);
         scene.all_reported(&what);
         assert_eq!(scene.reported(), 1, "{what}");
-        session.stop_event(event, 0).unwrap();
+        session.stop(event, 0).unwrap();
         session.give_back(counter.only()).unwrap();
         assert_eq!(scene.enabled() & counter.only().bits(), 0, "{what}");
         scene.ends(session, &what);
@@ -336,8 +337,8 @@ fn an_exact_event_is_started_on_an_exact_counter_and_on_no_other() {
             assert!(exact.contains(counter), "{what}: {counter:?}");
         }
         assert_eq!(scene.enabled(), exact.bits(), "{what}");
-        let another = session.open_event(&scene.counters, &event).unwrap();
-        assert_eq!(session.start_event(another, 0), Err(CounterError::NoFreeCounter), "{what}");
+        let another = session.open(&scene.counters, &[event]).unwrap();
+        assert_eq!(session.start(another, 0).reason(), Err(CounterError::NoFreeCounter), "{what}");
         scene.ends(session, &what);
     }
 }

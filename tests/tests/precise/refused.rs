@@ -6,6 +6,7 @@ use pmu_core::precise::{Precision, SampleParts};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterError, CounterSet, Event, EventSelect, NoFacility};
 use pmu_intel::precise::{Pebs, PreciseMemory};
+use pmu_tests::Reason;
 use pmu_tests::opened::raw;
 use pmu_virt::mock::{Fault, PmiFault};
 
@@ -47,8 +48,8 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
             let scene = Scene::new(processor);
             let mut session = scene.take();
             let first = scene.start(&mut session, &precise(0));
-            let other = session.open_event(&scene.counters, &precise(3)).unwrap();
-            let outcome = scene.fails_twice_at(access, || session.start_event(other, 0));
+            let other = session.open(&scene.counters, &[precise(3)]).unwrap();
+            let outcome = scene.fails_twice_at(access, || session.start(other, 0).reason());
             let Some(outcome) = outcome else {
                 assert!(access > 3);
                 break;
@@ -58,7 +59,7 @@ fn a_start_that_fails_leaves_the_other_event_recording() {
                 Err(CounterError::StateUnknown(_)) => {
                     session.reprogram(|sample| scene.note(&sample)).expect(&what);
                     if session.counter_of(first).is_none() {
-                        session.start_event(first, 0).expect(&what);
+                        session.start(first, 0).expect(&what);
                     }
                 }
                 Err(CounterError::Unchanged(_)) => {}
@@ -86,9 +87,9 @@ fn a_latency_event_without_room_for_its_auxiliary_event_leaves_the_counter_free(
             let event = scene.start(&mut session, &raw(3).on(counter.only()));
             assert_eq!(session.counter_of(event), Some(counter));
         }
-        let group = session.open_group(&scene.counters, &loads(&processor, 30)).unwrap();
+        let group = session.open(&scene.counters, &loads(&processor, 30)).unwrap();
         for _ in 0..2 {
-            let refused = session.start_group(group, 0).map_err(|error| error.reason);
+            let refused = session.start(group, 0).map_err(|error| error.reason);
             assert_eq!(refused, Err(CounterError::NoFreeCounter));
         }
         let event = scene.start(&mut session, &precise(3));
@@ -131,15 +132,15 @@ fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
                 let what = format!("{}, {register:#x}, lost: {lost}", name(&processor));
                 let scene = Scene::new(processor);
                 let mut session = scene.take();
-                let event = session.open_event(&scene.counters, &precise(0)).unwrap();
+                let event = session.open(&scene.counters, &[precise(0)]).unwrap();
                 if lost {
-                    session.start_event(event, 0).unwrap();
+                    session.start(event, 0).unwrap();
                     scene.lose_registers();
                 }
                 scene.mock.inject(Fault::Register(register));
                 let failed = match lost {
                     true => session.reprogram(|sample| scene.note(&sample)).map(|_| ()),
-                    false => session.start_event(event, 0),
+                    false => session.start(event, 0).reason(),
                 };
                 scene.mock.inject(Fault::None);
                 assert!(failed.is_err(), "{what}");
@@ -149,8 +150,8 @@ fn no_record_is_written_while_the_register_of_its_place_does_not_answer() {
                 assert_eq!(written, (0, 0), "{what}");
                 session.reprogram(|sample| scene.note(&sample)).expect(&what);
                 if session.counter_of(event).is_none() {
-                    let _ = session.stop_event(event, 0);
-                    session.start_event(event, 0).expect(&what);
+                    let _ = session.stop(event, 0);
+                    session.start(event, 0).expect(&what);
                 }
                 scene.happen(0, PERIOD);
                 scene.ends_after(session, 1, &what);

@@ -10,7 +10,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, GroupId, OpenedEvents, Sample, Snapshot, service,
+    EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
@@ -150,8 +150,8 @@ impl Scene {
     /// Opens and starts an event.
     #[track_caller]
     pub(crate) fn start(&'static self, session: &mut Session, event: &Event) -> EventId {
-        let event = session.open_event(&self.counters, event).expect(self.processor.name);
-        session.start_event(event, 0).expect(self.processor.name);
+        let event = session.open(&self.counters, &[*event]).expect(self.processor.name);
+        session.start(event, 0).expect(self.processor.name);
         event
     }
 
@@ -161,9 +161,9 @@ impl Scene {
         &'static self,
         session: &mut Session,
         events: &[Event],
-    ) -> (GroupId, EventId) {
-        let group = session.open_group(&self.counters, events).expect(self.processor.name);
-        session.start_group(group, 0).expect(self.processor.name);
+    ) -> (EventId, EventId) {
+        let group = session.open(&self.counters, events).expect(self.processor.name);
+        session.start(group, 0).expect(self.processor.name);
         (group, session.group_events(group).last().unwrap())
     }
 

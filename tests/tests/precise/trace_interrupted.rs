@@ -50,8 +50,8 @@ impl Interrupted {
         if self.freezes {
             session.freeze_on_interrupt().unwrap();
         }
-        let event = session.open_event(&scene.counters, &raw(3).every(10_000)).unwrap();
-        session.start_event(event, 0).unwrap();
+        let event = session.open(&scene.counters, &[raw(3).every(10_000)]).unwrap();
+        session.start(event, 0).unwrap();
 
         let unknown: &Unknown = Box::leak(Box::default());
         let overflows: &Cell<u32> = Box::leak(Box::default());

@@ -4,6 +4,7 @@ use core::cell::Cell;
 
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterError, CounterSession, CounterSet, Event, OpenedEvents};
+use pmu_tests::Reason;
 use pmu_tests::opened::Random;
 use pmu_virt::ReloadConfiguration;
 use pmu_virt::mock::Fault;
@@ -50,8 +51,8 @@ fn samples_come_only_where_the_sampled_event_is_frequent() {
         mock.on_interrupt(&handler);
         let mut session = kernel.take(&mock);
         kernel.table.set_min_period(10);
-        let opened = session.open_group(&kernel.unit, &group(50, 1_000)).unwrap();
-        session.start_group(opened, 0).unwrap();
+        let opened = session.open(&kernel.unit, &group(50, 1_000)).unwrap();
+        session.start(opened, 0).unwrap();
         let ids: Vec<_> = session.group_events(opened).collect();
         let on = counters_of(&session, &ids);
         is_programmed(&mock, [on[0], on[1]], [50, 1_000], "started");
@@ -69,9 +70,9 @@ fn samples_come_only_where_the_sampled_event_is_frequent() {
         assert_eq!(kernel.reported.borrow().len(), naive.samples);
         assert!(kernel.reported.borrow().iter().all(|tag| *tag == 1));
         assert_eq!((kernel.unclaimed.get(), kernel.faulted.get()), (0, 0));
-        session.stop_group(opened, 0).unwrap();
+        session.stop(opened, 0).unwrap();
         assert_eq!(registers(&mock), []);
-        session.close_group(opened, 0).unwrap();
+        session.close(opened, 0).unwrap();
         session.shut_down().unwrap();
         assert!(mock.breach().is_none());
     }
@@ -87,8 +88,8 @@ fn the_reloads_follow_a_group_that_moves_rotates_and_is_switched() {
         .into_iter()
         .map(|(period, every)| {
             let events = group(period, every).map(Event::rotating);
-            let opened = session.open_group(&kernel.unit, &events).unwrap();
-            session.start_group(opened, 0).unwrap();
+            let opened = session.open(&kernel.unit, &events).unwrap();
+            session.start(opened, 0).unwrap();
             (opened, [period as u32, every as u32])
         })
         .collect();
@@ -113,7 +114,7 @@ fn the_reloads_follow_a_group_that_moves_rotates_and_is_switched() {
         check(&session, &format!("turn {turn}"));
     }
     for (opened, _) in groups.iter() {
-        session.close_group(*opened, 12).unwrap();
+        session.close(*opened, 12).unwrap();
     }
     assert_eq!(registers(&mock), []);
     // Threads with groups of the same shape and other periods.
@@ -144,14 +145,14 @@ fn single_members_windows_and_a_suspend_keep_the_registers_right() {
     let mock = mock(ALL);
     let kernel = Kernel::new(&mock, false);
     let mut session = kernel.take(&mock);
-    let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
-    session.start_group(opened, 0).unwrap();
+    let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
+    session.start(opened, 0).unwrap();
     let ids: Vec<_> = session.group_events(opened).collect();
     let on = counters_of(&session, &ids);
     // Without its reloading event, nothing reloads the sampled one.
-    session.disable_event(ids[1], 0).unwrap();
+    session.disable(ids[1], 0).unwrap();
     assert_eq!(registers(&mock), []);
-    session.enable_event(ids[1], 0).unwrap();
+    session.enable(ids[1], 0).unwrap();
     is_programmed(&mock, [on[0], on[1]], [5_000, 50_000], "enabled again");
     // The borrower finds no counter reloaded.
     let window = session.lend(0, |_| ()).unwrap();
@@ -176,8 +177,8 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
         assert!(written.is_some());
     }
     let mut session = kernel.take(&mock);
-    let event = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
-    session.start_event(event, 0).unwrap();
+    let event = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
+    session.start(event, 0).unwrap();
     assert_eq!(registers(&mock), []);
     assert!(interrupts(&mock, session.counter_of(event).unwrap().bit()).0);
     // The same memory, after another owner.
@@ -185,8 +186,8 @@ fn left_over_reloads_of_the_sessions_counters_are_cleared() {
     let written = mock.with_reloads(|reload| reload.write(Writer::Guest, 0x1906, 0b1111));
     assert!(written.is_some());
     let mut session = kernel.take(&mock);
-    let event = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
-    session.start_event(event, 0).unwrap();
+    let event = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
+    session.start(event, 0).unwrap();
     assert_eq!(registers(&mock), []);
 }
 
@@ -197,11 +198,11 @@ fn a_group_whose_reload_register_faults_does_not_run() {
         let mock = mock(ALL);
         let kernel = Kernel::new(&mock, false);
         let mut session = kernel.take(&mock);
-        let beside = session.open_event(&kernel.unit, &raw(2).every(5_000)).unwrap();
-        session.start_event(beside, 0).unwrap();
-        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
+        let beside = session.open(&kernel.unit, &[raw(2).every(5_000)]).unwrap();
+        session.start(beside, 0).unwrap();
+        let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         mock.inject(Fault::Register(register));
-        let started = session.start_group(opened, 0);
+        let started = session.start(opened, 0);
         mock.inject(Fault::None);
         let what = format!("{register:#x}: {started:?}");
         let ids: Vec<_> = session.group_events(opened).collect();
@@ -230,9 +231,9 @@ fn illegal_combinations_are_typed_errors() {
     let mut session = kernel.take(&mock);
     let refused = Err((CounterError::NotReloadable, 0b1));
     let mut open = |events: &[Event]| {
-        let opened = session.open_group(&kernel.unit, events);
+        let opened = session.open(&kernel.unit, events);
         let outcome = opened.map_err(|error| (error.reason, error.events));
-        let _ = opened.map(|group| session.close_group(group, 0));
+        let _ = opened.map(|group| session.close(group, 0));
         outcome.map(|_| ())
     };
     let [sampled, reloading] = group(5_000, 50_000);
@@ -254,8 +255,8 @@ fn illegal_combinations_are_typed_errors() {
         open(&[sampled, reloading.on(CounterSet::from_bits(0b1000))]).map_err(|e| e.0),
         Err(CounterError::NoCounterForEvent)
     );
-    let alone = session.open_event(&kernel.unit, &sampled);
-    assert_eq!(alone, Err(CounterError::NotReloadable), "in no group");
+    let alone = session.open(&kernel.unit, &[sampled]);
+    assert_eq!(alone.reason(), Err(CounterError::NotReloadable), "in no group");
     let mut unplaced = [sampled, reloading.reloaded_by(0b1000)]
         .map(|event| SavedEvent::new(&kernel.unit, &event).unwrap());
     let made = SavedEvent::make_group(&mut unplaced);
@@ -274,7 +275,7 @@ fn illegal_combinations_are_typed_errors() {
     let mut plain =
         CounterSession::take(source, &kernel.unit, CounterSet::ALL, &mock, &mock, &kernel.memory)
             .unwrap();
-    let opened = plain.open_group(&kernel.unit, &[sampled, reloading]);
+    let opened = plain.open(&kernel.unit, &[sampled, reloading]);
     assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NotReloadable));
     assert!(mock.breach().is_none());
 }
@@ -288,9 +289,9 @@ fn an_interrupt_before_each_access_finds_no_counter_that_reloads_itself_with_its
         let handler = |mock: &Mock<'_>| kernel.handle(mock);
         mock.on_interrupt(&handler);
         let mut session = kernel.take(&mock);
-        let beside = session.open_event(&kernel.unit, &raw(2).every(5_000).tagged(3)).unwrap();
-        session.start_event(beside, 0).unwrap();
-        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
+        let beside = session.open(&kernel.unit, &[raw(2).every(5_000).tagged(3)]).unwrap();
+        session.start(beside, 0).unwrap();
+        let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         let (made, inside) = (Cell::new(0), Cell::new(false));
         let before = |mock: &Mock<'_>| {
             if inside.replace(true) {
@@ -308,8 +309,8 @@ fn an_interrupt_before_each_access_finds_no_counter_that_reloads_itself_with_its
             inside.set(false);
         };
         mock.on_access(&before);
-        session.start_group(opened, 0).unwrap();
-        session.stop_group(opened, 0).unwrap();
+        session.start(opened, 0).unwrap();
+        session.stop(opened, 0).unwrap();
         inside.set(true);
         assert_eq!(kernel.unclaimed.get(), 0, "before {access}");
         assert_eq!(registers(&mock), []);
@@ -330,9 +331,9 @@ fn a_fault_at_each_access_leaves_no_counter_reloaded_for_an_event_that_does_not_
         let mock = mock(ALL);
         let kernel = Kernel::new(&mock, false);
         let mut session = kernel.take(&mock);
-        let opened = session.open_group(&kernel.unit, &group(5_000, 50_000)).unwrap();
+        let opened = session.open(&kernel.unit, &group(5_000, 50_000)).unwrap();
         mock.inject(if permanent { Fault::From(access) } else { Fault::At(access) });
-        let started = session.start_group(opened, 0);
+        let started = session.start(opened, 0);
         mock.inject(Fault::None);
         if !permanent {
             assert_eq!(started, Ok(()), "{what}");
@@ -344,12 +345,12 @@ fn a_fault_at_each_access_leaves_no_counter_reloaded_for_an_event_that_does_not_
             // Whatever is left, `reprogram` makes the counters usable again.
             session.reprogram(|_| ()).unwrap();
             assert_eq!(registers(&mock), [], "{what}");
-            session.start_group(opened, 0).unwrap();
+            session.start(opened, 0).unwrap();
         }
         let on = counters_of(&session, &ids);
         is_programmed(&mock, [on[0], on[1]], [5_000, 50_000], &what);
         mock.inject(if permanent { Fault::From(access) } else { Fault::At(access) });
-        let stopped = session.stop_group(opened, 0);
+        let stopped = session.stop(opened, 0);
         mock.inject(Fault::None);
         if stopped.is_err() {
             session.reprogram(|_| ()).unwrap();
@@ -372,8 +373,8 @@ fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_
     let mut plain =
         CounterSession::take(source, &without.unit, CounterSet::ALL, &other, &other, memory)
             .unwrap();
-    let opened = session.open_group(&kernel.unit, &group(50, 1_000)).unwrap();
-    session.start_group(opened, 0).unwrap();
+    let opened = session.open(&kernel.unit, &group(50, 1_000)).unwrap();
+    session.start(opened, 0).unwrap();
     let mut events: Vec<ThreadEvent> =
         session.group_events(opened).map(ThreadEvent::Opened).collect();
     session.switch_out(&mut events, 10, |_| ()).unwrap();

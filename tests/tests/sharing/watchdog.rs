@@ -79,9 +79,9 @@ impl Processor {
         let mut counters =
             CounterSession::take(source, &self.unit, CounterSet::ALL, &mock, &mock, &self.memory)
                 .unwrap();
-        let id = counters.open_event(&self.unit, event).unwrap();
+        let id = counters.open(&self.unit, &[*event]).unwrap();
         self.watchdog.watch(id);
-        counters.start_event(id, 0).unwrap();
+        counters.start(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         for (count, ticks) in steps {
             let mut feed = Feed::new(&fed());
@@ -177,7 +177,7 @@ fn only_the_watched_event_is_the_watchdogs() {
     )
     .unwrap();
     let cycles = Event::generic(GenericEvent::Cycles);
-    let [watched, other] = [(); 2].map(|()| counters.open_event(&processor.unit, &cycles).unwrap());
+    let [watched, other] = [(); 2].map(|()| counters.open(&processor.unit, &[cycles]).unwrap());
     assert!(!watchdog.is_stuck(watched), "nothing is watched yet");
     watchdog.watch(watched);
     assert!(!watchdog.is_stuck(watched));
@@ -199,11 +199,11 @@ fn a_watchdog_that_watches_no_more_bites_no_other_event() {
     let mut counters =
         CounterSession::take(source, unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
     let event = Event::generic(GenericEvent::Cycles).every(0x1000);
-    let watched = counters.open_event(unit, &event).unwrap();
+    let watched = counters.open(unit, &[event]).unwrap();
     processor.watchdog.watch(watched);
     processor.watchdog.unwatch();
-    counters.close_event(watched, 0).unwrap();
-    let other = counters.open_event(unit, &event).unwrap();
+    counters.close(watched, 0).unwrap();
+    let other = counters.open(unit, &[event]).unwrap();
     assert_eq!(other, watched);
     assert!((0..3).all(|_| !processor.watchdog.is_stuck(other)));
     counters.shut_down().unwrap();
@@ -287,10 +287,10 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
             .unwrap();
     assert!(!processor.watchdog.is_blind(memory), "it watches nothing");
     let event = Watchdog::event(&processor.unit, 1_000_000, 10).unwrap();
-    let id = counters.open_event(&processor.unit, &event).unwrap();
+    let id = counters.open(&processor.unit, &[event]).unwrap();
     processor.watchdog.watch(id);
     assert!(processor.watchdog.is_blind(memory), "not started");
-    counters.start_event(id, 0).unwrap();
+    counters.start(id, 0).unwrap();
     assert!(!processor.watchdog.is_blind(memory));
     // IA32_FIXED_CTR1.
     mock.inject(Fault::Register(0x30A));
@@ -302,7 +302,7 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     pass(EventKey::fixed(1).unwrap());
     assert_eq!((errors.get(), processor.watchdog.is_blind(memory)), (1, true));
     assert_eq!(verdicts.take(), [false], "the tick had a whole period");
-    counters.start_event(id, 0).unwrap();
+    counters.start(id, 0).unwrap();
     assert_eq!(counters.counter_of(id), CounterId::general(0));
     assert!(!processor.watchdog.is_blind(memory));
     pass(CYCLES);

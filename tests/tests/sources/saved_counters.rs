@@ -126,17 +126,17 @@ fn beside<I: ProfileInterface<Processor = Snapshot>>(
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
     }
     let counters = session.counters_mut();
-    let event = counters.open_event(&processor.unit, &opened::raw(2)).unwrap();
-    counters.start_event(event, 0).unwrap();
+    let event = counters.open(&processor.unit, &[opened::raw(2)]).unwrap();
+    counters.start(event, 0).unwrap();
     if !is_saved {
         session.save(&mut area, |o| panic!("{o:?}")).unwrap();
     }
     opened::happen(&mock, 2, 55);
-    assert_eq!(session.counters_mut().read_event(event, 0).unwrap().value, 55, "{processor:?}");
+    assert_eq!(session.counters_mut().read(event, 0).unwrap().value, 55, "{processor:?}");
     session.restore(&area).unwrap();
     assert!(session.is_running(KProfileSource::TOTAL_ISSUES), "{processor:?}");
     opened::happen(&mock, 2, 55);
-    assert_eq!(session.counters_mut().read_event(event, 0).unwrap().value, 110, "{processor:?}");
+    assert_eq!(session.counters_mut().read(event, 0).unwrap().value, 110, "{processor:?}");
     session.shut_down().unwrap();
 }
 
@@ -175,21 +175,21 @@ fn restored<I: ProfileInterface<Processor = Snapshot>>(
     let counters = session.counters_mut();
     let events: Vec<_> = (1..only.len())
         .map(|_| {
-            let id = counters.open_event(&processor.unit, &opened::raw(2)).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(&processor.unit, &[opened::raw(2)]).unwrap();
+            counters.start(id, 0).unwrap();
             id
         })
         .collect();
     let first = only.iter().next().unwrap();
     assert_eq!(counters.counter_of(events[0]), Some(first), "{processor:?}");
     // One more event leaves no counter: nothing is changed.
-    let last = counters.open_event(&processor.unit, &opened::raw(3)).unwrap();
-    counters.start_event(last, 0).unwrap();
+    let last = counters.open(&processor.unit, &[opened::raw(3)]).unwrap();
+    counters.start(last, 0).unwrap();
     let before = mock.with_pmu(|pmu| pmu.state());
     let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
     assert_eq!(session.restore(&area), refused, "{processor:?}");
     assert_eq!(mock.with_pmu(|pmu| pmu.state()), before, "{processor:?}");
-    session.counters_mut().stop_event(last, 0).unwrap();
+    session.counters_mut().stop(last, 0).unwrap();
     session.restore(&area).unwrap();
     assert!(session.is_running(source));
     assert_eq!(session.restore(&area), refused, "{processor:?}: it is restored already");
@@ -200,7 +200,7 @@ fn restored<I: ProfileInterface<Processor = Snapshot>>(
     assert_eq!(told.get(), 1, "{processor:?}");
     opened::happen(&mock, 0, INTERVAL);
     for id in events {
-        let count = session.counters_mut().read_event(id, 1).unwrap();
+        let count = session.counters_mut().read(id, 1).unwrap();
         assert_eq!(count.value, 55, "{processor:?}");
     }
     // On its way out it leaves the counter where it is now.

@@ -5,6 +5,7 @@ use pmu_core::{
     CounterError, CounterSession, CounterSet, Event, EventCount, EventId, GenericEvent,
     OpenedEvents,
 };
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::recorded;
 use pmu_virt::IntelConfiguration;
@@ -63,14 +64,14 @@ fn a_raw_event_of_one_type_of_core_counts_nothing_on_the_other() {
         [0, 1].map(|n| take(&cores[0], &cores[n], &mocks[n], &memories[n], &tables[n]));
     let units = cores.map(|core| core.unit);
     let kinds = [2, 1, 3, 4, 5];
-    let group = first.open_group(&units[0], &[raw(4), raw(5)]).unwrap();
+    let group = first.open(&units[0], &[raw(4), raw(5)]).unwrap();
     let alone = [raw(2).every(0x1000).with_total(), Event::generic(GenericEvent::Cycles)];
     let anywhere = raw(3).on_any_core_type();
     let alone = alone.into_iter().chain([anywhere]);
-    let opened = alone.map(|event| first.open_event(&units[0], &event).unwrap());
+    let opened = alone.map(|event| first.open(&units[0], &[event]).unwrap());
     let opened: Vec<EventId> = opened.collect();
-    opened.iter().for_each(|id| first.start_event(*id, 0).unwrap());
-    first.start_group(group, 0).unwrap();
+    opened.iter().for_each(|id| first.start(*id, 0).unwrap());
+    first.start(group, 0).unwrap();
     let members: Vec<EventId> = first.group_events(group).collect();
     let mut thread = [ThreadEvent::Unused; 5];
     let all = opened.into_iter().chain(members);
@@ -97,7 +98,7 @@ fn a_raw_event_of_one_type_of_core_counts_nothing_on_the_other() {
         now += 10;
         here.rotate(now).unwrap();
         for (place, expected) in expected.iter().enumerate() {
-            let count = here.read_event(id(thread[place]), now);
+            let count = here.read(id(thread[place]), now);
             assert_eq!(count, Ok(*expected), "turn {turn}, event {place}");
         }
         here.switch_out(&mut thread, now, |o| panic!("{o:?}")).unwrap();
@@ -114,22 +115,22 @@ fn an_event_whose_counters_the_core_lacks_stands_still_without_an_error() {
     let [mut first, mut second] =
         [0, 1].map(|n| take(&cores[0], &cores[n], &mocks[n], &memories[n], &tables[n]));
     let event = raw(2).on(CounterSet::from_bits(1 << 7));
-    let opened = first.open_event(&cores[0].unit, &event).unwrap();
-    first.start_event(opened, 0).unwrap();
+    let opened = first.open(&cores[0].unit, &[event]).unwrap();
+    first.start(opened, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(opened)];
     first.switch_out(&mut thread, 5, |o| panic!("{o:?}")).unwrap();
     assert_eq!(second.switch_in(&cores[1].unit, &mut thread, 10), Ok(()));
     let there = id(thread[0]);
     happen(&mocks[1], 2, 9);
     let count = EventCount { value: 0, enabled: 9, running: 5 };
-    assert_eq!(second.read_event(there, 14), Ok(count));
+    assert_eq!(second.read(there, 14), Ok(count));
     // Stopped and started there, it keeps its times.
-    second.stop_event(there, 15).unwrap();
-    assert_eq!(second.start_event(there, 25), Ok(()));
-    assert_eq!(second.start_event(there, 25), Err(CounterError::AlreadyStarted(there)));
+    second.stop(there, 15).unwrap();
+    assert_eq!(second.start(there, 25), Ok(()));
+    assert_eq!(second.start(there, 25).reason(), Err(CounterError::AlreadyStarted(there)));
     second.switch_out(&mut thread, 30, |o| panic!("{o:?}")).unwrap();
     first.switch_in(&cores[0].unit, &mut thread, 40).unwrap();
     happen(&mocks[0], 2, 3);
     let count = EventCount { value: 3, enabled: 17, running: 7 };
-    assert_eq!(first.read_event(id(thread[0]), 42), Ok(count));
+    assert_eq!(first.read(id(thread[0]), 42), Ok(count));
 }

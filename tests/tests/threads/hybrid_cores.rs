@@ -15,6 +15,7 @@ use pmu_core::{
     GenericEvent, OpenedEvents, Snapshot,
 };
 use pmu_intel::Emon;
+use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{self, Memory, Mock, Processor, Table, raw, running};
 use pmu_virt::{IntelConfiguration, IntelFeature};
@@ -259,8 +260,8 @@ fn an_event_that_its_core_hides_from_user_mode_has_no_view() {
     let (memory, table, mock) = (Memory::new(), Table::new(), hiding.mock());
     let mut counters = on_core(&boot, &hiding, &mock, &memory, &table);
     for (event, hidden) in [(raw(2), true), (raw(2).with_user_rdpmc(), false)] {
-        let id = counters.open_event(&hiding.unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&hiding.unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         let view = counters.user_view(id, 0).unwrap();
         let index = hiding.unit.counter(counter).unwrap().rdpmc_index();
@@ -289,25 +290,25 @@ fn a_thread_s_named_event_stands_still_with_its_group_where_the_core_lacks_it() 
     let mut here = on_core(&whole, &whole, &mock, &memories[0], &tables[0]);
     let mut there = on_core(&whole, &lacking, &other, &memories[1], &tables[1]);
     let misses = Event::generic(GenericEvent::BranchMisses);
-    let alone = here.open_event(&whole.unit, &misses).unwrap();
+    let alone = here.open(&whole.unit, &[misses]).unwrap();
     // Neither core says its type: the same event by its number is the caller's to judge.
     let number = Event::raw(EventSelect::from_bits(0xC5));
-    let by_number = here.open_event(&whole.unit, &number).unwrap();
+    let by_number = here.open(&whole.unit, &[number]).unwrap();
     let group = [Event::generic(GenericEvent::Branches), misses];
-    let group = here.open_group(&whole.unit, &group).unwrap();
+    let group = here.open(&whole.unit, &group).unwrap();
     let mut thread = [ThreadEvent::Unused; 4];
     let all = [alone, by_number].into_iter().chain(here.group_events(group));
     thread.iter_mut().zip(all).for_each(|(place, id)| *place = ThreadEvent::Opened(id));
-    here.start_event(alone, 0).unwrap();
-    here.start_event(by_number, 0).unwrap();
-    here.start_group(group, 0).unwrap();
+    here.start(alone, 0).unwrap();
+    here.start(by_number, 0).unwrap();
+    here.start(group, 0).unwrap();
     here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
     other.clear();
     assert_eq!(there.switch_in(&lacking.unit, &mut thread, 100), Ok(()));
     assert_eq!(selects(&other), [0x53_00C5], "only the event without a name runs");
     let times = |counters: &opened::Opened<'_, '_>, thread: &[ThreadEvent], now| {
         let count = |event: &ThreadEvent| match event {
-            ThreadEvent::Opened(id) => counters.read_event(*id, now).unwrap(),
+            ThreadEvent::Opened(id) => counters.read(*id, now).unwrap(),
             other => panic!("{other:?}"),
         };
         thread.iter().map(count).map(|count| (count.enabled, count.running)).collect::<Vec<_>>()
@@ -333,8 +334,8 @@ fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
                 let (memory, table, mock) = (Memory::new(), Table::new(), kinds[of].mock());
                 let mut counters = on_core(&kinds[0], &kinds[of], &mock, &memory, &table);
                 if turn == 0 {
-                    let id = counters.open_event(&kinds[of].unit, &event).unwrap();
-                    counters.start_event(id, 0).unwrap();
+                    let id = counters.open(&kinds[of].unit, &[event]).unwrap();
+                    counters.start(id, 0).unwrap();
                     thread = [ThreadEvent::Opened(id)];
                 } else {
                     counters.switch_in(&kinds[of].unit, &mut thread, 0).unwrap();
@@ -359,11 +360,11 @@ fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_regist
         mock.clear();
         let other = Err(CounterError::OtherProcessor);
         for event in [raw(2), Event::generic(GenericEvent::BranchMisses), raw(2).every(0x1000)] {
-            assert_eq!(counters.open_event(&boot.unit, &event), other);
-            let group = counters.open_group(&boot.unit, &[event]).map_err(|error| error.reason);
+            assert_eq!(counters.open(&boot.unit, &[event]).reason(), other);
+            let group = counters.open(&boot.unit, &[event]).map_err(|error| error.reason);
             assert_eq!(group.map(drop), other.map(drop));
         }
-        let own = counters.open_event(&here.unit, &raw(2)).unwrap();
+        let own = counters.open(&here.unit, &[raw(2)]).unwrap();
         let mut thread = [ThreadEvent::Opened(own)];
         counters.switch_out(&mut thread, 0, |_| ()).unwrap();
         let reason = CounterError::OtherProcessor;

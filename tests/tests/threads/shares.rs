@@ -1,9 +1,7 @@
 //! The shares of events that rotate: of a processor and of its threads, at rotations and at switches.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, GroupId, OpenedEvents,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, OpenedEvents};
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
 
@@ -14,23 +12,23 @@ fn rotating() -> Event {
 
 /// Events that are counted together, or one that is alone.
 struct Together {
-    group: Option<GroupId>,
+    group: Option<EventId>,
     events: Vec<EventId>,
 }
 
 impl Together {
     fn open(counters: &mut Opened<'_, '_>, unit: &CounterUnit, events: &[Event]) -> Self {
         if let [event] = events {
-            return Self { group: None, events: vec![counters.open_event(unit, event).unwrap()] };
+            return Self { group: None, events: vec![counters.open(unit, &[*event]).unwrap()] };
         }
-        let group = counters.open_group(unit, events).unwrap();
+        let group = counters.open(unit, events).unwrap();
         Self { group: Some(group), events: counters.group_events(group).collect() }
     }
 
     fn start(&self, counters: &mut Opened<'_, '_>, now: u64) {
         match self.group {
-            Some(group) => counters.start_group(group, now).unwrap(),
-            None => counters.start_event(self.events[0], now).unwrap(),
+            Some(group) => counters.start(group, now).unwrap(),
+            None => counters.start(self.events[0], now).unwrap(),
         }
     }
 }
@@ -298,12 +296,12 @@ fn a_share_follows_a_thread() {
     let take = |at: usize| processor.take(&mocks[at], &memories[at], &tables[at]);
     let mut counters = [take(0), take(1)];
     let others = counters.each_mut().map(|counters| {
-        let other = counters.open_event(&processor.unit, &rotating()).unwrap();
-        counters.start_event(other, 0).unwrap();
+        let other = counters.open(&processor.unit, &[rotating()]).unwrap();
+        counters.start(other, 0).unwrap();
         other
     });
-    let event = counters[0].open_event(&processor.unit, &rotating()).unwrap();
-    counters[0].start_event(event, 0).unwrap();
+    let event = counters[0].open(&processor.unit, &[rotating()]).unwrap();
+    counters[0].start(event, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(event)];
     counters[0].switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     for now in 0..10_000 {
@@ -315,7 +313,7 @@ fn a_share_follows_a_thread() {
     }
     let [ThreadEvent::SwitchedOut(event)] = thread else { panic!("{thread:?}") };
     // The thread is half of the time on each: a share of 2/3 leaves the other event 2/3 of all its time.
-    let [here, there] = [0, 1].map(|at| counters[at].read_event(others[at], 10_000).unwrap());
+    let [here, there] = [0, 1].map(|at| counters[at].read(others[at], 10_000).unwrap());
     for count in [event.count(), here, there] {
         assert_eq!(count.enabled, 10_000);
         assert!(count.running.abs_diff(6_667) < 70, "{count:?}");
@@ -348,8 +346,8 @@ fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_
         CounterSession::take(source, &cores[at].unit, CounterSet::ALL, mock, mock, memory).unwrap()
     });
     let [other, event] = [0, 1].map(|_| {
-        let event = here.open_event(&cores[0].unit, &rotating()).unwrap();
-        here.start_event(event, 0).unwrap();
+        let event = here.open(&cores[0].unit, &[rotating()]).unwrap();
+        here.start(event, 0).unwrap();
         event
     });
     let mut thread = [ThreadEvent::Opened(event)];
@@ -364,12 +362,12 @@ fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_
     }
     there.switch_out(&mut thread, 5100, |o| panic!("{o:?}")).unwrap();
     here.switch_in(&cores[0].unit, &mut thread, 5100).unwrap();
-    let before = here.read_event(other, 5100).unwrap();
+    let before = here.read(other, 5100).unwrap();
     for now in 5101..=5160 {
         here.rotate(now).unwrap();
     }
-    let running = here.read_event(other, 5160).unwrap().running - before.running;
+    let running = here.read(other, 5160).unwrap().running - before.running;
     assert!((20..=31).contains(&running), "{running} of 60");
     let [ThreadEvent::Opened(event)] = thread else { panic!("{thread:?}") };
-    assert_eq!(here.read_event(event, 5160).unwrap().enabled, 5160);
+    assert_eq!(here.read(event, 5160).unwrap().enabled, 5160);
 }

@@ -9,6 +9,7 @@ use pmu_core::{
     CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
 };
 use pmu_intel::Emon;
+use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{IntelConfiguration, IntelFeature};
@@ -62,13 +63,13 @@ fn wander(processor: &Processor, seed: u64) {
         processor.take(&mocks[1], &memories[1], &tables[1]),
     ];
     let unit = &processor.unit;
-    let other = on[1].open_event(unit, &raw(5)).unwrap();
-    on[1].start_event(other, 0).unwrap();
+    let other = on[1].open(unit, &[raw(5)]).unwrap();
+    on[1].start(other, 0).unwrap();
     // A sampling event, one with a total, and one that is only counted.
     let mut thread = [raw(2).every(PERIOD), raw(3).every(PERIOD).with_total(), raw(4)]
-        .map(|event| ThreadEvent::Opened(on[0].open_event(unit, &event).unwrap()));
+        .map(|event| ThreadEvent::Opened(on[0].open(unit, &[event]).unwrap()));
     for event in thread {
-        on[0].start_event(opened_event(event), 0).unwrap();
+        on[0].start(opened_event(event), 0).unwrap();
     }
     let set = |thread: &[ThreadEvent; 3]| {
         let mut kinds = [2, 3, 4].into_iter();
@@ -97,12 +98,12 @@ fn wander(processor: &Processor, seed: u64) {
             assert_eq!(told[kind].get(), passed[place] / PERIOD, "{context}: {kind}");
         }
         for place in [1, 2] {
-            let count = on[here].read_event(opened_event(thread[place]), time).unwrap();
+            let count = on[here].read(opened_event(thread[place]), time).unwrap();
             assert_eq!(count.value, passed[place], "{context}: {place}");
             assert_eq!((count.enabled, count.running), (running_time, running_time), "{context}");
         }
     }
-    assert_eq!(on[1].read_event(other, 0).map(|count| count.value), Ok(0));
+    assert_eq!(on[1].read(other, 0).map(|count| count.value), Ok(0));
     for counters in &mut on {
         counters.shut_down().unwrap();
     }
@@ -128,8 +129,8 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             mock.on_interrupt(&handler);
             let mut counters = processor.take(&mock, &memory, &table);
             let unit = &processor.unit;
-            let id = counters.open_event(unit, &raw(2).every(PERIOD).with_total()).unwrap();
-            counters.start_event(id, 0).unwrap();
+            let id = counters.open(unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
+            counters.start(id, 0).unwrap();
             let mut feed = happened(2, PERIOD + beyond);
             assert!(mock.pass(&mut feed).pmi);
             // Events after the overflow, unless the processor froze its counters.
@@ -190,11 +191,11 @@ fn sources_and_threads_events_leave_each_other_alone() {
             both.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory).unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         let unit = &processor.unit;
-        let id = session.counters_mut().open_event(unit, &raw(2).every(PERIOD)).unwrap();
-        let whole = session.counters_mut().open_event(unit, &raw(3)).unwrap();
-        session.counters_mut().start_event(whole, 0).unwrap();
+        let id = session.counters_mut().open(unit, &[raw(2).every(PERIOD)]).unwrap();
+        let whole = session.counters_mut().open(unit, &[raw(3)]).unwrap();
+        session.counters_mut().start(whole, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(id)];
-        session.counters_mut().start_event(id, 0).unwrap();
+        session.counters_mut().start(id, 0).unwrap();
         for turn in 0..10 {
             (1..4).for_each(|kind| happen(&mock, kind, 0x400));
             let counters = session.counters_mut();
@@ -203,7 +204,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
             session.counters_mut().switch_in(unit, &mut thread, 0).unwrap();
             assert_eq!((sources.get(), events.get()), ((turn + 1) / 2, (turn + 1) / 4));
         }
-        let read = session.counters_mut().read_event(whole, 0).unwrap().value;
+        let read = session.counters_mut().read(whole, 0).unwrap().value;
         assert_eq!(read, 20 * 0x400);
         // The thread's sources are saved: the events go on.
         let mut area =
@@ -213,7 +214,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let before = (sources.get(), events.get());
         (1..4).for_each(|kind| happen(&mock, kind, 2 * PERIOD));
         assert_eq!((sources.get(), events.get()), (before.0, before.1 + 2));
-        let read = session.counters_mut().read_event(whole, 0).unwrap().value;
+        let read = session.counters_mut().read(whole, 0).unwrap().value;
         assert_eq!(read, 20 * 0x400 + 2 * PERIOD);
         session.restore(&area).unwrap();
         happen(&mock, 1, PERIOD);
@@ -244,8 +245,8 @@ fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let mut here = wide.take(&mock, &memories[0], &tables[0]);
     let mut there = narrow.take(&other, memory, table);
     let period = 1 << 40;
-    let id = here.open_event(&wide.unit, &raw(2).every(period).with_total()).unwrap();
-    here.start_event(id, 0).unwrap();
+    let id = here.open(&wide.unit, &[raw(2).every(period).with_total()]).unwrap();
+    here.start(id, 0).unwrap();
     happen(&mock, 2, period / 2);
     let mut thread = [ThreadEvent::Opened(id)];
     here.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
@@ -255,7 +256,7 @@ fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     happen(&other, 2, 1);
     assert_eq!(told.take(), [period]);
     let id = opened_event(thread[0]);
-    assert_eq!(there.read_event(id, 0).unwrap().value, period);
+    assert_eq!(there.read(id, 0).unwrap().value, period);
     assert_eq!(there.counter_of(id), CounterId::general(0));
 }
 
@@ -268,15 +269,15 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     let mut here = processor.take(&mocks[0], &memories[0], &tables[0]);
     let mut there = processor.take(&mocks[1], &memories[1], &tables[1]);
     let unit = &processor.unit;
-    let mut thread = [raw(2), raw(3).rotating()]
-        .map(|e| ThreadEvent::Opened(here.open_event(unit, &e).unwrap()));
+    let mut thread =
+        [raw(2), raw(3).rotating()].map(|e| ThreadEvent::Opened(here.open(unit, &[e]).unwrap()));
     let [first, second] = thread.map(opened_event);
-    here.start_event(first, 0).unwrap();
-    here.start_event(second, 0).unwrap();
+    here.start(first, 0).unwrap();
+    here.start(second, 0).unwrap();
     happen(&mocks[0], 2, 9);
     here.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
-    let filler: Vec<_> = (0..11).map(|_| there.open_event(unit, &raw(4)).unwrap()).collect();
-    there.start_event(filler[0], 0).unwrap();
+    let filler: Vec<_> = (0..11).map(|_| there.open(unit, &[raw(4)]).unwrap()).collect();
+    there.start(filler[0], 0).unwrap();
     // One place, and no counter.
     let outcome = there.switch_in(unit, &mut thread, 0);
     let full = CounterError::InsufficientMemory { needed: 13, lent: 12 };
@@ -284,12 +285,12 @@ fn a_thread_that_finds_no_room_keeps_its_events() {
     let id = opened_event(thread[0]);
     assert!(!there.is_started(id));
     assert!(matches!(thread[1], ThreadEvent::SwitchedOut(_)));
-    assert_eq!(there.read_event(id, 0).unwrap().value, 9);
-    there.close_event(filler[5], 0).unwrap();
+    assert_eq!(there.read(id, 0).unwrap().value, 9);
+    there.close(filler[5], 0).unwrap();
     there.switch_in(unit, &mut thread, 0).unwrap();
     let waits = opened_event(thread[1]);
     assert!(there.is_started(waits) && there.counter_of(waits).is_none());
-    there.close_event(filler[0], 0).unwrap();
+    there.close(filler[0], 0).unwrap();
     there.rotate(0).unwrap();
     assert!(there.counter_of(waits).is_some());
 }
@@ -302,8 +303,8 @@ fn a_threads_rotating_events_take_turns_over_its_slices() {
     let mut counters = processor.take(&mock, &memory, &table);
     let unit = &processor.unit;
     let mut thread = [0; 8].map(|_| {
-        let id = counters.open_event(unit, &raw(2).rotating()).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(unit, &[raw(2).rotating()]).unwrap();
+        counters.start(id, 0).unwrap();
         ThreadEvent::Opened(id)
     });
     let mut now = 0;
@@ -336,8 +337,8 @@ fn a_switch_starts_what_it_stopped_and_an_overflow_tells_the_tag() {
     let unit = &processor.unit;
     let event = |tag| raw(2).every(0x1000).tagged(tag);
     let mut thread =
-        [7, 8].map(|tag| ThreadEvent::Opened(counters.open_event(unit, &event(tag)).unwrap()));
-    counters.start_event(opened_event(thread[1]), 0).unwrap();
+        [7, 8].map(|tag| ThreadEvent::Opened(counters.open(unit, &[event(tag)]).unwrap()));
+    counters.start(opened_event(thread[1]), 0).unwrap();
     for _ in 0..2 {
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         counters.switch_in(unit, &mut thread, 0).unwrap();
@@ -356,16 +357,16 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     let mut there = processor.take(&mocks[1], &memories[1], &tables[1]);
     let unit = &processor.unit;
     let mut thread = [2, 3, 4].map(|kind| {
-        let id = here.open_event(unit, &raw(kind)).unwrap();
-        here.start_event(id, 0).unwrap();
+        let id = here.open(unit, &[raw(kind)]).unwrap();
+        here.start(id, 0).unwrap();
         ThreadEvent::Opened(id)
     });
     (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
     here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
     // Three of the four counters there are others'.
     for _ in 0..3 {
-        let other = there.open_event(unit, &raw(5)).unwrap();
-        there.start_event(other, 10).unwrap();
+        let other = there.open(unit, &[raw(5)]).unwrap();
+        there.start(other, 10).unwrap();
     }
     let error = there.switch_in(unit, &mut thread, 10).unwrap_err();
     assert_eq!(error, EventsError { events: 0b110, reason: CounterError::NoFreeCounter });
@@ -382,7 +383,7 @@ fn a_switch_names_the_events_that_failed_and_one_that_found_no_counter_starts_el
     }
     here.switch_in(unit, &mut thread, 30).unwrap();
     (2..5).for_each(|kind| happen(&mocks[0], kind, 9));
-    let counts = thread.map(opened_event).map(|id| here.read_event(id, 40).unwrap());
+    let counts = thread.map(opened_event).map(|id| here.read(id, 40).unwrap());
     assert_eq!(counts.map(|count| count.value), [18; 3]);
     assert_eq!(counts.map(|count| (count.enabled, count.running)), [(30, 30), (20, 20), (20, 20)]);
     // The second one's counter does not stop.
@@ -411,16 +412,16 @@ fn an_event_that_was_refused_a_counter_twice_starts_elsewhere_all_the_same() {
     let mocks = [processor.mock(), processor.mock()];
     let [mut here, mut there] = [0, 1].map(|n| processor.take(&mocks[n], &memories[n], &tables[n]));
     let unit = &processor.unit;
-    let id = here.open_event(unit, &raw(2)).unwrap();
-    here.start_event(id, 0).unwrap();
+    let id = here.open(unit, &[raw(2)]).unwrap();
+    here.start(id, 0).unwrap();
     let mut thread = [ThreadEvent::Opened(id)];
     here.switch_out(&mut thread, 10, |o| panic!("{o:?}")).unwrap();
-    let other = there.open_event(unit, &raw(3)).unwrap();
-    there.start_event(other, 10).unwrap();
+    let other = there.open(unit, &[raw(3)]).unwrap();
+    there.start(other, 10).unwrap();
     let reason = CounterError::NoFreeCounter;
     let refused = there.switch_in(unit, &mut thread, 10);
     assert_eq!(refused, Err(EventsError { events: 1, reason }));
-    assert_eq!(there.start_event(opened_event(thread[0]), 15), Err(reason));
+    assert_eq!(there.start(opened_event(thread[0]), 15).reason(), Err(reason));
     there.switch_out(&mut thread, 20, |o| panic!("{o:?}")).unwrap();
     here.switch_in(unit, &mut thread, 30).unwrap();
     assert!(here.is_started(opened_event(thread[0])));

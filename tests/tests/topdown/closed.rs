@@ -23,9 +23,9 @@ macro_rules! scene {
         let handler = |mock: &Mock<'_>| $kernel.handle(mock);
         $mock.on_interrupt(&handler);
         let mut $session = $kernel.take(&$mock);
-        let $group = $session.open_group(&$kernel.counters, &$events).unwrap();
+        let $group = $session.open(&$kernel.counters, &$events).unwrap();
         let $ids: Vec<_> = $session.group_events($group).collect();
-        $session.start_group($group, 0).unwrap();
+        $session.start($group, 0).unwrap();
     };
 }
 
@@ -57,7 +57,7 @@ fn slots_that_are_not_the_first_are_closed_with_their_parts() {
         session.close_member(ids[1], 10).unwrap();
         pass(&mock, 2550, MIXES[1]);
         branches(&mock, 7);
-        assert_eq!(session.read_event(ids[0], 20).unwrap().value, 7, "branches go on");
+        assert_eq!(session.read(ids[0], 20).unwrap().value, 7, "branches go on");
         let left: Vec<_> = session.group_events(group).collect();
         assert_eq!(left, [ids[0]], "the part went with its slots");
     }
@@ -70,7 +70,7 @@ fn a_leader_that_is_not_the_slots_is_closed_and_the_slots_go_on() {
         pass(&mock, 2550, MIXES[1]);
         session.close_member(ids[0], 10).unwrap();
         pass(&mock, 2550, MIXES[1]);
-        assert_eq!(session.read_event(ids[1], 20).map(|c| c.value), Ok(5100), "slots go on");
+        assert_eq!(session.read(ids[1], 20).map(|c| c.value), Ok(5100), "slots go on");
     }
 }
 
@@ -81,7 +81,7 @@ fn an_event_beside_the_slots_goes_on_as_they_are_closed() {
         branches(&mock, 7);
         session.close_member(ids[0], 10).unwrap();
         branches(&mock, 7);
-        assert_eq!(session.read_event(ids[2], 20).map(|c| c.value), Ok(14), "branches go on");
+        assert_eq!(session.read(ids[2], 20).map(|c| c.value), Ok(14), "branches go on");
     }
 }
 
@@ -101,20 +101,16 @@ fn slots_count_on_as_their_last_part_is_closed() {
                     pass(&mock, *step, MIXES[1]);
                 }
                 if read {
-                    session.read_event(ids[0], 0).unwrap();
+                    session.read(ids[0], 0).unwrap();
                 }
                 session.close_member(ids[1], 10).unwrap();
                 let all: u64 = steps.iter().sum();
                 let what = format!("{processor:?} {steps:?} {read}");
-                assert_eq!(session.read_event(ids[0], 20).unwrap().value, all, "{what}");
+                assert_eq!(session.read(ids[0], 20).unwrap().value, all, "{what}");
                 pass(&mock, 5, MIXES[1]);
-                assert_eq!(session.read_event(ids[0], 20).unwrap().value, all + 5, "{what}");
+                assert_eq!(session.read(ids[0], 20).unwrap().value, all + 5, "{what}");
                 pass(&mock, 1 << 48, MIXES[1]);
-                assert_eq!(
-                    session.read_event(ids[0], 20).unwrap().value,
-                    all + 5 + (1 << 48),
-                    "{what}"
-                );
+                assert_eq!(session.read(ids[0], 20).unwrap().value, all + 5 + (1 << 48), "{what}");
                 let last = session.close_member(ids[0], 30).unwrap();
                 assert_eq!(last.value, all + 5 + (1 << 48), "{what}");
                 session.shut_down().unwrap();

@@ -1,14 +1,15 @@
 //! Operations of a task on the top-down counts, with an interrupt, an overflow and a fault at each access.
 
 use core::cell::{Cell, RefCell};
+use pmu_tests::Reason;
 
 use pmu_core::EventsError;
-use pmu_core::{CounterError, Event, EventSelect, GroupId};
+use pmu_core::{CounterError, Event, EventId, EventSelect};
 use pmu_virt::mock::Fault;
 
 use crate::support::*;
 
-type Operation = fn(&Kernel, &mut Session<'_, '_>, GroupId) -> Result<(), CounterError>;
+type Operation = fn(&Kernel, &mut Session<'_, '_>, EventId) -> Result<(), CounterError>;
 
 /// Operations on slots that are counted; after each the processor's slots are counted on. Threads take the counter from
 /// the processor's slots, which take turns.
@@ -16,11 +17,11 @@ const OPERATIONS: [(&str, Operation); 7] = [
     ("read", |kernel, session, group| kernel.read(session, group).map(|_| ())),
     ("read of a part", |_, session, group| {
         let last = session.group_events(group).last().unwrap();
-        session.read_event(last, 0).map(|_| ())
+        session.read(last, 0).map(|_| ())
     }),
     ("stop and start", |_, session, group| {
-        session.stop_group(group, 0).map_err(|error| error.reason)?;
-        session.start_group(group, 0).map_err(|error| error.reason)
+        session.stop(group, 0).map_err(|error| error.reason)?;
+        session.start(group, 0).map_err(|error| error.reason)
     }),
     ("a thread's switches", |kernel, session, _| {
         let mut thread = kernel.thread(session, |event| event);
@@ -40,19 +41,19 @@ const OPERATIONS: [(&str, Operation); 7] = [
     }),
     ("an event beside", |kernel, session, _| {
         let event = kernel.beside.get().unwrap();
-        session.stop_event(event, 0)?;
-        session.start_event(event, 0)
+        session.stop(event, 0)?;
+        session.start(event, 0).reason()
     }),
 ];
 
 /// Opens and starts the slots of all privilege levels, which take turns, and an event beside them.
-fn start(kernel: &Kernel, session: &mut Session<'_, '_>, period: u64) -> GroupId {
+fn start(kernel: &Kernel, session: &mut Session<'_, '_>, period: u64) -> EventId {
     let event = Event::raw(EventSelect::from_bits(0xC4)).every(period);
-    let event = session.open_event(&kernel.counters, &event).unwrap();
-    session.start_event(event, 0).unwrap();
+    let event = session.open(&kernel.counters, &[event]).unwrap();
+    session.start(event, 0).unwrap();
     kernel.beside.set(Some(event));
     let group = kernel.open(session, Event::rotating).unwrap();
-    session.start_group(group, 0).unwrap();
+    session.start(group, 0).unwrap();
     kernel.sampled_event.set(session.group_events(group).next());
     group
 }
@@ -202,8 +203,8 @@ fn a_fault_at_each_access_is_a_typed_error_and_counts_nothing_twice() {
                     counts.map(|counts| counts.plus(&kernel.of_threads.get()))
                 };
                 let is_lost = read(&mut session).is_err();
-                let _ = session.stop_group(group, 0);
-                session.start_group(group, 0).expect(&what);
+                let _ = session.stop(group, 0);
+                session.start(group, 0).expect(&what);
                 let before = read(&mut session).unwrap();
                 if matches!(done, Ok(()) | Err(CounterError::Unchanged(_))) {
                     assert!(before.slots == 10_000 && !is_lost, "{what}: {done:?}, {before:?}");
@@ -217,7 +218,7 @@ fn a_fault_at_each_access_is_a_typed_error_and_counts_nothing_twice() {
                 more.add(2_550, MIXES[2]);
                 let counts = read(&mut session).unwrap();
                 more.check(&counts.since(&before), 1, &format!("{what}: afterwards"));
-                session.close_group(group, 0).unwrap();
+                session.close(group, 0).unwrap();
                 assert_eq!(session.counters().usable, kernel.counters.counters(), "{what}");
             }
         }
@@ -234,13 +235,13 @@ fn starting_and_closing_with_a_fault_at_each_access_leaves_the_session_its_count
             let mut session = kernel.take(&mock);
             mock.inject(Fault::At(access));
             let group = kernel.start(&mut session);
-            session.close_group(group, 0).unwrap();
+            session.close(group, 0).unwrap();
             mock.inject(Fault::From(access));
             if let Ok(group) = kernel.open(&mut session, |event| event) {
-                let _ = session.start_group(group, 0);
-                let _ = session.close_group(group, 0);
+                let _ = session.start(group, 0);
+                let _ = session.close(group, 0);
                 mock.inject(Fault::None);
-                let _ = session.close_group(group, 0);
+                let _ = session.close(group, 0);
             }
             mock.inject(Fault::None);
             session.reprogram(|_| ()).unwrap();
@@ -297,7 +298,7 @@ fn registers_that_do_not_answer_are_found_out() {
             let mut session = kernel.take(&mock);
             let group = kernel.open(&mut session, |event| event).unwrap();
             mock.inject(fault);
-            let started = session.start_group(group, 0).map_err(|error| error.reason);
+            let started = session.start(group, 0).map_err(|error| error.reason);
             let is_told = match started {
                 Err(CounterError::Unchanged(fault)) => [slots, 0x329].contains(&fault.register),
                 // The counter itself may not be set back.
@@ -306,9 +307,9 @@ fn registers_that_do_not_answer_are_found_out() {
             };
             assert!(is_told, "{processor:?}, {fault:?}: {started:?}");
             mock.inject(Fault::None);
-            let _ = session.stop_group(group, 0);
+            let _ = session.stop(group, 0);
             session.reprogram(|_| ()).unwrap();
-            session.start_group(group, 0).unwrap();
+            session.start(group, 0).unwrap();
             pass(&mock, 255, MIXES[0]);
             assert_eq!(kernel.read(&session, group).unwrap().slots, 255);
         }
@@ -353,7 +354,7 @@ fn a_switch_that_fails_gives_no_slot_of_one_thread_to_the_next() {
             let mut session = kernel.take(&mock);
             if whole {
                 let group = kernel.open(&mut session, Event::rotating).unwrap();
-                session.start_group(group, 0).unwrap();
+                session.start(group, 0).unwrap();
             }
             let [mut one, mut other] = [(); 2].map(|()| kernel.thread(&session, |event| event));
             let unit = &kernel.counters;

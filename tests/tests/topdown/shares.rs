@@ -5,6 +5,7 @@ use pmu_core::{
     OpenedEvents,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
+use pmu_tests::Reason;
 use pmu_tests::opened::Random;
 use pmu_virt::{GuestFacility, IntelFeature, Mode, Privilege};
 
@@ -20,7 +21,7 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
         let mut session = kernel.take(&mock);
         let group = kernel.open(&mut session, |event| event).unwrap();
         pass(&mock, 1_000, MIXES[1]);
-        session.start_group(group, 0).unwrap();
+        session.start(group, 0).unwrap();
         let mut before = TopDownCounts::NONE;
         let (mut expected, mut random) = (Expected::of(&processor), Random(0x1234_5678_9ABC));
         for readings in 1..60 {
@@ -42,14 +43,14 @@ fn shares_of_fed_programs_are_right_to_a_255th() {
             since.check(&counts.since(&before), 1, &format!("{processor:?}, since the last"));
             before = counts;
         }
-        session.stop_group(group, 0).unwrap();
+        session.stop(group, 0).unwrap();
         pass(&mock, 77, MIXES[0]);
         expected.check(&kernel.read(&session, group).unwrap(), 61, "stopped");
-        session.start_group(group, 0).unwrap();
+        session.start(group, 0).unwrap();
         pass(&mock, 510, MIXES[2]);
         expected.add(510, MIXES[2]);
         expected.check(&kernel.read(&session, group).unwrap(), 62, "started again");
-        session.close_group(group, 0).unwrap();
+        session.close(group, 0).unwrap();
         let (unit, used) = (&kernel.counters, session.counters().usable);
         assert_eq!(used, unit.counters(), "{processor:?}");
         session.shut_down().unwrap();
@@ -133,7 +134,7 @@ fn only_the_slots_of_the_filters_privilege_levels_are_counted() {
         let kernel = Kernel::new(&processor, &mock);
         let mut session = kernel.take(&mock);
         let group = kernel.open(&mut session, filter).unwrap();
-        session.start_group(group, 0).unwrap();
+        session.start(group, 0).unwrap();
         let mut expected = Expected::of(&processor);
         for ((privilege, slots), counted) in
             [(Privilege::User, 1_000), (Privilege::Kernel, 300)].into_iter().zip(levels)
@@ -160,7 +161,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 false => event.user_only(),
             };
             let group = kernel.open(&mut session, filter).unwrap();
-            session.start_group(group, 0).unwrap();
+            session.start(group, 0).unwrap();
             let mut expected = Expected::of(&processor);
             for round in 1..6 {
                 pass(&mock, 5_000 * round, MIXES[1]);
@@ -196,7 +197,7 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
             let mut session = kernel.take(&mock);
             let group =
                 kernel.open(&mut session, |event| event.user_only().with_user_rdpmc()).unwrap();
-            session.start_group(group, 0).unwrap();
+            session.start(group, 0).unwrap();
             let view = |counted| TopDownView::new(counted, true, processor.level_2);
             let mut expected = Expected::of(&processor);
             pass(&mock, 70_000, MIXES[1]);
@@ -258,16 +259,16 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
         (&[slots, part.on(pmu_core::CounterSet::GENERAL)], 1, CounterError::NoCounterForEvent),
     ];
     for (events, member, reason) in refused {
-        let opened = session.open_group(&kernel.counters, events);
+        let opened = session.open(&kernel.counters, events);
         assert_eq!(opened, Err(EventsError { events: 1 << member, reason }), "{events:?}");
         assert_eq!(session.events().count(), 0);
     }
-    assert_eq!(session.open_event(&kernel.counters, &part), Err(CounterError::NotDivided));
+    assert_eq!(session.open(&kernel.counters, &[part]).reason(), Err(CounterError::NotDivided));
     // A processor without level 2.
     let first = processors()[0];
     let other = first.mock();
     let small = Kernel::new(&first, &other);
-    let level_2 = small.take(&other).open_group(&small.counters, &[slots, Event::part(4)]);
+    let level_2 = small.take(&other).open(&small.counters, &[slots, Event::part(4)]);
     assert_eq!(level_2.map_err(|error| error.reason), Err(CounterError::NotDivided));
     // A session whose source does not divide.
     let plain = first.mock();
@@ -277,25 +278,25 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     let mut without =
         CounterSession::take(source, &small.counters, CounterSet::ALL, &plain, &plain, &memory)
             .unwrap();
-    let opened = without.open_group(&small.counters, &[slots, part]);
+    let opened = without.open(&small.counters, &[slots, part]);
     assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NoCounterForEvent));
     // Beside an event of the slots that keeps its counter.
-    let event = session.open_event(&kernel.counters, &slots).unwrap();
-    session.start_event(event, 0).unwrap();
+    let event = session.open(&kernel.counters, &[slots]).unwrap();
+    session.start(event, 0).unwrap();
     let group = kernel.open(&mut session, |event| event).unwrap();
-    let started = session.start_group(group, 0).map_err(|error| error.reason);
+    let started = session.start(group, 0).map_err(|error| error.reason);
     assert_eq!(started, Err(CounterError::NoFreeCounter));
     assert!(session.is_started(event));
-    session.close_event(event, 0).unwrap();
-    let stopped = session.stop_group(group, 0).map_err(|error| error.reason);
+    session.close(event, 0).unwrap();
+    let stopped = session.stop(group, 0).map_err(|error| error.reason);
     assert!(matches!(stopped, Err(CounterError::NotStarted(_))), "{stopped:?}");
-    session.start_group(group, 0).unwrap();
-    let again = session.start_group(group, 0).map_err(|error| error.reason);
+    session.start(group, 0).unwrap();
+    let again = session.start(group, 0).map_err(|error| error.reason);
     assert!(matches!(again, Err(CounterError::AlreadyStarted(_))), "{again:?}");
     pass(&mock, 255, MIXES[0]);
     let counts = kernel.read(&session, group).unwrap();
     assert_eq!((counts.slots, counts.per_mille(TopDownPart::Retiring)), (255, Some(1000)));
-    session.close_group(group, 0).unwrap();
-    assert_eq!(kernel.read(&session, group), Err(CounterError::NoSuchGroup(group)));
+    session.close(group, 0).unwrap();
+    assert_eq!(kernel.read(&session, group), Err(CounterError::NoSuchEvent(group)));
     assert!(mock.breach().is_none());
 }

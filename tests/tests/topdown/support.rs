@@ -8,8 +8,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventCount, EventEntry, EventId, EventTable, EventsError, GroupId, OpenedEvents,
-    service,
+    Event, EventCount, EventEntry, EventId, EventTable, EventsError, OpenedEvents, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;
@@ -154,15 +153,15 @@ impl Kernel {
         &self,
         session: &mut Session<'_, '_>,
         change: impl Fn(Event) -> Event,
-    ) -> Result<GroupId, EventsError> {
+    ) -> Result<EventId, EventsError> {
         let events = self.unit.events(session.counters().usable);
-        session.open_group(&self.counters, &events.each(change))
+        session.open(&self.counters, &events.each(change))
     }
 
     /// Opens and starts the slots of all privilege levels.
-    pub(crate) fn start(&self, session: &mut Session<'_, '_>) -> GroupId {
+    pub(crate) fn start(&self, session: &mut Session<'_, '_>) -> EventId {
         let group = self.open(session, |event| event).unwrap();
-        session.start_group(group, 0).unwrap();
+        session.start(group, 0).unwrap();
         group
     }
 
@@ -170,7 +169,7 @@ impl Kernel {
     pub(crate) fn read(
         &self,
         session: &Session<'_, '_>,
-        group: GroupId,
+        group: EventId,
     ) -> Result<TopDownCounts, CounterError> {
         let mut counts = [EventCount::default(); 9];
         let read = session.read_group(group, 0, &mut counts).map_err(|error| error.reason)?;

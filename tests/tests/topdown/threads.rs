@@ -29,7 +29,7 @@ fn the_slots_of_each_thread_are_its_own_and_the_processors_are_all() {
             let mut session = kernel.take(&mock);
             let group = kernel.open(&mut session, Event::rotating).unwrap();
             if whole {
-                session.start_group(group, 0).unwrap();
+                session.start(group, 0).unwrap();
             }
             let mut threads = [(); 3].map(|()| kernel.thread(&session, |event| event));
             let mut expected = [0; 3].map(|_| Expected::of(&processor));
@@ -49,8 +49,7 @@ fn the_slots_of_each_thread_are_its_own_and_the_processors_are_all() {
                 all.add(slots, mix);
                 if random.below(3) == 0 {
                     let ThreadEvent::Opened(first) = threads[next][0] else { panic!() };
-                    let group = session.event_group(first).unwrap().unwrap();
-                    let read = kernel.read(&session, group).unwrap();
+                    let read = kernel.read(&session, first).unwrap();
                     expected[next].check(&read, 200, "of a running thread");
                 }
                 session.switch_out(&mut threads[next], 0, |_| ()).unwrap();
@@ -100,8 +99,8 @@ fn groups_with_their_own_filters_take_turns_and_lose_no_slot() {
             let slots = kernel.unit.events(usable).each(filter);
             let mut events = slots.to_vec();
             events.insert(1, filter(beside));
-            let group = session.open_group(&kernel.counters, &events).unwrap();
-            session.start_group(group, 0).unwrap();
+            let group = session.open(&kernel.counters, &events).unwrap();
+            session.start(group, 0).unwrap();
             group
         });
         let mut expected = [0; 3].map(|_| Expected::of(&processor));
@@ -154,24 +153,24 @@ fn a_part_follows_the_slots() {
         let [slots, part] = [0, 4].map(|at| session.group_events(group).nth(at).unwrap());
         let status = |session: &Session<'_, '_>| session.event_status(part).unwrap();
         assert_eq!(status(&session), EventStatus::Off);
-        session.start_group(group, 100).unwrap();
+        session.start(group, 100).unwrap();
         let on = session.counter_of(slots).unwrap();
         assert_eq!((status(&session), session.counter_of(part)), (EventStatus::Active(on), None));
         pass(&mock, 510, MIXES[2]);
-        let count = session.read_event(part, 130).unwrap();
+        let count = session.read(part, 130).unwrap();
         assert_eq!((count.value, count.enabled, count.running), (498, 30, 30));
         let remote = remote_count(&kernel.table, &kernel.counter_memory, part, 130);
         assert_eq!(remote, Ok(RemoteCount::Changing));
         // Neither changes anything.
-        session.disable_event(part, 130).unwrap();
-        session.enable_event(part, 130).unwrap();
+        session.disable(part, 130).unwrap();
+        session.enable(part, 130).unwrap();
         pass(&mock, 510, MIXES[2]);
-        assert_eq!(session.read_event(part, 150).unwrap().value, 2 * 498);
-        session.stop_group(group, 150).unwrap();
-        let count = session.read_event(part, 190).unwrap();
+        assert_eq!(session.read(part, 150).unwrap().value, 2 * 498);
+        session.stop(group, 150).unwrap();
+        let count = session.read(part, 190).unwrap();
         assert_eq!((count.value, count.enabled, status(&session)), (2 * 498, 50, EventStatus::Off));
         assert_eq!(session.event_tag(part), Ok(7));
-        session.close_group(group, 190).unwrap();
+        session.close(group, 190).unwrap();
         assert_eq!(session.events().count(), 0);
     }
 }
@@ -401,8 +400,8 @@ fn an_e_core_has_the_same_parts_as_counts() {
         mock.advance(&mut feed);
     };
     let listed = unit.events(session.counters().usable).each(|event| event.user_only().rotating());
-    let group = session.open_group(&counters, &listed).unwrap();
-    session.start_group(group, 0).unwrap();
+    let group = session.open(&counters, &listed).unwrap();
+    session.start(group, 0).unwrap();
     feed([500, 20, 300, 180]);
     let read = |session: &CounterSession<'_, _, _, _>| {
         let mut counts = [EventCount::default(); 4];
@@ -437,10 +436,10 @@ fn an_e_core_has_the_same_parts_as_counts() {
         .collect();
     let of_thread = of(&unit.counts(&counts));
     assert!(turns == [true, false] && of_thread == [1, 2, 3, 4], "{turns:?}: {of_thread:?}");
-    session.stop_group(group, 0).unwrap();
+    session.stop(group, 0).unwrap();
     feed([7; 4]);
     assert_eq!(of(&read(&session)), [510, 20, 300, 180]);
-    session.close_group(group, 0).unwrap();
+    session.close(group, 0).unwrap();
     assert_eq!(session.events().count(), 0);
     assert!(mock.breach().is_none());
 }

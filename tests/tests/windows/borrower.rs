@@ -66,13 +66,13 @@ pub(crate) fn open(processor: &Processor, counters: &mut Opened<'_, '_>) -> Vec<
     let sampled = |kind: usize| raw(kind).every(PERIOD).with_total().tagged(kind as u64);
     let alone = [sampled(2), raw(3), sampled(if processor.fixed() { 0 } else { 4 })];
     let mut events: Vec<EventId> =
-        alone.iter().map(|event| counters.open_event(unit, event).unwrap()).collect();
+        alone.iter().map(|event| counters.open(unit, &[*event]).unwrap()).collect();
     for event in &events {
-        counters.start_event(*event, 0).unwrap();
+        counters.start(*event, 0).unwrap();
     }
     if processor.fixed() {
-        let group = counters.open_group(unit, &[sampled(5), raw(6)]).unwrap();
-        counters.start_group(group, 0).unwrap();
+        let group = counters.open(unit, &[sampled(5), raw(6)]).unwrap();
+        counters.start(group, 0).unwrap();
         events.extend(counters.group_events(group));
     }
     events

@@ -28,7 +28,7 @@ fn an_event_without_exclude_guest_stands_still_while_its_enabled_time_goes_on_if
             let three = [0, 1, 2].map(|number| general(&processor, number));
             let only = three.into_iter().fold(CounterSet::NONE, |all, one| all | one);
             let mut counters = processor.take_only(only, &mock, &memory, &table);
-            let mut open = |event: Event| counters.open_event(&processor.unit, &event).unwrap();
+            let mut open = |event: Event| counters.open(&processor.unit, &[event]).unwrap();
             let [everywhere, outside, waits, stopped] = [
                 open(raw(2).on(three[0])),
                 open(raw(3).on(three[1]).outside_guests()),
@@ -37,7 +37,7 @@ fn an_event_without_exclude_guest_stands_still_while_its_enabled_time_goes_on_if
             ];
             let sampled = open(raw(6).on(three[2]).every(0x1000).with_total());
             let started = [everywhere, outside, waits, sampled];
-            started.into_iter().for_each(|event| counters.start_event(event, 100).unwrap());
+            started.into_iter().for_each(|event| counters.start(event, 100).unwrap());
             (2..7).for_each(|kind| happen(&mock, kind, 10));
             let mut window = counters.lend(110, |o| panic!("{o:?}")).unwrap();
             (2..7).for_each(|kind| happen(&mock, kind, 1000));
@@ -50,7 +50,7 @@ fn an_event_without_exclude_guest_stands_still_while_its_enabled_time_goes_on_if
             assert_eq!(mock.accesses().total(), 0, "{context}");
             window.end(135).unwrap();
             (2..7).for_each(|kind| happen(&mock, kind, 15));
-            let count = |event: EventId| counters.read_event(event, 150).unwrap();
+            let count = |event: EventId| counters.read(event, 150).unwrap();
             let more = if counts { 20 } else { 0 };
             let of = |value, enabled, running| EventCount { value, enabled, running };
             assert_eq!(count(everywhere), of(25, 25 + more, 25), "{context}");

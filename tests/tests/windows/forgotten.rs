@@ -32,15 +32,15 @@ fn a_rotating_event_that_counts_after_a_forgotten_window_and_a_rotation_runs() {
         let only = general(&processor, 0);
         let mut counters = processor.take_only(only, &mock, &memory, &table);
         let event = raw(2).rotating().with_total();
-        let event = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(event, 10).unwrap();
+        let event = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(event, 10).unwrap();
         drop(counters.lend(20, |o| panic!("{o:?}")).unwrap());
         counters.rotate(30).unwrap();
         counters.lend(40, |o| panic!("{o:?}")).unwrap().end(50).unwrap();
         counters.rotate(60).unwrap();
-        let before = counters.read_event(event, 70).unwrap();
+        let before = counters.read(event, 70).unwrap();
         happen(&mock, 2, 5);
-        let after = counters.read_event(event, 80).unwrap();
+        let after = counters.read(event, 80).unwrap();
         assert_eq!((after.value - before.value, after.running - before.running), (5, 10));
     }
 }
@@ -55,14 +55,14 @@ fn an_event_in_the_place_of_another_is_not_counted_on_the_others_counter() {
             [0, 1].map(|n| counters.counters().usable.iter().nth(n).unwrap().only());
         let open = |counters: &mut Opened<'_, '_>, only| {
             let event = raw(2).with_total().on(only);
-            counters.open_event(&processor.unit, &event).unwrap()
+            counters.open(&processor.unit, &[event]).unwrap()
         };
         let other = open(&mut counters, second);
-        counters.start_event(other, 0).unwrap();
+        counters.start(other, 0).unwrap();
         let mut thread = [ThreadEvent::Opened(other)];
         counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
         let event = open(&mut counters, first);
-        counters.start_event(event, 0).unwrap();
+        counters.start(event, 0).unwrap();
         drop(counters.lend(0, |o| panic!("{o:?}")).unwrap());
         let _ = counters.switch_out(&mut [ThreadEvent::Opened(event)], 0, |o| panic!("{o:?}"));
         counters.switch_in(&processor.unit, &mut thread, 0).unwrap();

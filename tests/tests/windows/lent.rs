@@ -119,13 +119,13 @@ fn times_stand_still_in_the_window() {
         let only = general(&processor, 0);
         let mut counters = processor.take_only(only, &mock, &memory, &table);
         let [runs, waits] = [2, 3].map(|kind| {
-            let event = counters.open_event(&processor.unit, &raw(kind).rotating()).unwrap();
-            counters.start_event(event, 100).unwrap();
+            let event = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
+            counters.start(event, 100).unwrap();
             event
         });
         counters.lend(130, |o| panic!("{o:?}")).unwrap().end(1_000).unwrap();
         let times = |event| {
-            let count = counters.read_event(event, 1_005).unwrap();
+            let count = counters.read(event, 1_005).unwrap();
             (count.enabled, count.running)
         };
         assert_eq!([times(runs), times(waits)], [(35, 35), (35, 0)], "{processor:?}");
@@ -219,8 +219,8 @@ fn a_value_that_no_write_reaches_is_counted_on_exactly() {
         let mock = processor.mock();
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = counters.open_event(&processor.unit, &raw(3)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(3)]).unwrap();
+        counters.start(event, 0).unwrap();
         let counter = counters.counter_of(event).unwrap();
         let preload = mock.with_pmu(|pmu| pmu.state().general()[usize::from(counter.number())]);
         let to_wrap = (1 << 48) - preload;
@@ -235,7 +235,7 @@ fn a_value_that_no_write_reaches_is_counted_on_exactly() {
             counted += 1 << 32;
             assert_eq!(total(&counters, event), counted, "{processor:?}");
         }
-        let stopped = counters.stop_event(event, 0);
+        let stopped = counters.stop(event, 0);
         assert_eq!((stopped, total(&counters, event)), (Ok(()), counted), "{processor:?}");
     }
 }
@@ -257,8 +257,8 @@ fn an_interrupt_at_any_access_of_the_window_loses_nothing() {
             mock.on_interrupt(&handler);
             let mut counters = processor.take(&mock, &memory, &table);
             let event = raw(2).every(PERIOD).with_total();
-            let event = counters.open_event(&processor.unit, &event).unwrap();
-            counters.start_event(event, 0).unwrap();
+            let event = counters.open(&processor.unit, &[event]).unwrap();
+            counters.start(event, 0).unwrap();
             mock.interrupt_at(at);
             let window = counters.lend(0, |_| counted.set(counted.get() + 1)).unwrap();
             window.end(0).unwrap();

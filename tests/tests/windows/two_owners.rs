@@ -56,8 +56,8 @@ fn the_end_of_a_window_disarms_fixed_counters_that_were_added_to_it() {
         let mock = processor.mock();
         mock.on_interrupt(&handler);
         let mut counters = processor.take_only(CounterSet::GENERAL, &mock, &memory, &table);
-        let event = counters.open_event(&processor.unit, &raw(2).every(PERIOD)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
+        counters.start(event, 0).unwrap();
         let mut guest = VirtualPmu::new(host.guest(), FedEvents::NONE).unwrap();
         let first = fixed.iter().next().unwrap().number();
         let _ = guest.write(0x309 + u32::from(first), 77);
@@ -83,8 +83,8 @@ fn another_owners_fixed_counters_are_not_changed_while_all_are_lent() {
     for processor in processors(Deviations::NONE).into_iter().filter(Processor::fixed) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = counters.open_event(&processor.unit, &raw(0)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(0)]).unwrap();
+        counters.start(event, 0).unwrap();
         let on = running(&mock);
         let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         window.lent().set_programmed(true);
@@ -110,9 +110,8 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
-        let event =
-            counters.open_event(&processor.unit, &raw(2).every(PERIOD).with_total()).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
+        counters.start(event, 0).unwrap();
         happen(&mock, 2, PERIOD + 3);
         mock.inject(Fault::Register(global.status.get()));
         let error = service(&source, &mock, &mock, &memory, |_| ()).unwrap_err();
@@ -135,9 +134,9 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
         let reports = Cell::new(0);
         let _ = counters.reprogram(|_| ()).unwrap();
         if counters.is_started(event) {
-            counters.stop_event(event, 30).unwrap();
+            counters.stop(event, 30).unwrap();
         }
-        counters.start_event(event, 30).unwrap();
+        counters.start(event, 30).unwrap();
         let before = total(&counters, event);
         happen(&mock, 2, PERIOD);
         service(&source, &mock, &mock, &memory, |_| reports.set(reports.get() + 1)).unwrap();
@@ -153,8 +152,8 @@ fn rotating_events_run_after_a_window_that_failed_another_window_and_reprogram()
         let mut counters = processor.take(&mock, &memory, &table);
         let events: Vec<_> = (2..8)
             .map(|kind| {
-                let event = counters.open_event(&processor.unit, &raw(kind).rotating()).unwrap();
-                counters.start_event(event, 0).unwrap();
+                let event = counters.open(&processor.unit, &[raw(kind).rotating()]).unwrap();
+                counters.start(event, 0).unwrap();
                 event
             })
             .collect();
@@ -181,8 +180,8 @@ fn a_shut_down_stops_what_a_forgotten_window_left_running() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = counters.open_event(&processor.unit, &raw(2)).unwrap();
-        counters.start_event(event, 0).unwrap();
+        let event = counters.open(&processor.unit, &[raw(2)]).unwrap();
+        counters.start(event, 0).unwrap();
         let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         let lent = window.lent();
         lent.set_programmed(true);

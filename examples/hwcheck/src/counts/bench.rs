@@ -55,13 +55,13 @@ impl Bench<'_, '_> {
         workload: Workload,
         iterations: u64,
     ) -> Result<u64, CounterError> {
-        let event = self.counters.open_event(self.unit, event)?;
-        let counted = self.counters.start_event(event, 0).and_then(|()| {
+        let event = self.counters.open(self.unit, &[*event])?;
+        let counted = self.counters.start(event, 0).and_then(|()| {
             self.registers.machine.run(workload, self.memory, iterations);
-            self.counters.stop_event(event, 0)
+            self.counters.stop(event, 0)
         });
-        let closed = self.counters.close_event(event, 0)?;
-        counted.map(|_| closed.value)
+        let closed = self.counters.close(event, 0)?;
+        Ok(counted.map(|_| closed.value)?)
     }
 
     /// Counts an event in two lengths of a workload, several times: the least difference and the greatest.

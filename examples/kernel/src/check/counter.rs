@@ -56,13 +56,13 @@ pub fn reprogram(bench: &Bench) -> Outcome {
     handler::leave();
     let counted = with_events(|counters, unit| {
         let event = Event::raw(EventSelect::from_bits(0xC0)).on(CounterSet::GENERAL);
-        let event = counters.open_event(unit, &event)?;
-        counters.start_event(event, clock::now())?;
+        let event = counters.open(unit, &[event])?;
+        counters.start(event, clock::now())?;
         work(1);
         bench.halt();
         (0..bench.general()).for_each(|place| bench.preload(place, 0));
         let anew = counters.reprogram(|_| ())?;
-        let value = || Ok::<_, CounterError>(counters.read_event(event, 0)?.value);
+        let value = || Ok::<_, CounterError>(counters.read(event, 0)?.value);
         let before = value()?;
         work(1);
         Ok::<_, Failure>((value()?.wrapping_sub(before), anew))

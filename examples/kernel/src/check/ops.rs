@@ -65,12 +65,12 @@ impl Ops {
     /// Samples every `period`-th op.
     fn start(&mut self, period: u64) -> Result<EventId, CounterError> {
         let ops: Event = IbsSampling::ops().event().every(period);
-        let event = self.session.open_event(self.unit, &ops)?;
-        self.session.start_event(event, 0).map(|()| event)
+        let event = self.session.open(self.unit, &[ops])?;
+        self.session.start(event, 0).map(|()| event)
     }
 
     fn stop(&mut self, event: EventId) -> Result<(), CounterError> {
-        self.session.close_event(event, 0).map(drop)
+        self.session.close(event, 0).map(drop)
     }
 }
 

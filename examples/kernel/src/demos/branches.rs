@@ -93,14 +93,14 @@ pub fn sample(
     for period in PERIODS {
         let sampled = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL).every(period);
         let sampled = sampled.with_branches(filter);
-        let event = counters.open_event(unit, &sampled)?;
-        counters.start_event(event, clock::now())?;
+        let event = counters.open(unit, &[sampled])?;
+        counters.start(event, clock::now())?;
         SAMPLES.store(0, Ordering::Relaxed);
         while !is_over(begin) && SAMPLES.load(Ordering::Relaxed) < SAMPLES_PER_PERIOD {
             let calls = &COUNTED[2];
             (calls.run)();
         }
-        counters.close_event(event, clock::now())?;
+        counters.close(event, clock::now())?;
         if is_over(begin) {
             break;
         }

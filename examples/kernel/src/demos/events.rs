@@ -53,15 +53,15 @@ pub fn run(
 /// Counts a raw event on a general counter and, if there is one, on the fixed counter of the same event, over one loop.
 fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
-    let general = counters.open_event(unit, &general)?;
-    let fixed =
-        match counters.open_event(unit, &Event::generic(GenericEvent::Instructions).on(FIXED_0)) {
-            Ok(event) => Some(event),
-            Err(CounterError::NoCounterForEvent) => None,
-            Err(error) => return Err(error.into()),
-        };
+    let general = counters.open(unit, &[general])?;
+    let fixed = match counters.open(unit, &[Event::generic(GenericEvent::Instructions).on(FIXED_0)])
+    {
+        Ok(event) => Some(event),
+        Err(CounterError::NoCounterForEvent) => None,
+        Err(error) => return Err(error.into()),
+    };
     for event in [Some(general), fixed].into_iter().flatten() {
-        counters.start_event(event, clock::now())?;
+        counters.start(event, clock::now())?;
     }
     let counted = &COUNTED[0];
     let mut right = true;
@@ -70,12 +70,12 @@ fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Fail
             line!("event {} none", name);
             continue;
         };
-        let read = || Ok::<_, CounterError>(counters.read_event(event, 0)?.value);
+        let read = || Ok::<_, CounterError>(counters.read(event, 0)?.value);
         let around = measure(&read, EMPTY)?;
         let count = measure(&read, counted.run)?.saturating_sub(around);
         right &= count == counted.instructions;
         line!("event {} {} {}", name, counted.name, count);
-        counters.close_event(event, clock::now())?;
+        counters.close(event, clock::now())?;
     }
     Ok(right)
 }

@@ -21,7 +21,7 @@ pub fn count(
 ) -> Result<(), Failure> {
     let Some(event) = find(snapshot, name) else { return Ok(()) };
     let name = event.name();
-    let opened = match counters.open_event(unit, &Event::from(event)) {
+    let opened = match counters.open(unit, &[Event::from(event)]) {
         Ok(opened) => opened,
         Err(error) => {
             line!("event {} none: {}", name, error);
@@ -29,16 +29,16 @@ pub fn count(
         }
     };
     // A hypervisor may lack the event's extra register.
-    if let Err(error) = counters.start_event(opened, clock::now()) {
-        counters.close_event(opened, clock::now())?;
+    if let Err(error) = counters.start(opened, clock::now()) {
+        counters.close(opened, clock::now())?;
         line!("event {} none: {}", name, error);
         return Ok(());
     }
     let counted = &COUNTED[0];
-    let read = || Ok::<_, CounterError>(counters.read_event(opened, 0)?.value);
+    let read = || Ok::<_, CounterError>(counters.read(opened, 0)?.value);
     let around = measure(&read, EMPTY)?;
     let count = measure(&read, counted.run)?.saturating_sub(around);
-    counters.close_event(opened, clock::now())?;
+    counters.close(opened, clock::now())?;
     line!("event {} {} {}", name, counted.name, count);
     Ok(())
 }

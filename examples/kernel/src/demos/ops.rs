@@ -66,7 +66,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let Some((events, _)) = PMU.events_of(processor::number()) else { return Ok(true) };
     let table = EventSource::opened(&events);
     table.set_min_period(SHORTEST);
-    let event = match counters.open_event(unit, &IbsSampling::ops().event().every(SHORTEST)) {
+    let event = match counters.open(unit, &[IbsSampling::ops().event().every(SHORTEST)]) {
         Ok(event) => event,
         Err(CounterError::NotPrecise(NotPrecise::NoFacility)) => {
             line!("ops none");
@@ -79,7 +79,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
         Err(error) => return Err(error.into()),
     };
     let mut period = SHORTEST;
-    counters.start_event(event, clock::now())?;
+    counters.start(event, clock::now())?;
     let begin = clock::now();
     while COUNT.load(Ordering::Relaxed) < SAMPLES
         && clock::now() - begin < clock::milliseconds(PATIENCE_MS)
@@ -91,7 +91,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
             ELSEWHERE.store(0, Ordering::Relaxed);
         }
     }
-    counters.close_event(event, clock::now())?;
+    counters.close(event, clock::now())?;
     Ok(print(period))
 }
 

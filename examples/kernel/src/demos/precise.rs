@@ -69,13 +69,13 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
         let branches = branches
             .precise(Precision::ZeroSkidRequested)
             .recording(SampleParts::ACCESS | SampleParts::REGISTERS);
-        let event = counters.open_event(unit, &branches)?;
-        counters.start_event(event, clock::now())?;
+        let event = counters.open(unit, &[branches])?;
+        counters.start(event, clock::now())?;
         let begin = clock::now();
         while !is_over(begin, patience) {
             (COUNTED[2].run)();
         }
-        counters.close_event(event, clock::now())?;
+        counters.close(event, clock::now())?;
         if COUNT.load(Ordering::Relaxed) != 0 {
             break;
         }

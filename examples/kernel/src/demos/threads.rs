@@ -36,7 +36,7 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = Event::generic(GenericEvent::Instructions).user_only();
     let mut threads = [CountDown::new(0, 1_000, 3), CountDown::new(1, 300, 2)];
     for thread in &mut threads {
-        let event = counters.open_event(unit, &event)?;
+        let event = counters.open(unit, &[event])?;
         thread.events = [ThreadEvent::Opened(event)];
         // The thread does not run yet: its event starts with its first turn.
         counters.switch_out(&mut thread.events, clock::now(), |_| ())?;

@@ -42,15 +42,15 @@ fn publish(counters: &Events, event: EventId) -> Result<(), CounterError> {
 
 /// Reads an event at ring 3.
 fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
-    let event = counters.open_event(unit, &event().with_user_rdpmc())?;
-    counters.start_event(event, clock::now())?;
+    let event = counters.open(unit, &[event().with_user_rdpmc()])?;
+    counters.start(event, clock::now())?;
     publish(counters, event)?;
 
     // The rest of both programs is the same.
     let counts_of = |turns| {
-        let before = counters.read_event(event, 0)?.value;
+        let before = counters.read(event, 0)?.value;
         let read = ended(&mut measure(0, turns));
-        Ok::<_, CounterError>((counters.read_event(event, 0)?.value.wrapping_sub(before), read))
+        Ok::<_, CounterError>((counters.read(event, 0)?.value.wrapping_sub(before), read))
     };
     let ((counted_1, read_1), (counted, read)) = (counts_of(1)?, counts_of(TURNS)?);
     let (counted, read) = (counted.wrapping_sub(counted_1), read.wrapping_sub(read_1));
@@ -58,7 +58,7 @@ fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let right = counted == INSTRUCTIONS && read == INSTRUCTIONS;
 
     let (event, read) = moved(counters, unit, event)?;
-    let total = counters.read_event(event, 0)?.value;
+    let total = counters.read(event, 0)?.value;
     line!("event moved {} rdpmc {}", total, read);
     let right = right && (1..=REST).contains(&total.wrapping_sub(read));
 
@@ -67,7 +67,7 @@ fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     SHARED.hide();
     let read = ended(&mut thread);
     line!("event hidden {}", if read == HIDDEN { "none" } else { "read" });
-    counters.close_event(event, clock::now())?;
+    counters.close(event, clock::now())?;
     Ok(right && read == HIDDEN)
 }
 
@@ -84,8 +84,8 @@ fn moved(
     let mut events = [ThreadEvent::Opened(event)];
     counters.switch_out(&mut events, clock::now(), |_| ())?;
     let other = Event::generic(GenericEvent::Instructions).on(from.only()).with_user_rdpmc();
-    let other = counters.open_event(unit, &other)?;
-    counters.start_event(other, clock::now())?;
+    let other = counters.open(unit, &[other])?;
+    counters.start(other, clock::now())?;
     counters.switch_in(unit, &mut events, clock::now())?;
     let [ThreadEvent::Opened(event)] = events else {
         return Err(Failure::Wrong("a thread's event was lost"));
@@ -95,7 +95,7 @@ fn moved(
     }
     publish(counters, event)?;
     let read = ended(&mut thread);
-    counters.close_event(other, clock::now())?;
+    counters.close(other, clock::now())?;
     Ok((event, read))
 }
 
@@ -105,14 +105,14 @@ fn denied(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
         line!("event denied unsupported");
         return Ok(true);
     }
-    let event = counters.open_event(unit, &event())?;
-    counters.start_event(event, clock::now())?;
+    let event = counters.open(unit, &[event()])?;
+    counters.start(event, clock::now())?;
     asks(&mut count_down(0, TURNS))?;
     let mut running = unit.iter().filter(|(id, _)| counters.counter_of(event) == Some(*id));
     let index = running.next().and_then(|(_, counter)| counter.rdpmc_index());
     let index = index.ok_or(CounterError::NotStarted(event))?;
     let read = ended(&mut read_counter(0, index.get()));
-    let counted = counters.close_event(event, clock::now())?.value;
+    let counted = counters.close(event, clock::now())?.value;
     line!("event denied {} rdpmc {}", counted, read);
     Ok(counted > INSTRUCTIONS && read == 0)
 }

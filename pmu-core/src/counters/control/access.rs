@@ -26,7 +26,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Reads a counter, with one retry.
-    pub(crate) fn read(&self, registers: &Counter) -> Result<u64, MsrFault> {
+    pub(crate) fn read_value(&self, registers: &Counter) -> Result<u64, MsrFault> {
         read_counter(&self.source, &self.msr, registers)
     }
 

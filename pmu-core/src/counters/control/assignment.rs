@@ -311,7 +311,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 accumulated = entry.map(EventEntry::accumulated);
                 waiting = self.leave_facilities(counter, event)?;
                 match entry.filter(|entry| entry.has_wrapped()) {
-                    Some(entry) => self.wrapped_again(counter, entry, self.read(&registers)?),
+                    Some(entry) => self.wrapped_again(counter, entry, self.read_value(&registers)?),
                     None => Ok(false),
                 }
             })?;

@@ -67,7 +67,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ) -> Result<(), CounterError> {
     ///     for event in events {
     ///         if !counters.is_started(*event) {
-    ///             counters.start_event(*event, now)?;
+    ///             counters.start(*event, now)?;
     ///         }
     ///     }
     ///     Ok(())

@@ -115,7 +115,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         counters.hybrid = HybridDelta::between(counters.unit(), processor);
         // The facilities' registers have unknown values, of firmware or of a predecessor.
         counters.source.facility().lose();
-        if let Err(error) = counters.open(processor, candidates) {
+        if let Err(error) = counters.take_counters(processor, candidates) {
             counters.source.opened().give_back();
             memory.give_back();
             return Err(error);
@@ -123,7 +123,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         Ok(counters)
     }
 
-    fn open(
+    fn take_counters(
         &mut self,
         processor: &CounterUnit,
         candidates: CounterSet,
@@ -219,7 +219,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             let registers = self.registers(counter);
             let echoed = Ok(pattern(counter));
             self.rdmsr_retrying(registers.value_register()) == echoed
-                && self.read(&registers) == echoed
+                && self.read_value(&registers) == echoed
         };
         let stopped =
             stopped.retain(|counter| self.set_control(&self.registers(counter), 0).is_ok());
@@ -311,9 +311,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///     let wanted = CounterId::fixed(1).expect("below MAX_FIXED");
     ///     let on_it = |event: &&EventId| counters.counter_of(**event) == Some(wanted);
     ///     let moved = events.iter().find(on_it).copied();
-    ///     moved.map_or(Ok(()), |event| counters.stop_event(event, now).map(|_| ()))?;
+    ///     moved.map_or(Ok(()), |event| counters.stop(event, now).map(|_| ()))?;
     ///     counters.give_back(wanted.only())?;
-    ///     moved.map_or(Ok(()), |event| counters.start_event(event, now))
+    ///     moved.map_or(Ok(()), |event| counters.start(event, now))
     /// }
     /// ```
     ///
@@ -347,7 +347,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Ends the session: stops all its counters, including faulted ones, and releases its memory. The call restores the
     /// session's bits of the global control register to their values from before the session. The call closes all
     /// opened events, and no event can start afterwards. Samples that wait in memory are dropped, as by
-    /// [`close_event`](Self::close_event).
+    /// [`close`](Self::close).
     ///
     /// After the call, an interrupt without an overflow may still arrive. [`service`](crate::service) claims the first
     /// of these interrupts, so that the kernel does not report an unknown NMI.

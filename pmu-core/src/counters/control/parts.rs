@@ -11,7 +11,7 @@ use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::running::Asked;
-use crate::counters::names::{CounterId, CounterSet, EventId, GroupId};
+use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -178,7 +178,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         registers: &Counter,
         event: EventId,
     ) -> Result<(), NotHarvested> {
-        let value = self.read(registers).map_err(NotHarvested::Unchanged)?;
+        let value = self.read_value(registers).map_err(NotHarvested::Unchanged)?;
         if let Some(global) = self.unit().global() {
             // An overflow may be pending, whose interrupt has not come yet.
             let pending = division.pending(&self.msr, global.status, value);
@@ -237,7 +237,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         };
         let registers = self.registers(counter);
         division.memory.begin();
-        let value = self.read(&registers).map_err(NotHarvested::Unchanged);
+        let value = self.read_value(&registers).map_err(NotHarvested::Unchanged);
         let harvested = value.and_then(|value| {
             division.harvest(&self.msr, &registers, (self.table(), event), value)
         });
@@ -275,30 +275,30 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Returns the event of a group that has parts.
-    pub(crate) fn divided_of(&self, group: Option<GroupId>) -> Option<EventId> {
-        let mut members = self.members(group?);
+    /// Returns the event that has parts in the group of another one.
+    pub(crate) fn divided_of(&self, event: EventId) -> Option<EventId> {
+        let mut members = self.members(event);
         members.find(|(event, _)| self.has_parts(*event)).map(|(event, _)| event)
     }
 
     /// Reads the event of a group that has parts: then the counts of the parts are of the same moment.
     pub(crate) fn read_divided(
         &self,
-        group: GroupId,
+        event: EventId,
         now: u64,
     ) -> Result<Option<EventId>, EventsError> {
-        let Some(divided) = self.divided_of(Some(group)) else { return Ok(None) };
-        let member = self.group_events(group).position(|event| event == divided).unwrap_or(0);
+        let Some(divided) = self.divided_of(event) else { return Ok(None) };
+        let member = self.group_events(event).position(|event| event == divided).unwrap_or(0);
         let failed = |reason| EventsError::of_member(member, reason);
-        self.read_event(divided, now).map_err(failed)?;
+        self.read(divided, now).map_err(failed)?;
         self.give_times(divided);
         Ok(Some(divided))
     }
 
     /// Reads the event of which another one is a part, so that the part's count is of now.
-    pub(crate) fn update_part(&self, part: &EventEntry, now: u64) -> Result<(), CounterError> {
-        if let Some(divided) = self.divided_of(part.group()) {
-            self.read_event(divided, now)?;
+    pub(crate) fn update_part(&self, part: EventId, now: u64) -> Result<(), CounterError> {
+        if let Some(divided) = self.divided_of(part) {
+            self.read(divided, now)?;
             self.give_times(divided);
         }
         Ok(())

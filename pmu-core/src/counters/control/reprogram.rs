@@ -97,7 +97,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         outcome = outcome.and(self.program(lost));
         self.source.facility().lose();
         outcome = outcome.and(self.settle_facilities_of(own));
-        outcome = outcome.and(self.enable(own.without(parked | precise)));
+        outcome = outcome.and(self.enable_counters(own.without(parked | precise)));
         // Before the interrupt is unmasked, so that an interrupt from then on is served.
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
@@ -198,7 +198,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns whether a counter whose control is clear kept its registers: a counter that lost them holds 0.
     fn keeps_value(&self, registers: &Counter) -> bool {
-        self.read(registers).is_ok_and(|value| !registers.has_overflowed(value))
+        self.read_value(registers).is_ok_and(|value| !registers.has_overflowed(value))
     }
 
     /// Disables precise sampling, and acknowledges leftover overflows, except of counters that kept their registers.
@@ -270,7 +270,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Restores freezing and, last, the control register: with the bits of these counters, because a failed restart may
     /// have cleared them.
-    fn enable(&self, counters: CounterSet) -> Result<(), CounterError> {
+    fn enable_counters(&self, counters: CounterSet) -> Result<(), CounterError> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {

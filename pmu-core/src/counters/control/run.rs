@@ -48,7 +48,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         loop {
             let (mut accumulated, mut counted_to) = entry.accumulated();
             let waiting = self.waiting(counter, entry).map_err(CounterError::Unchanged)?;
-            let value = self.read(&registers).map_err(CounterError::Unchanged)?;
+            let value = self.read_value(&registers).map_err(CounterError::Unchanged)?;
             let again =
                 self.wrapped_again(counter, entry, value).map_err(CounterError::Unchanged)?;
             let still = self.waiting(counter, entry).map_err(CounterError::Unchanged)?;
@@ -195,7 +195,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
                 // An interrupt marked the counter as faulted meanwhile.
                 return Err(marked_faulted(registers.value_register()));
             };
-            Ok((period, self.read(registers)?, found))
+            Ok((period, self.read_value(registers)?, found))
         };
         stop_and_read().map_err(|fault| {
             slot.store(SlotState::Faulted);
@@ -210,7 +210,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),
             None => {
                 let ran = matches!(slot.load(), SlotState::Running { .. });
-                let value = self.read(&registers)?;
+                let value = self.read_value(&registers)?;
                 // Without a status, a pending overflow cannot be acknowledged: its interrupt still comes.
                 if ran && registers.has_overflowed(value) {
                     self.memory.expect_spurious(1);
@@ -228,7 +228,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         let not_started = CounterError::NotStarted(event);
         let (counter, period) = self.find(event).ok_or(not_started)?;
         let registers = self.registers(counter);
-        let read = || self.read(&registers).map_err(CounterError::Unchanged);
+        let read = || self.read_value(&registers).map_err(CounterError::Unchanged);
         let (mut value, (_, now)) = (read()?, self.find(event).ok_or(not_started)?);
         if now != period {
             // An interrupt came in between, and loaded the counter for another period.

@@ -29,9 +29,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// records wait, as [`report_samples`](Self::report_samples) does: also those of other events, which `overflowed`
     /// knows by their tags. All counters of precise events are stopped meanwhile.
     ///
-    /// If `events` contains any event of a [group](Self::open_group), all events of the group leave their counters.
+    /// If `events` contains any event of a [group](Self::open), all events of the group leave their counters.
     /// Events of the group that are not in `events` stop, and stay on this processor. These events wait until the
-    /// removed events return, or until [`close_group`](Self::close_group).
+    /// removed events return, or until [`close`](Self::close).
     ///
     /// If events have [branches](crate::Event::with_branches), the call clears the branch records.
     ///
@@ -145,7 +145,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         now: u64,
         outcome: &mut Result<(), EventsError>,
     ) {
-        for (event, entry) in self.members(group) {
+        let of_group = self.table().opened().filter(|(_, entry)| entry.group() == Some(group));
+        for (event, entry) in of_group {
             EventsError::add(outcome, taken, self.detach_and_stop(event, entry, now));
         }
     }

@@ -99,7 +99,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// #     counters: &mut CounterSession<'_, S, M, P>, event: EventId,
     /// # ) -> Result<(), CounterError> {
     /// let window = counters.lend(0, |_| ())?;
-    /// counters.stop_event(event, 0)?;
+    /// counters.stop(event, 0)?;
     /// Ok(window.end(0)?)
     /// # }
     /// ```
@@ -230,7 +230,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         for (place, (counter, slot)) in values.iter_mut().zip(self.slots_of(own)) {
             if let SlotState::Running { .. } = slot.load() {
                 let registers = self.registers(counter);
-                *place = self.read(&registers).map_err(CounterError::Unchanged)?;
+                *place = self.read_value(&registers).map_err(CounterError::Unchanged)?;
                 wrapped |= registers.has_overflowed(*place);
             }
         }

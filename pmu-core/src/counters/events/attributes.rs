@@ -75,7 +75,7 @@ impl Event {
     /// event is refused with [`NeedsBeside`](crate::precise::NotPrecise::NeedsBeside).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, EventsError, GroupId, Platform};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventId, EventSource, EventsError, Platform};
     /// # use pmu_core::msr::MsrBackend;
     /// use pmu_core::{Event, EventSelect};
     /// use pmu_core::precise::{Precision, SampleParts};
@@ -88,8 +88,8 @@ impl Event {
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     unit: &CounterUnit,
     ///     loads: Event,
-    /// ) -> Result<GroupId, EventsError> {
-    ///     counters.open_group(unit, &[Event::raw(EventSelect::from_bits(0x8203)), loads])
+    /// ) -> Result<EventId, EventsError> {
+    ///     counters.open(unit, &[Event::raw(EventSelect::from_bits(0x8203)), loads])
     /// }
     /// ```
     #[must_use]

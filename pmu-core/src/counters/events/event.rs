@@ -377,7 +377,7 @@ impl Event {
     ///     this_processor: &CounterUnit,
     ///     event: Event,
     /// ) -> Result<bool, CounterError> {
-    ///     let id = counters.open_event(this_processor, &event.unlisted())?;
+    ///     let id = counters.open(this_processor, &[event.unlisted()])?;
     ///     Ok(counters.events().all(|listed| listed != id))
     /// }
     /// ```

@@ -23,7 +23,7 @@ impl CounterUnit {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`open_event`](crate::CounterSession::open_event) for an event that the processor cannot count.
+    /// The errors of [`open`](crate::CounterSession::open) for an event that the processor cannot count.
     pub fn counters_of(&self, event: &Event) -> Result<CounterSet, CounterError> {
         self.resolve(event).map(|(_, capable)| capable)
     }

@@ -173,7 +173,7 @@ impl SavedEvent {
         self
     }
 
-    /// [Disables](crate::CounterSession::disable_event) the event, and returns it. The event's group is then counted
+    /// [Disables](crate::CounterSession::disable) the event, and returns it. The event's group is then counted
     /// without this event.
     ///
     /// For the first event of a group, and for an event in no group, the call does the same as
@@ -188,7 +188,7 @@ impl SavedEvent {
         self
     }
 
-    /// [Enables](crate::CounterSession::enable_event) the event, and returns it. The event's group is then counted with
+    /// [Enables](crate::CounterSession::enable) the event, and returns it. The event's group is then counted with
     /// this event again. `first` is the first event of the group.
     #[must_use]
     pub const fn enabled(mut self, first: &Self) -> Self {
@@ -265,8 +265,7 @@ impl SavedEvent {
     /// The call does not know the facilities of a session. It accepts an event that is [precise](Event::precise), has
     /// [branches](Event::with_branches) or is to be [reloaded](Event::reloaded_by), and the event is not counted on a
     /// processor that cannot do this. To learn the reason, open the event on the processor by
-    /// [`open_event`](crate::CounterSession::open_event) or [`open_group`](crate::CounterSession::open_group), and make
-    /// it a saved event by [`switch_out`](crate::CounterSession::switch_out).
+    /// [`open`](crate::CounterSession::open), and make it a saved event by [`switch_out`](crate::CounterSession::switch_out).
     ///
     /// # Context
     /// Any context. No register is accessed.
@@ -324,7 +323,7 @@ impl SavedEvent {
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
     /// - [`NotReloadable`](CounterError::NotReloadable): the counter of an event cannot be
     ///   [reloaded](Event::reloaded_by).
-    pub fn make_group(events: &mut [Self]) -> Result<GroupId, EventsError> {
+    pub fn make_group(events: &mut [Self]) -> Result<(), EventsError> {
         let first = events.first().ok_or(EventsError::of_group(CounterError::NoEvents))?;
         let (rotates, started, members) = (first.rotates, first.started, events.len());
         let exclusive = Membership::unpack(first.membership).has(Membership::EXCLUSIVE);
@@ -350,7 +349,7 @@ impl SavedEvent {
             event.membership = Membership { group, members, ..membership }.pack();
             (event.rotates, event.started) = (rotates, started && !disabled);
         }
-        Ok(group)
+        Ok(())
     }
 
     /// Returns a child of the event for a new thread. The child is a copy of the event with the given `tag`. The
@@ -439,18 +438,18 @@ fn reloads_others(events: &[SavedEvent], member: usize) -> Option<bool> {
 ///     alone: Event,
 ///     now: u64,
 /// ) -> Result<[ThreadEvent; 3], EventsError> {
-///     let group = counters.open_group(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
-///     let opened = counters.open_event(this, &alone).map_err(EventsError::from);
+///     let group = counters.open(this, &[GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic))?;
+///     let opened = counters.open(this, &[alone]).map_err(EventsError::from);
 ///     let started = opened.and_then(|alone| {
-///         counters.start_group(group, now)?;
-///         counters.start_event(alone, now)?;
+///         counters.start(group, now)?;
+///         counters.start(alone, now)?;
 ///         Ok(alone)
 ///     });
 ///     let alone = match started {
 ///         Ok(alone) => alone,
 ///         Err(error) => {
-///             let _ = opened.map(|alone| counters.close_event(alone, now));
-///             counters.close_group(group, now)?;
+///             let _ = opened.map(|alone| counters.close(alone, now));
+///             counters.close(group, now)?;
 ///             return Err(error);
 ///         }
 ///     };

@@ -269,7 +269,7 @@ macro_rules! forward_source {
     };
 }
 
-/// An [`EventSource`](crate::EventSource) whose only events are [opened](crate::CounterSession::open_event) events.
+/// An [`EventSource`](crate::EventSource) whose only events are [opened](crate::CounterSession::open) events.
 ///
 /// ```
 /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
@@ -345,8 +345,8 @@ unsafe impl<F: FacilitySource> EventSource for OpenedEvents<'_, F> {
 ///
 /// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
 /// non-rotating event fails to start. With this source, start events by
-/// [`start_event`](crate::CounterSession::start_event).
-/// [`start_event_if_free`](crate::CounterSession::start_event_if_free) always fails with
+/// [`start`](crate::CounterSession::start).
+/// [`start_if_free`](crate::CounterSession::start_if_free) always fails with
 /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
 ///
 /// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can

@@ -115,11 +115,19 @@ impl<'r> Running<'r> {
     /// Returns the counters whose overflows are to reload this counter: those of the events that its event
     /// [names](crate::Event::reloaded_by), as far as they are on counters.
     pub fn reloaded_by(&self, counter: CounterId) -> CounterSet {
-        let Some(RunningEvent { entry, .. }) = self.on(counter) else { return CounterSet::NONE };
-        let (named, mut from) = (entry.membership().reload, 0);
-        let Some(group) = entry.group().filter(|_| named != 0) else { return CounterSet::NONE };
-        let members = core::iter::from_fn(|| self.table.next_member(&mut from, group));
-        let named = members.take(8).enumerate().filter(|(member, _)| named >> member & 1 != 0);
+        let Some(RunningEvent { event: of, entry, .. }) = self.on(counter) else {
+            return CounterSet::NONE;
+        };
+        let named = entry.membership().reload;
+        if named == 0 || !entry.is_grouped() {
+            return CounterSet::NONE;
+        }
+        let named = self
+            .table
+            .members(of)
+            .take(8)
+            .enumerate()
+            .filter(|(member, _)| named >> member & 1 != 0);
         named.filter_map(|(_, (event, _))| self.counter_of(event)).collect()
     }
 

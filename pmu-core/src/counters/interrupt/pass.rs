@@ -278,7 +278,7 @@ where
             self.raised += 1;
             let slot = self.memory.slot(counter);
             match slot.and_then(|slot| Some((slot, Running::of(slot)?))) {
-                Some((slot, running)) => self.reload_opened(counter, slot, running, None),
+                Some((slot, running)) => self.reload(counter, slot, running, None),
                 None => self.memory.cancel_spurious(),
             }
         }

@@ -28,7 +28,11 @@ where
     B: EventFacility,
     F: FnMut(EventOverflow, &B),
 {
-    /// Loads an overflowed general counter again, and reports the overflow. `value` is the counter's, if it was read.
+    /// Loads an overflowed counter again, and reports the overflow. `value` is the counter's, if it was read.
+    ///
+    /// A row's period is its table's. For an opened event, the call adds to the event's total, and loads the next chunk
+    /// of its period. If the status reported the wrap of an event without a period, its counter is not loaded, and
+    /// simply continues.
     pub(crate) fn reload(
         &mut self,
         counter: CounterId,
@@ -38,30 +42,15 @@ where
     ) {
         let Running { event, period } = running;
         // An opened event's number is above those of any table's rows.
-        match self.source.row_period(event.bits().into()) {
-            Some(next) => {
-                let (next, registers) = (u64::from(next), self.unit().general(counter));
-                let preload = registers.preload(next);
-                self.load(slot, registers.value_register(), preload, running, next);
-                self.report(EventOverflow { event, period, counter, tag: 0 });
-            }
-            None if !opens_events(self.source) => {}
-            None => self.reload_opened(counter, slot, running, value),
+        if let Some(next) = self.source.row_period(event.bits().into()) {
+            let (next, registers) = (u64::from(next), self.unit().general(counter));
+            let preload = registers.preload(next);
+            self.load(slot, registers.value_register(), preload, running, next);
+            return self.report(EventOverflow { event, period, counter, tag: 0 });
         }
-    }
-
-    /// Serves an opened event's overflow: reports it, adds to the event's total, and loads the next chunk of its
-    /// period.
-    ///
-    /// If the status reported the wrap of an event without a period, its counter is not loaded, and simply continues.
-    pub(crate) fn reload_opened(
-        &mut self,
-        counter: CounterId,
-        slot: &CounterSlot,
-        running: Running,
-        value: Option<u64>,
-    ) {
-        let Running { event, period } = running;
+        if !opens_events(self.source) {
+            return;
+        }
         let Some(entry) = self.source.opened().entry_in_interrupt(event) else { return };
         if B::RECORDS && entry.is_precise() {
             // Its records tell of its overflows, also while it leaves its counter.

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
 use crate::branches::sampled::Branches;
-use crate::counters::error::{CounterError, EventsError, no_such};
+use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::EventCount;
 use crate::counters::hooks::division::Division;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -219,7 +219,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///
 /// # Errors
 /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-/// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
+/// - [`GroupElsewhere`](CounterError::GroupElsewhere).
 ///
 /// In place of its count, an event may have one of these errors:
 /// - [`NoTotal`](CounterError::NoTotal).
@@ -242,12 +242,12 @@ pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
         Some(_) => entry.group() == group,
         None => of == event,
     };
-    if let Some(id) = group {
+    if group.is_some() {
         // Some members may be switched out: the counts of the others would not be those of one moment.
         let members = table.opened().filter(|(of, entry)| its(*of, entry));
         let declared = table.entry(event).map_or(0, EventEntry::members);
         if members.count() != usize::from(declared) {
-            return Err(no_such(id));
+            return Err(EventsError::of_group(CounterError::GroupElsewhere(event)));
         }
     }
     let overflowed = counter_of(source, memory, event);

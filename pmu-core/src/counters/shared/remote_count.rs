@@ -39,7 +39,7 @@ pub enum RemoteCount {
 ///
 /// If the result is [`Older`](RemoteCount::Older), the kernel decides whether that count is recent enough. If the count
 /// is too old, or if the result is [`Changing`](RemoteCount::Changing), the kernel calls
-/// [`read_event`](crate::CounterSession::read_event) on the event's processor, by an inter-processor interrupt. Linux'
+/// [`read`](crate::CounterSession::read) on the event's processor, by an inter-processor interrupt. Linux'
 /// `perf_event_read` sends this interrupt whenever the event is on a counter.
 ///
 /// The caller ensures that the event is not closed during the call, because an event opened later can have the same

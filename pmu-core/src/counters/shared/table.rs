@@ -174,8 +174,8 @@ impl EventTable {
     ///
     /// A context switch or a [tick](crate::CounterSession::tick) alone does not make the event report again, also if it
     /// is throttled. The event reports again after any of these calls:
-    /// - [`stop_event`](crate::CounterSession::stop_event) and then
-    ///   [`start_event`](crate::CounterSession::start_event), or the corresponding calls for the event's group;
+    /// - [`stop`](crate::CounterSession::stop) and then
+    ///   [`start`](crate::CounterSession::start), or the corresponding calls for the event's group;
     /// - [`apply_period`](crate::CounterSession::apply_period);
     /// - [`set_period`](Self::set_period), from when the event is next put on a counter, for instance by a context
     ///   switch;
@@ -333,19 +333,24 @@ impl EventTable {
         self.opened().find(is_next).map(|(other, _)| other)
     }
 
-    /// Returns the first opened event of a group, from a place on, and moves the place behind the event.
-    pub(crate) fn next_member(
-        &self,
-        from: &mut usize,
-        group: GroupId,
-    ) -> Option<(EventId, &EventEntry)> {
-        let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
-        let is_of_group = |entry: &EventEntry| entry.group() == Some(group);
-        let mut rest = self.places().skip(*from);
-        rest.find(|(_, entry)| {
-            *from += 1;
-            is_opened(entry) && is_of_group(entry)
-        })
+    /// Returns an opened event, or all events of its group that are on this processor.
+    #[inline(never)] // Linked once: each operation on a group loops over its members.
+    pub(crate) fn members(&self, of: EventId) -> Members<'_> {
+        let group = self.entry(of).and_then(EventEntry::group);
+        Members { table: self, of, from: 0, group }
+    }
+
+    /// Returns the first event of an event's group, if all of the group's events are on this processor.
+    #[inline(never)]
+    pub(crate) fn first_of(&self, event: EventId) -> Option<EventId> {
+        let declared =
+            self.entry(event).filter(|entry| entry.is_grouped()).map_or(1, EventEntry::members);
+        let (mut first, mut found) = (None, 0);
+        for (event, _) in self.members(event) {
+            first = first.or(Some(event));
+            found += 1;
+        }
+        first.filter(|_| found == declared)
     }
 
     /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an
@@ -411,7 +416,7 @@ impl EventTable {
     /// }
     /// ```
     ///
-    /// Wrong: `let mut session = …; events.reclaim(); session.start_event(event, now)`.
+    /// Wrong: `let mut session = …; events.reclaim(); session.start(event, now)`.
     pub unsafe fn reclaim(&self) {
         self.extra.clear();
         self.give_back();
@@ -443,6 +448,37 @@ impl EventTable {
     }
 }
 
+/// The opened events of one group, or one that is in none, in the order of their places.
+pub(crate) struct Members<'t> {
+    table: &'t EventTable,
+    of: EventId,
+    from: u16,
+    group: Option<GroupId>,
+}
+
+impl Members<'_> {
+    /// Returns the same for an event of this group, which may be closed.
+    pub(crate) const fn of_group(table: &EventTable, of: EventId, group: GroupId) -> Members<'_> {
+        Members { table, of, from: 0, group: Some(group) }
+    }
+}
+
+impl<'t> Iterator for Members<'t> {
+    type Item = (EventId, &'t EventEntry);
+
+    #[inline(never)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
+        let (of, group) = (self.of, self.group);
+        let is_its = |entry: &EventEntry| group.is_some() && entry.group() == group;
+        let mut rest = self.table.places().skip(self.from.into());
+        rest.find(|(event, entry)| {
+            self.from += 1;
+            is_opened(entry) && (*event == of || is_its(entry))
+        })
+    }
+}
+
 impl EventEntry {
     pub(crate) fn set_encoding(&self, encoding: u8) {
         self.set_membership(Membership { encoding, ..self.membership() });
@@ -460,6 +496,11 @@ impl EventEntry {
     /// Returns the number of events in the event's group.
     pub(crate) fn members(&self) -> u8 {
         self.membership().members
+    }
+
+    /// Sets the number of events in the event's group.
+    pub(crate) fn set_members(&self, members: u8) {
+        self.set_membership(Membership { members, ..self.membership() });
     }
 
     /// Puts the event into a group with this number of events.

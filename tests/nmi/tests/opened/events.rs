@@ -228,13 +228,13 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     }
     session.start(source).unwrap();
     let counters = session.counters_mut();
-    let sampled_id = counters.open_event(&unit, &sampled).unwrap();
-    let counted_id = counters.open_event(&unit, &counted).unwrap();
+    let sampled_id = counters.open(&unit, &[sampled]).unwrap();
+    let counted_id = counters.open(&unit, &[counted]).unwrap();
     if setting == Watching {
         watchdog.watch(sampled_id);
     }
-    counters.start_event(sampled_id, 0).unwrap();
-    counters.start_event(counted_id, 0).unwrap();
+    counters.start(sampled_id, 0).unwrap();
+    counters.start(counted_id, 0).unwrap();
     let on = |event| counters.counter_of(event).unwrap().only();
     let own = raw(GENERAL[1]).every(PERIOD).with_total().rotating();
     let own = match operation {
@@ -246,22 +246,22 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let (own_id, group) = if matches!(operation, StartGroup | StopGroup) {
         let both = [own, raw(GENERAL[2])];
         let group = if fixed.is_empty() { &both[..1] } else { &both };
-        let group = counters.open_group(&unit, group).unwrap();
+        let group = counters.open(&unit, group).unwrap();
         let own_id = counters.group_events(group).next().unwrap();
         (own_id, Some(group))
     } else {
-        (counters.open_event(&unit, &own).unwrap(), None)
+        (counters.open(&unit, &[own]).unwrap(), None)
     };
     let ids = [None, Some(sampled_id), Some(counted_id), Some(own_id)];
     for (place, id) in ids.into_iter().enumerate() {
         assert_eq!(id.and_then(EventId::place), place.checked_sub(1), "{context}");
     }
     if operation == StopGroup {
-        counters.start_group(group.unwrap(), 0).unwrap();
+        counters.start(group.unwrap(), 0).unwrap();
         pass(OWN, chip.room(OWN).unwrap() - 1);
     }
     if operation == Rotate {
-        counters.start_event(own_id, 0).unwrap();
+        counters.start(own_id, 0).unwrap();
         assert_eq!(counters.counter_of(own_id), None, "{context}: does not wait");
     }
     if setting == Watching {
@@ -290,21 +290,19 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let mut least = [0; 2];
 
     step_through(&interrupt, || match operation {
-        Start | Move | MoveCounted | MoveFixed => {
-            session.counters_mut().start_event(own_id, 1).unwrap()
-        }
+        Start | Move | MoveCounted | MoveFixed => session.counters_mut().start(own_id, 1).unwrap(),
         Stop => {
-            session.counters_mut().stop_event(sampled_id, 1).unwrap();
-            session.counters_mut().stop_event(counted_id, 1).unwrap();
+            session.counters_mut().stop(sampled_id, 1).unwrap();
+            session.counters_mut().stop(counted_id, 1).unwrap();
         }
         Close => {
-            values[0] = Some(session.counters_mut().close_event(sampled_id, 1).unwrap().value);
-            values[1] = Some(session.counters_mut().close_event(counted_id, 1).unwrap().value);
+            values[0] = Some(session.counters_mut().close(sampled_id, 1).unwrap().value);
+            values[1] = Some(session.counters_mut().close(counted_id, 1).unwrap().value);
         }
         Read => {
             least = [SAMPLED, COUNTED].map(|event| chip.total(event));
-            values[0] = Some(session.counters_mut().read_event(sampled_id, 1).unwrap().value);
-            values[1] = Some(session.counters_mut().read_event(counted_id, 1).unwrap().value);
+            values[0] = Some(session.counters_mut().read(sampled_id, 1).unwrap().value);
+            values[1] = Some(session.counters_mut().read(counted_id, 1).unwrap().value);
         }
         SetPeriod => table.set_period(sampled_id, 2 * PERIOD).unwrap(),
         Rotate => session.counters_mut().rotate(1).unwrap(),
@@ -315,8 +313,8 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
                 .unwrap();
             session.counters_mut().switch_in(&unit, &mut thread, 2).unwrap();
         }
-        StartGroup => session.counters_mut().start_group(group.unwrap(), 1).unwrap(),
-        StopGroup => session.counters_mut().stop_group(group.unwrap(), 1).unwrap(),
+        StartGroup => session.counters_mut().start(group.unwrap(), 1).unwrap(),
+        StopGroup => session.counters_mut().stop(group.unwrap(), 1).unwrap(),
         Reprogram => {
             let anew = session.reprogram_all(|overflow, _| report(overflow)).unwrap();
             assert!(anew.is_empty(), "{context}: registers that were not lost");
@@ -382,8 +380,8 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let counters = session.counters_mut();
     match operation {
         Stop => {
-            counters.start_event(sampled_id, 2).unwrap();
-            counters.start_event(counted_id, 2).unwrap();
+            counters.start(sampled_id, 2).unwrap();
+            counters.start(counted_id, 2).unwrap();
         }
         // A source begins a period anew.
         StopSource => session.start(source).unwrap(),
@@ -423,7 +421,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             assert!(expected.contains(&untold), "{context}: {event}: {untold} not told of");
         }
         if let Some(id) = id {
-            let value = counters.read_event(id, 10).unwrap().value;
+            let value = counters.read(id, 10).unwrap().value;
             assert_eq!(value, chip.total(event), "{context}: {event}'s total");
         }
     }

@@ -143,14 +143,13 @@ impl Machine<'_, '_> {
                 let event = random.below(EVENTS as u64) as usize;
                 let ThreadEvent::Opened(id) = self.events[event] else { unreachable!() };
                 let started = &mut self.expected[event].started;
-                if *started { counters.stop_event(id, now) } else { counters.start_event(id, now) }
-                    .unwrap();
+                if *started { counters.stop(id, now) } else { counters.start(id, now) }.unwrap();
                 *started = !*started;
             }
             2 if counters.is_started(self.pinned[cpu]) => {
-                counters.stop_event(self.pinned[cpu], now).unwrap();
+                counters.stop(self.pinned[cpu], now).unwrap();
             }
-            2 => counters.start_event(self.pinned[cpu], now).unwrap(),
+            2 => counters.start(self.pinned[cpu], now).unwrap(),
             3 => {
                 counters.switch_out(&mut self.events, now, |_| ()).unwrap();
                 self.on = None;
@@ -219,7 +218,7 @@ impl Machine<'_, '_> {
             let context = format!("{}: event {event}", self.context);
             let id = id.unwrap();
             let expected = self.expected[event].count;
-            assert_eq!(self.counters[cpu].read_event(id, now), Ok(expected), "{context}");
+            assert_eq!(self.counters[cpu].read(id, now), Ok(expected), "{context}");
             let is_on = self.counters[cpu].counter_of(id).is_some();
             let denied = event == 3 && self.processors[cpu].unit.has_user_rdpmc_control();
             let page = LinuxPage::of(&self.thread.pages[event]);
@@ -285,10 +284,10 @@ fn wander(processors: &[Processor; 2], seed: u64) {
     let pinned = from_fn(|cpu| {
         let unit = &processors[cpu].unit;
         let first = general(&processors[cpu], 0);
-        counters[cpu].open_event(unit, &raw(6).on(first)).unwrap()
+        counters[cpu].open(unit, &[raw(6).on(first)]).unwrap()
     });
     let opened = events()
-        .map(|(_, event)| ThreadEvent::Opened(counters[0].open_event(&boot.unit, &event).unwrap()));
+        .map(|(_, event)| ThreadEvent::Opened(counters[0].open(&boot.unit, &[event]).unwrap()));
     let mut machine = Machine {
         thread: &thread,
         processors,
@@ -416,8 +415,8 @@ fn a_fault_at_any_access_hides_the_event_until_it_is_published_again() {
         let mock = processor.mock();
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total().with_user_rdpmc();
-        let id = counters.open_event(&processor.unit, &event).unwrap();
-        counters.start_event(id, 0).unwrap();
+        let id = counters.open(&processor.unit, &[event]).unwrap();
+        counters.start(id, 0).unwrap();
         happen(&mock, 2, 70);
         thread.ids.set(from_fn(|event| (event == 0).then_some(id)));
         for by_task in [true, false] {

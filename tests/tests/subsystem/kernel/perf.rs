@@ -111,13 +111,13 @@ impl Perf {
             Target::Processor(cpu) => {
                 let Cpu { session, unit, own, .. } = self.cpus[cpu].as_mut().unwrap();
                 if let [event] = events[..] {
-                    let id = session.open_event(unit, &event)?;
+                    let id = session.open(unit, &[event])?;
                     own.push((numbers[0], id));
-                    session.start_event(id, now)?;
+                    session.start(id, now)?;
                 } else {
-                    let group = session.open_group(unit, &events)?;
+                    let group = session.open(unit, &events)?;
                     own.extend(numbers.iter().copied().zip(session.group_events(group)));
-                    session.start_group(group, now)?;
+                    session.start(group, now)?;
                 }
                 self.to_user_mode(cpu);
             }
@@ -264,7 +264,7 @@ impl Perf {
         }
         if let Some((cpu, id)) = self.place(number) {
             let session = &self.cpus[cpu].as_ref().unwrap().session;
-            return session.read_event(id, self.now()).unwrap();
+            return session.read(id, self.now()).unwrap();
         }
         let events = self.tasks.iter().flat_map(|task| task.numbers.iter().zip(&task.events));
         match events.filter(|(of, _)| **of == number).map(|(_, event)| event).next() {
@@ -315,20 +315,12 @@ impl Perf {
     pub(crate) fn close(&mut self, number: usize) {
         let (now, (cpu, id)) = (self.now(), self.place(number).unwrap());
         let Cpu { session, own, .. } = self.cpus[cpu].as_mut().unwrap();
-        match session.event_group(id).unwrap() {
-            None => {
-                own.retain(|(of, _)| *of != number);
-                self.ended[number] = Some(session.close_event(id, now).unwrap());
-            }
-            Some(group) => {
-                session.stop_group(group, now).unwrap();
-                let members: Vec<_> = session.group_events(group).collect();
-                for (number, id) in own.extract_if(.., |(_, id)| members.contains(id)) {
-                    self.ended[number] = Some(session.read_event(id, now).unwrap());
-                }
-                session.close_group(group, now).unwrap();
-            }
+        session.disable(id, now).unwrap();
+        let members: Vec<_> = session.group_events(id).collect();
+        for (number, id) in own.extract_if(.., |(_, id)| members.contains(id)) {
+            self.ended[number] = Some(session.read(id, now).unwrap());
         }
+        session.close(id, now).unwrap();
         self.to_user_mode(cpu);
     }
 

@@ -152,9 +152,9 @@ impl Cpu {
         }
         // Ten seconds of a very slow core.
         let event = Watchdog::event(&unit, 1_000, 10).unwrap();
-        let watched = session.open_event(&unit, &event).unwrap();
+        let watched = session.open(&unit, &[event]).unwrap();
         per.watchdog.watch(watched);
-        session.start_event(watched, per.shared.now()).unwrap();
+        session.start(watched, per.shared.now()).unwrap();
         // Samples are limited from the first tick on.
         session.tick(PER_TICK, per.shared.now(), |_| panic!("no event has counted")).unwrap();
         Self { per, mock, unit, session, own: vec![], task: None, watched }

@@ -20,7 +20,7 @@ impl Subsystem<'_, '_> {
                 let told = self.told.of(*number);
                 assert!(event.agrees_with(told), "{context}: {told:?}");
                 if event.wants_total() {
-                    let count = counters.read_event(*id, self.now);
+                    let count = counters.read(*id, self.now);
                     assert_eq!(count, Ok(event.count), "{context}");
                 }
                 // An event that takes no turns is on a counter while it is started.
@@ -35,7 +35,7 @@ impl Subsystem<'_, '_> {
                 here.iter().filter_map(|placed| counters.counter_of(placed.id)).collect();
             assert_eq!(running(self.cpus[cpu].mock), on, "{context}");
             for group in &self.groups {
-                let members = here.iter().filter(|placed| group.numbers.contains(&placed.number));
+                let members = here.iter().filter(|placed| group.contains(&placed.number));
                 let members: Vec<bool> =
                     members.map(|placed| counters.counter_of(placed.id).is_some()).collect();
                 assert!(members.windows(2).all(|pair| pair[0] == pair[1]), "{context}: a part");

@@ -2,11 +2,12 @@
 
 use pmu_core::EventsError;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventCount, GroupId};
+use pmu_core::{CounterError, CounterSet, EventCount};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};
-use super::state::{Cpu, Group, Placed, Subsystem, Task, feed_of};
+use super::state::{Cpu, Placed, Subsystem, Task, feed_of};
+use pmu_tests::Reason;
 use pmu_tests::opened::{KINDS, running};
 
 /// Greatest number of events of a processor, and of a task.
@@ -52,16 +53,14 @@ impl Subsystem<'_, '_> {
         let operation = self.random.below(5);
         let number = self.some_here(cpu, operation == 0);
         self.cpus[cpu].mock.inject(Fault::From(access));
-        let (stopped, group) = number.map_or((vec![], None), |number| self.together(number));
+        let stopped = number.map_or(vec![], |number| self.together(number));
         let id = number.map(|number| self.placed(cpu, number).id);
         let Self { cpus, tasks, events, groups, told, now, .. } = self;
         let Cpu { counters, processor, mock, lent, task, own } = &mut cpus[cpu];
         let report = |overflow| lent.report(overflow, told);
-        match (operation, id, group) {
-            (0, Some(id), None) => drop(counters.stop_event(id, *now)),
-            (0, _, Some(group)) => drop(counters.stop_group(group, *now)),
-            (1, Some(id), None) => drop(counters.start_event(id, *now)),
-            (1, _, Some(group)) => drop(counters.start_group(group, *now)),
+        match (operation, id) {
+            (0, Some(id)) => drop(counters.stop(id, *now)),
+            (1, Some(id)) => drop(counters.start(id, *now)),
             (2, ..) => drop(counters.rotate(*now)),
             (3, ..) => {
                 if let Ok(window) = counters.lend(*now, |sample| report(*sample)) {
@@ -76,7 +75,7 @@ impl Subsystem<'_, '_> {
                 }
             }
         }
-        self.context += &format!(": fail {operation} of {number:?}, {group:?}");
+        self.context += &format!(": fail {operation} of {number:?}");
         mock.inject(Fault::None);
         // A second fault, that passes.
         mock.inject(Fault::At(1 + access / 2));
@@ -94,11 +93,11 @@ impl Subsystem<'_, '_> {
             if stopped || !events[*number].started || counters.is_started(id) {
                 continue;
             }
-            let started = match groups.iter().find(|group| group.numbers.contains(number)) {
-                None => counters.start_event(id, *now),
-                Some(group) => {
-                    let _ = counters.stop_group(group.id, *now);
-                    counters.start_group(group.id, *now).map_err(|error| error.reason)
+            let started = match groups.iter().find(|group| group.contains(number)) {
+                None => counters.start(id, *now).reason(),
+                Some(_) => {
+                    let _ = counters.stop(id, *now);
+                    counters.start(id, *now).reason()
                 }
             };
             assert!(
@@ -116,7 +115,7 @@ impl Subsystem<'_, '_> {
                     expected.refused = of_thread && expected.started && !is_on;
                     expected.started = is_on || expected.refused;
                     if expected.wants_total() {
-                        counters.read_event(id, *now).unwrap()
+                        counters.read(id, *now).unwrap()
                     } else {
                         expected.count
                     }
@@ -222,10 +221,10 @@ impl Subsystem<'_, '_> {
         let events: Vec<_> =
             expected.iter().zip(first..).map(|(event, number)| event.event(number)).collect();
         let ids = match *events {
-            [event] => vec![here.counters.open_event(unit, &event).unwrap()],
-            _ => match here.counters.open_group(unit, &events) {
+            [event] => vec![here.counters.open(unit, &[event]).unwrap()],
+            _ => match here.counters.open(unit, &events) {
                 Ok(id) => {
-                    self.groups.push(Group { id, numbers: (first..first + count).collect() });
+                    self.groups.push((first..first + count).collect());
                     here.counters.group_events(id).collect()
                 }
                 Err(error) => {
@@ -278,12 +277,10 @@ impl Subsystem<'_, '_> {
         here.get(chosen).map(|placed| placed.number)
     }
 
-    /// Returns the numbers of the events that start and stop with this one, and the group that they are.
-    fn together(&self, number: usize) -> (Vec<usize>, Option<GroupId>) {
-        match self.groups.iter().find(|group| group.numbers.contains(&number)) {
-            Some(group) => (group.numbers.clone(), Some(group.id)),
-            None => (vec![number], None),
-        }
+    /// Returns the numbers of the events that start and stop with this one.
+    fn together(&self, number: usize) -> Vec<usize> {
+        let group = self.groups.iter().find(|group| group.contains(&number));
+        group.cloned().unwrap_or_else(|| vec![number])
     }
 
     fn placed(&self, cpu: usize, number: usize) -> Placed {
@@ -298,13 +295,10 @@ impl Subsystem<'_, '_> {
 
     fn start_number(&mut self, cpu: usize, number: usize) {
         self.context += &format!(": start {number}");
-        let (numbers, group) = self.together(number);
+        let numbers = self.together(number);
         let id = self.placed(cpu, number).id;
         let counters = &mut self.cpus[cpu].counters;
-        let started = match group {
-            None => counters.start_event(id, self.now),
-            Some(group) => counters.start_group(group, self.now).map_err(|error| error.reason),
-        };
+        let started = counters.start(id, self.now).reason();
         match started {
             Ok(()) => numbers.iter().for_each(|number| {
                 let event = &mut self.events[*number];
@@ -320,13 +314,10 @@ impl Subsystem<'_, '_> {
     fn stop(&mut self, cpu: usize) {
         let Some(number) = self.some_here(cpu, true) else { return };
         self.context += &format!(": stop {number}");
-        let (numbers, group) = self.together(number);
+        let numbers = self.together(number);
         let id = self.placed(cpu, number).id;
         let counters = &mut self.cpus[cpu].counters;
-        let stopped = match group {
-            None => counters.stop_event(id, self.now),
-            Some(group) => counters.stop_group(group, self.now).map_err(|error| error.reason),
-        };
+        let stopped = counters.stop(id, self.now);
         assert_eq!(stopped, Ok(()), "{}", self.context);
         numbers.iter().for_each(|number| self.events[*number].started = false);
     }
@@ -335,19 +326,12 @@ impl Subsystem<'_, '_> {
         let started = self.random.below(2) == 0;
         let Some(number) = self.some_here(cpu, started) else { return };
         self.context += &format!(": close {number}");
-        let (numbers, group) = self.together(number);
+        let numbers = self.together(number);
         let id = self.placed(cpu, number).id;
         let counters = &mut self.cpus[cpu].counters;
-        match group {
-            None => {
-                let closed = counters.close_event(id, self.now).unwrap();
-                self.events[number].check_times(closed, &self.context);
-            }
-            Some(group) => {
-                counters.close_group(group, self.now).unwrap();
-                self.groups.retain(|of| of.id != group);
-            }
-        }
+        let closed = counters.close(id, self.now).unwrap();
+        self.events[number].check_times(closed, &self.context);
+        self.groups.retain(|group| !group.contains(&number));
         let stays = |number: &usize| !numbers.contains(number);
         self.cpus[cpu].own.retain(|placed| stays(&placed.number));
         for task in &mut self.tasks {
@@ -399,7 +383,7 @@ impl Subsystem<'_, '_> {
                 event.uncertain = event.uncertain.map(|_| (told.of(*number).1, 0));
             }
             if event.wants_total() && counter.is_some() {
-                let count = here.counters.read_event(*id, *now).unwrap();
+                let count = here.counters.read(*id, *now).unwrap();
                 assert!(count.value <= event.count.value, "{context}: {count:?}, {event:?}");
                 event.count.value = count.value;
             }

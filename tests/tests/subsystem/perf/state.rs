@@ -1,7 +1,7 @@
 //! The state of the subsystem: its processors, tasks and events, and the events that happen.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, EventId, GroupId, OpenedEvents};
+use pmu_core::{CounterSession, CounterSet, EventId, OpenedEvents};
 use pmu_tests::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
 use pmu_virt::{EventKey, FedEvent, Feed, Privilege};
 
@@ -33,12 +33,6 @@ pub(crate) struct Task {
     pub(crate) events: Vec<ThreadEvent>,
 }
 
-/// Events that were opened together.
-pub(crate) struct Group {
-    pub(crate) id: GroupId,
-    pub(crate) numbers: Vec<usize>,
-}
-
 /// Number of times that each kind of event happens, in user and in kernel mode.
 pub(crate) type Counts = [[u64; 2]; KINDS.len()];
 
@@ -63,7 +57,8 @@ pub(crate) struct Subsystem<'a, 'm> {
     pub(crate) tasks: Vec<Task>,
     /// All events that ever were, by their numbers.
     pub(crate) events: Vec<Expected>,
-    pub(crate) groups: Vec<Group>,
+    /// The numbers of events that were opened together.
+    pub(crate) groups: Vec<Vec<usize>>,
     pub(crate) told: &'a Told,
     pub(crate) now: u64,
     pub(crate) random: Random,
@@ -159,8 +154,8 @@ impl<'a, 'm> Subsystem<'a, 'm> {
             let of = self.events[*number].core_type;
             of.is_none_or(|of| of == 0 || of == core_type)
         };
-        let group = self.groups.iter().find(|group| group.numbers.contains(&number));
-        group.map_or(is_its(&number), |group| group.numbers.iter().all(is_its))
+        let group = self.groups.iter().find(|group| group.contains(&number));
+        group.map_or(is_its(&number), |group| group.iter().all(is_its))
     }
 
     /// Returns the events that are opened on a processor.

@@ -1,81 +1,52 @@
-//! Closing: of an event that is in no group, of a group, and of one event of a group.
+//! Closing: of events and their groups, and of one event of a group.
 
 use crate::counters::control::handle::CounterSession;
-use crate::counters::error::{CounterError, EventsError, no_such};
+use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::running::Asked;
 use crate::counters::names::{EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::table::Members;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Stops and closes an event, and returns its count. A later event may get the same [`EventId`]. Samples of a
-    /// [precise](crate::Event::precise) event whose records wait in memory are dropped: call
-    /// [`report_samples`](Self::report_samples) before.
+    /// Stops and closes an event and its group, and returns the event's count. If some of the group's events are
+    /// switched out, the call closes only the events that are on this processor. Later events may get the
+    /// [`EventId`]s of the closed events. Samples of a [precise](crate::Event::precise) event whose records wait in
+    /// memory are dropped: call [`report_samples`](Self::report_samples) before.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
     /// # use pmu_core::msr::MsrBackend;
     /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
     /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     event: EventId,
     ///     now: u64,
-    /// ) -> Result<Option<u64>, CounterError> {
-    ///     let count = counters.close_event(event, now)?;
+    /// ) -> Result<Option<u64>, EventsError> {
+    ///     let count = counters.close(event, now)?;
     ///     Ok(count.scaled())
     /// }
     /// ```
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - The errors of [`stop_event`](Self::stop_event). The event stays open.
-    pub fn close_event(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        let entry = self.ungrouped(event)?;
-        // An event that cannot be stopped stays open, so that its identity is not given to another.
-        if self.is_started(event) {
-            self.detach_and_stop(event, entry, now)?;
+    /// - The errors of [`stop`](Self::stop). The events stay open.
+    pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
+        self.entry(event)?;
+        // What cannot be stopped stays open, so that its identity is not given to another.
+        if self.members(event).any(|(event, _)| self.is_started(event)) {
+            self.stop(event, now)?;
         }
-        entry.set_state(EventState::Closed);
-        self.forget_in_facilities(event);
-        Ok(entry.count())
-    }
-
-    /// Stops a group and closes its events. If some of the group's events are switched out, the call closes only the
-    /// events that are on this processor. Later events may get the [`EventId`](crate::EventId)s of the closed events.
-    /// Samples that wait in memory are dropped, as by [`close_event`](Self::close_event).
-    ///
-    /// ```
-    /// # use pmu_core::{CounterSession, EventSource, GroupId, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// /// Closes the groups of a session's client. A group that does not close stays in `groups`.
-    /// fn close<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     groups: &mut [Option<GroupId>],
-    ///     now: u64,
-    /// ) {
-    ///     for group in groups {
-    ///         *group = group.filter(|group| counters.close_group(*group, now).is_err());
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): none of the group's events is on this processor.
-    /// - The errors of [`stop_group`](Self::stop_group). The group stays open.
-    pub fn close_group(&mut self, group: GroupId, now: u64) -> Result<(), EventsError> {
-        self.group_events(group).next().ok_or_else(|| no_such(group))?;
-        if self.group_events(group).any(|event| self.is_started(event)) {
-            self.stop_group(group, now)?;
-        }
-        for (event, entry) in self.members(group) {
+        let count = self.entry(event)?.count();
+        for (event, entry) in self.members(event) {
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Closes one event, as Linux closes the file of one; the other events of its group stay as they are, and those
@@ -105,18 +76,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`NoSuchGroup`](CounterError::NoSuchGroup): some events of the group are not on this processor.
-    /// - The errors of [`stop_event`](Self::stop_event). An event of a group is closed nevertheless, and its last count
+    /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
+    /// - The errors of [`stop`](Self::stop). An event of a group is closed nevertheless, and its last count
     ///   is lost; an event in no group stays open.
     pub fn close_member(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
-        let entry = self.entry(event)?;
-        let Some((group, first)) = self.group_and_first(entry)? else {
-            return self.close_event(event, now);
-        };
+        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
+        let Some(group) = entry.group() else { return Ok(self.close(event, now)?) };
         self.bring_up_to(now);
-        let mut outcome = if self.is_part(event) { self.update_part(entry, now) } else { Ok(()) };
+        let mut outcome = if self.is_part(event) { self.update_part(event, now) } else { Ok(()) };
         let reloads = |(_, of): (EventId, &EventEntry)| of.membership().reload != 0;
-        let all = S::Facility::OFFERS && self.members(group).any(reloads);
+        let all = S::Facility::OFFERS && self.members(event).any(reloads);
         let needs_it = |other: EventId, of: &EventEntry| {
             other != event
                 && (all || self.is_part(other) && self.has_parts(event) || {
@@ -126,7 +95,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         };
         // Parts get their counts as the slots stop. Everything else stops before what it needs.
         let with_it = |is_part: bool| {
-            self.members(group)
+            self.members(event)
                 .filter(move |(other, of)| of.is_part() == is_part && needs_it(*other, of))
         };
         let closed = || with_it(false).chain([(event, entry)]).chain(with_it(true));
@@ -142,7 +111,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             entry.set_state(EventState::Closed);
             self.forget_in_facilities(event);
         };
-        self.members(group)
+        self.members(event)
             .filter(|(other, of)| needs_it(*other, of))
             .for_each(|(event, entry)| close(event, entry));
         close(event, entry);
@@ -167,14 +136,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Settles what is left of a group of which some events were closed. `first` was the first event of the group.
     fn settle_rest(&self, group: GroupId, first: EventId, now: u64) {
-        let members = || self.members(group);
+        let members = || Members::of_group(self.table(), first, group);
         let needs = |(event, entry)| self.is_part(event) || self.beside(entry).is_some();
         let stays = members().any(|(event, _)| event == first) || members().any(needs);
         if stays {
             let count = members().count() as u8;
             for (place, (_, entry)) in members().enumerate() {
                 entry.set_membership(entry.membership().with(Membership::FIRST, place == 0));
-                entry.set_group(group, count);
+                entry.set_members(count);
             }
             let Some((first, entry)) = members().next() else { return };
             if entry.is_disabled() {

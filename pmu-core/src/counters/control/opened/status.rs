@@ -5,8 +5,9 @@ use crate::counters::error::CounterError;
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::event_source::EventSource;
-use crate::counters::names::{CounterId, EventId, GroupId};
+use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::counters::shared::table::Members;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -59,30 +60,34 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.entry(event).map(EventEntry::tag)
     }
 
-    /// Returns the group of an opened event, or `None` if the event is in no group.
+    /// Returns an opened event, or all events of its group that are on this processor.
+    pub(crate) fn members(&self, of: EventId) -> Members<'_> {
+        self.table().members(of)
+    }
+
+    /// Returns the events of an event's group, in the order of the slice that was passed to [`open`](Self::open) or
+    /// [`switch_in`](Self::switch_in): first the one that leads the group. An event in no group is alone.
     ///
     /// ```
-    /// use pmu_core::{CounterSession, EventSource, EventsError, Platform};
-    /// use pmu_core::msr::MsrBackend;
-    /// /// Closes everything that the kernel opened on a processor that goes offline.
-    /// fn close_all<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     now: u64,
-    /// ) -> Result<(), EventsError> {
-    ///     while let Some(event) = { counters.events().next() } {
-    ///         match counters.event_group(event)? {
-    ///             Some(group) => counters.close_group(group, now)?,
-    ///             None => drop(counters.close_event(event, now)?),
-    ///         }
-    ///     }
-    ///     Ok(())
+    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Returns an overflowed event's index in its group, which is also its count's index in `read_group`.
+    /// fn place<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &CounterSession<'_, S, M, P>,
+    ///     overflow: &EventOverflow,
+    /// ) -> Option<usize> {
+    ///     counters.group_events(overflow.event).position(|event| event == overflow.event)
     /// }
     /// ```
-    ///
-    /// # Errors
-    /// [`NoSuchEvent`](CounterError::NoSuchEvent).
-    pub fn event_group(&self, event: EventId) -> Result<Option<GroupId>, CounterError> {
-        self.entry(event).map(EventEntry::group)
+    pub fn group_events(&self, event: EventId) -> impl Iterator<Item = EventId> {
+        self.members(event).filter(|_| self.has_table()).map(|(event, _)| event)
+    }
+
+    /// Returns the first event of an event's group, whose events are all on this processor.
+    #[inline(never)]
+    pub(crate) fn first_of(&self, event: EventId) -> Result<EventId, CounterError> {
+        self.entry(event)?;
+        self.table().first_of(event).ok_or(CounterError::GroupElsewhere(event))
     }
 
     /// Returns the state of an opened event.
@@ -93,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut entry = self.entry(event)?;
         let mut event = event;
         if self.is_part(event)
-            && let Some(divided) = self.divided_of(entry.group())
+            && let Some(divided) = self.divided_of(event)
         {
             (event, entry) = (divided, self.entry(divided)?);
         }
@@ -112,7 +117,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// the call costs one RDPMC.
     ///
     /// For an event on a counter, the data is valid until one of the following happens:
-    /// - An operation starts, stops, moves or closes the event. [`start_event`](Self::start_event) of *another* event
+    /// - An operation starts, stops, moves or closes the event. [`start`](Self::start) of *another* event
     ///   and [`rotate`](Self::rotate) may also move this event.
     /// - A performance interrupt of the processor is serviced. [`service`](crate::service()) may reload the counter of
     ///   an event with a period. On a processor without an overflow status, `service` may reload the counter of any
@@ -134,12 +139,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`read_event`](Self::read_event).
+    /// The errors of [`read`](Self::read).
     pub fn user_view(&self, event: EventId, now: u64) -> Result<UserView, CounterError> {
         let entry = self.entry(event)?;
         let permitted = entry.permits_user_rdpmc() && !self.is_software(entry);
         let Some(counter) = self.counter_of(event) else {
-            let count = self.read_event(event, now)?;
+            let count = self.read(event, now)?;
             return Ok(UserView::off_counter(permitted, entry.is_enabled(), count, now));
         };
         if !entry.wants_total() {

@@ -74,7 +74,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops each counter whose event is a row of the [`EventSource`]'s table, and saves the counter's state in `area`.
-    /// The old contents of `area` are replaced. Events opened by [`open_event`](Self::open_event) continue. If an
+    /// The old contents of `area` are replaced. Events opened by [`open`](Self::open) continue. If an
     /// overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt still
     /// comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
     ///

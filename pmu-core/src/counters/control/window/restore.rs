@@ -125,7 +125,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             return Ok(());
         }
         let registers = self.registers(counter);
-        let value = self.read(&registers)?;
+        let value = self.read_value(&registers)?;
         let Some(entry) = self.due_on(counter, value) else { return Ok(()) };
         entry.accumulate_precise(value, registers.mask());
         let value = registers.preload(1);

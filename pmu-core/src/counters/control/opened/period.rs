@@ -1,0 +1,127 @@
+//! Periods that begin at once.
+
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::CounterError;
+use crate::counters::events::count::Period;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::hooks::facility::Facility;
+use crate::counters::interrupt::sample::EventOverflow;
+use crate::counters::names::{CounterId, CounterSet, EventId};
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new
+    /// length begins at once. The event's count continues. In contrast,
+    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
+    ///
+    /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
+    /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
+    ///
+    /// There is one exception: the event waits for a counter, and at most one occurrence of its old period remains. The
+    /// old period then ends, and its overflow is reported, when the event has a counter again. Only then does the new
+    /// period begin. The same holds for a [precise](crate::Event::precise) event whose counter has overflowed and whose
+    /// record is yet to be written.
+    ///
+    /// On a processor with a global control register, the event's group is stopped during the call.
+    ///
+    /// ```
+    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Platform};
+    /// use pmu_core::msr::MsrBackend;
+    /// fn ioc_period<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     period: u64,
+    ///     now: u64,
+    ///     mut sample: impl FnMut(EventOverflow),
+    /// ) -> Result<(), CounterError> {
+    ///     counters.apply_period(event, period, now, |overflow| sample(overflow))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod),
+    ///   [`Period`](CounterError::Period).
+    /// - [`Unchanged`](CounterError::Unchanged): the event and its group run on as before, or are stopped, and no part
+    ///   of the event's count is lost.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the event and its group are stopped, and the event's count since
+    ///   the last interrupt of its counter is lost.
+    pub fn apply_period(
+        &mut self,
+        event: EventId,
+        period: u64,
+        now: u64,
+        overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        if !self.entry(event)?.period.reports() {
+            return Err(CounterError::NoPeriod(event));
+        }
+        self.table().check_period_of(self.entry(event)?, period)?;
+        self.begin_period(event, Some(period), now, overflowed)
+    }
+
+    /// Begins a period at once: of this length, or of the one that is set. In the second case, an event stays silent
+    /// whose user has silenced it, perhaps in an interrupt that comes meanwhile.
+    pub(crate) fn begin_period(
+        &self,
+        event: EventId,
+        period: Option<u64>,
+        now: u64,
+        mut overflowed: impl FnMut(EventOverflow),
+    ) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        // The event is on no counter, but samples that waited may throttle it, and a handler may silence it.
+        let begin = |keeps| {
+            let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
+            entry.rate.unthrottle();
+            entry.period.begin_anew(|set| period.unwrap_or(set & !throttled), keeps);
+        };
+        if self.is_software(entry) {
+            let counter = CounterId::SOFTWARE;
+            entry.add_software_time(now);
+            entry.end_periods(entry.software_value(now), |period| {
+                overflowed(EventOverflow { event, period, counter, tag: entry.tag() });
+            });
+            entry.begin_software_anew(now, |set| {
+                let throttled = if entry.rate.is_throttled() { Period::SILENT } else { 0 };
+                entry.rate.unthrottle();
+                period.unwrap_or(set & !throttled)
+            });
+            return Ok(());
+        }
+        let Some(counter) = self.counter_of(event) else {
+            // A stopped event has no overflow pending.
+            let keeps = self.is_started(event);
+            begin(keeps);
+            return Ok(());
+        };
+        let group = self.table().with_group(event).filter_map(|event| self.counter_of(event));
+        let group = match entry.is_grouped() {
+            true => group.collect(),
+            // Its records from before the facilities are settled would belong to no event.
+            false if S::Facility::RECORDS && entry.is_precise() => counter.only(),
+            false => CounterSet::NONE,
+        };
+        self.pause(group).inspect_err(|_| self.settle_software())?;
+        let applied = self.detach(counter, event).and_then(|detached| {
+            if detached.overflowed {
+                let (period, tag) = (entry.period.ended(), entry.tag());
+                overflowed(EventOverflow { event, period, counter, tag });
+            }
+            begin(S::Facility::RECORDS && detached.is_due);
+            self.run_for(counter, event, None, true)
+        });
+        if applied.is_err() {
+            for member in self.table().with_group(event) {
+                if let Ok(entry) = self.entry(member) {
+                    // Those that do not answer are marked as faulted; the first error is the reason.
+                    let _ = self.detach_and_stop(member, entry, now);
+                }
+            }
+        }
+        let settled = self.settle_facilities();
+        let resumed = self.unpause(group | counter.only());
+        self.settle_software();
+        applied.and(settled).and(resumed)
+    }
+}

@@ -1,0 +1,422 @@
+//! Starts and stops: of events and their groups, and of one event of a group that goes on.
+
+use crate::counters::control::assignment::plan::PlacementError;
+use crate::counters::control::handle::CounterSession;
+use crate::counters::error::{CounterError, EventsError, bit_of_member};
+use crate::counters::hooks::event_facility::EventFacility;
+use crate::counters::hooks::event_source::EventSource;
+use crate::counters::names::{CounterSet, EventId};
+use crate::counters::shared::entry::{EventEntry, EventState};
+use crate::msr::backend::MsrBackend;
+use crate::platform::Platform;
+
+impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+    /// Starts an opened event and its group: together, by one write if there is a global control register. The totals
+    /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
+    ///
+    /// If too few counters are free, the call tries to free more by moving other events. If too few become free, a
+    /// [rotating](Event::rotating) event or group waits for its turn, and any other takes the counters of rotating
+    /// events.
+    ///
+    /// The call assigns counters and [extra registers](Event::with_extra) to the events, and to all running events that
+    /// must keep a counter. If an assignment for all these events exists, the call finds it. The search for a counter
+    /// visits each counter at most once per event. The events can set the extra registers in different orders, and the
+    /// search tries each order at most once. The call accesses registers only after the search.
+    ///
+    /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
+    /// one [`EventTable`](crate::EventTable) use the same clock, because a call for one event may also advance the
+    /// times of other events. If `now` is earlier than in a previous call, the call adds no time. A caller without a
+    /// clock always passes 0.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, EventsError, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Counts an event while a function runs.
+    /// fn count<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<EventCount, EventsError> {
+    ///     counters.start(event, clock())?;
+    ///     function();
+    ///     counters.stop(event, clock())?;
+    ///     Ok(counters.read(event, clock())?)
+    /// }
+    /// /// Starts a group. If events of the group find no counter, returns the mask of their indices.
+    /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     group: EventId,
+    ///     now: u64,
+    /// ) -> Result<u64, EventsError> {
+    ///     match counters.start(group, now) {
+    ///         Err(EventsError { reason: CounterError::NoFreeCounter, events }) => Ok(events),
+    ///         started => started.map(|()| 0),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
+    /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of the group is started.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter), [`ExtraRegisterInUse`](CounterError::ExtraRegisterInUse),
+    ///   [`BranchFilterInUse`](CounterError::BranchFilterInUse): the events find too few counters or extra registers,
+    ///   or branches are recorded by another filter, and the group does not rotate. The error names the first event of
+    ///   the group for which there is no room.
+    /// - [`Unchanged`](CounterError::Unchanged).
+    /// - [`StateUnknown`](CounterError::StateUnknown): a counter could not be stopped. None of the group's events runs.
+    ///
+    /// # Limitations
+    /// A counter whose control register answers but whose value register faults is not marked as faulted. It is planned
+    /// again at each start and rotation, which fails each time.
+    pub fn start(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
+        let first = self.begin_times(event, now)?;
+        self.give_counters(first, now).map_err(|unplaced| self.error_of(unplaced))
+    }
+
+    /// Returns the first event of a group of which none is started. Their times count from `now` on.
+    #[inline(never)]
+    fn begin_times(&self, event: EventId, now: u64) -> Result<EventId, EventsError> {
+        let first = self.first_of(event)?;
+        for (member, (event, _)) in self.members(event).enumerate() {
+            if self.is_started(event) {
+                return Err(EventsError::of_member(member, CounterError::AlreadyStarted(event)));
+            }
+        }
+        // For all members before any of them starts, so that their times begin together.
+        self.members(event).for_each(|(_, entry)| self.begin_time(entry, now));
+        Ok(first)
+    }
+
+    #[inline(always)]
+    fn begin_time(&self, entry: &EventEntry, now: u64) {
+        entry.begin_time(now);
+        if self.is_software(entry) {
+            // Of an event that was silent: its steps go on.
+            entry.end_periods(entry.software_value(now), |_| ());
+        }
+    }
+
+    /// Starts an opened event that does not rotate, like [`start`](Self::start) at time 0, on less stack.
+    pub(crate) fn start_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
+        self.begin_times(event, 0)?;
+        self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
+    }
+
+    /// Starts an opened event on a free counter that can count it. No other event moves to another counter, or loses
+    /// its counter. If no counter is free, the call fails, even for an event that [rotates](Event::rotating). If a
+    /// kernel calls only this method, the code with which [`start`](Self::start) moves events is not
+    /// linked.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Starts an event if a counter is free, and returns whether the event runs.
+    /// fn try_start<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     now: u64,
+    /// ) -> Result<bool, CounterError> {
+    ///     match counters.start_if_free(event, now) {
+    ///         Err(CounterError::NoFreeCounter) => Ok(false),
+    ///         started => started.map(|()| true),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - The errors of [`start`](Self::start). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
+    ///   event stays stopped.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of one of these
+    ///   kinds: events of a group, [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
+    ///   of an [`OnSharedCore`](crate::shared_core::OnSharedCore) source, and, on Intel, events that count only
+    ///   [in guests](Event::in_guests).
+    /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
+    ///   [branches](Event::with_branches) by another filter.
+    /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
+    ///   error is also returned while another event that counts only in guests runs. `start` does not fail for
+    ///   this reason.
+    pub fn start_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if self.is_started(event) {
+            return Err(CounterError::AlreadyStarted(event));
+        }
+        // Each of these takes a plan, and this call makes none.
+        if entry.is_grouped()
+            || entry.needs_more_than_a_counter()
+            || self.source.core_thread().is_some()
+        {
+            return Err(CounterError::NoCounterForEvent);
+        }
+        self.begin_time(entry, now);
+        if self.start_in_software(event)? {
+            return Ok(());
+        }
+        if self.table().runs_exclusive_or_of_guests() {
+            return Err(CounterError::NoFreeCounter);
+        }
+        self.check_branches(entry)?;
+        let state = if entry.is_countable() {
+            let room = self.free_counter(entry.counters());
+            if S::Facility::OFFERS {
+                self.run_settled(room?, event)?;
+            } else {
+                room.and_then(|counter| self.run(counter, event))?;
+            }
+            EventState::Counting
+        } else {
+            EventState::Uncountable
+        };
+        self.enter_state(entry, state);
+        Ok(())
+    }
+
+    /// Starts an opened event and its group. If every counter is in use, an event that rotates waits for its turn; any
+    /// other takes the counters of events that rotate.
+    pub(crate) fn give_counters(&self, event: EventId, now: u64) -> Result<(), PlacementError> {
+        let unplaced = |reason| PlacementError { event, reason };
+        let entry = self.entry(event).map_err(unplaced)?;
+        let (rotates, refused) = (entry.rotates(), entry.state() == EventState::Refused);
+        if !self.is_countable(event) {
+            self.change_group(event, EventState::Uncountable);
+            return Ok(());
+        }
+        // One of them may have to give way.
+        self.add_times(now);
+        self.await_group(event);
+        let mut outcome = self.assign(event, (!rotates).then_some(0));
+        let waits = rotates && outcome.is_err_and(|unplaced| unplaced.reason.is_no_room());
+        if outcome.is_err() {
+            if S::Facility::OFFERS {
+                // Registers of other events' facilities may be at fault.
+                let taken_off = self.take_off(event);
+                outcome = outcome.map_err(|unplaced| match taken_off {
+                    Ok(()) => unplaced,
+                    Err(_) => PlacementError { reason: unplaced.reason.faulted(), ..unplaced },
+                });
+            }
+            let state = match (waits, refused) {
+                (true, _) => EventState::Waiting,
+                (false, true) => EventState::Refused,
+                (false, false) => EventState::Stopped,
+            };
+            self.change_group(event, state);
+        }
+        if waits { Ok(()) } else { outcome }
+    }
+
+    /// Detaches an event and its group, of which the start failed. Fails if other events faulted.
+    #[inline(never)]
+    fn take_off(&self, event: EventId) -> Result<(), CounterError> {
+        for event in self.table().with_group(event) {
+            if let Some(counter) = self.counter_of(event) {
+                // A counter that does not stop is marked as faulted. The caller gets the failure of the start.
+                let _ = self.detach(counter, event);
+            }
+        }
+        self.settle_facilities()
+    }
+
+    /// Sets the state of an event and its group, none of which is on a counter.
+    #[inline(never)]
+    pub(crate) fn change_group(&self, event: EventId, state: EventState) {
+        let off_counters =
+            self.table().with_group(event).filter(|event| self.counter_of(*event).is_none());
+        off_counters.for_each(|event| self.change_state(event, state));
+    }
+
+    /// Stops an opened event and its group together. Pending overflows are not reported. The totals include everything
+    /// counted until the stop.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Runs a function whose events are not to be counted.
+    /// fn uncounted<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<(), EventsError> {
+    ///     counters.stop(event, clock())?;
+    ///     function();
+    ///     counters.start(event, clock()) // The period and the total continue.
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
+    /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost. All
+    ///   events whose registers can be accessed were stopped.
+    pub fn stop(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
+        self.first_of(event)?;
+        let (mut on, mut is_started) = (CounterSet::NONE, false);
+        for (event, _) in self.members(event) {
+            is_started |= self.is_started(event);
+            on = self.counter_of(event).map_or(on, |counter| on | counter.only());
+        }
+        if !is_started {
+            return Err(EventsError::of_group(CounterError::NotStarted(event)));
+        }
+        self.bring_up_to(now);
+        if on.len() == 1 {
+            // A single counter stops by its own control. Pausing it would only add two writes.
+            on = CounterSet::NONE;
+        }
+        let mut outcome = Ok(());
+        EventsError::add(&mut outcome, 0, self.pause(on));
+        for (member, (event, entry)) in self.members(event).enumerate() {
+            EventsError::add(
+                &mut outcome,
+                bit_of_member(member),
+                self.detach_and_stop(event, entry, now),
+            );
+        }
+        // No event runs on them any more, so this enables them alone: simpler than `unpause`.
+        let enabled = self.set_global_enable(on).map_err(CounterError::faulted);
+        EventsError::add(&mut outcome, 0, enabled);
+        outcome
+    }
+
+    /// Disables an opened event, as `PERF_EVENT_IOC_DISABLE` does. A pending overflow of the event is not reported. If
+    /// the event is disabled already, the call changes nothing. Otherwise the effect depends on the event's group:
+    ///
+    /// - If the event is in no group, the event [stops](Self::stop).
+    /// - If the event is the first of a group, the whole group stops.
+    /// - If the event is in a group, but is not the group's first event, only this event stops, and the group's other
+    ///   events continue without a gap. A start of the group does not start the event before
+    ///   [`enable`](Self::enable) is called.
+    ///
+    /// The `enabled` and `running` times of a disabled event do not advance. Each event of a group except the first can
+    /// also be disabled before the group starts.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Disables one event of a group while a function runs, and returns the event's count.
+    /// fn without<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     event: EventId,
+    ///     clock: impl Fn() -> u64,
+    ///     function: impl FnOnce(),
+    /// ) -> Result<EventCount, CounterError> {
+    ///     counters.disable(event, clock())?;
+    ///     function(); // Only the other events of the group count here.
+    ///     counters.enable(event, clock())?;
+    ///     counters.read(event, clock())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
+    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
+    ///   The event is disabled.
+    pub fn disable(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
+        if first != event {
+            entry.set_disabled(true);
+            let stopped = self.detach_and_stop(event, entry, now);
+            self.count_again(first, now);
+            return stopped;
+        }
+        if self.members(event).any(|(event, _)| self.is_started(event)) {
+            return Ok(self.stop(event, now)?);
+        }
+        // Their counters faulted. They are not to take a turn again.
+        self.members(event)
+            .filter(|(_, entry)| entry.state() != EventState::Stopped)
+            .try_for_each(|(event, entry)| self.detach_and_stop(event, entry, now))
+    }
+
+    /// Enables an opened event, as `PERF_EVENT_IOC_ENABLE` does. If the event is enabled already, the call changes
+    /// nothing. Otherwise the effect depends on the event's group:
+    ///
+    /// - If the event is in no group, the event [starts](Self::start).
+    /// - If the event is the first of a group, the group starts without its
+    ///   [disabled](Self::disable) events.
+    /// - If the event is in a group, but is not the group's first event, the event is counted with the group again. If
+    ///   the group is on counters, the event gets a counter. The group's other events continue. Their counts have a gap
+    ///   only if these events must move to other counters. If there is no counter for the event, and the group
+    ///   [rotates](crate::Event::rotating), the whole group leaves its counters and waits for its turn.
+    ///
+    /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
+    /// group's first event comes last.
+    ///
+    /// # Errors
+    /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
+    /// - The errors of [`start`](Self::start). The event stays disabled.
+    pub fn enable(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
+        let (entry, first) = (self.entry(event)?, self.first_of(event)?);
+        if first == event {
+            return if self.is_started(event) { Ok(()) } else { Ok(self.start(event, now)?) };
+        }
+        if !entry.is_disabled() || self.is_part(event) {
+            return Ok(());
+        }
+        entry.set_disabled(false);
+        if !self.is_started(first) {
+            return Ok(());
+        }
+        entry.begin_time(now);
+        let joined = self.join(event, first, now);
+        if joined.is_err() {
+            entry.set_disabled(true);
+            // The failed change may have left the event started. The first error is the reason.
+            let _ = self.detach_and_stop(event, entry, now);
+        }
+        joined
+    }
+
+    /// Lets an event, or a group by its first one, wait for its turn if nothing keeps it from being counted any longer.
+    pub(super) fn count_again(&self, first: EventId, now: u64) {
+        if self.state_of(first) == Some(EventState::Uncountable) && self.is_countable(first) {
+            // The time so far was not spent waiting.
+            self.add_times(now);
+            self.change_group(first, EventState::Waiting);
+        }
+    }
+
+    fn state_of(&self, event: EventId) -> Option<EventState> {
+        self.table().entry(event).map(EventEntry::state)
+    }
+
+    /// Gives a stopped event a counter beside the rest of its group, which is started.
+    fn join(&self, event: EventId, first: EventId, now: u64) -> Result<(), CounterError> {
+        if self.takes_no_counter(event) {
+            self.change_state(event, EventState::Waiting);
+            self.settle_software();
+            return Ok(());
+        }
+        if self.counter_of(first).is_none() && !self.counts_in_software(first) {
+            self.change_state(event, self.state_of(first).unwrap_or(EventState::Waiting));
+            return Ok(());
+        }
+        self.add_times(now);
+        self.get_ready(first).map_err(|unplaced| unplaced.reason)?;
+        let mut planner = self.planner();
+        self.present(&mut planner.plan);
+        // The group is placed again as a whole: it counts together, or not at all.
+        self.table().with_group(first).for_each(|event| planner.plan.remove(event));
+        let rotates = self.table().entry(first).is_some_and(EventEntry::rotates);
+        let is_countable = self.is_countable(first);
+        let has_room = if is_countable {
+            let placed = self.plan_beside(&mut planner, first, (!rotates).then_some(0));
+            let placed = placed.map_err(PlacementError::from);
+            match placed.map_err(|unplaced| unplaced.reason) {
+                Err(reason) if !rotates => return Err(reason),
+                placed => placed.is_ok(),
+            }
+        } else {
+            false
+        };
+        self.apply(&mut planner)?;
+        if !has_room {
+            // The group has left its counters.
+            let waits = if is_countable { EventState::Waiting } else { EventState::Uncountable };
+            self.change_group(first, waits);
+        }
+        Ok(())
+    }
+}
