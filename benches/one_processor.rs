@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use pmu::{Architecture, Kernel, LvtEntry, Pmu};
+use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
+use pmu::{Architecture, Kernel, Pmu, X86Kernel};
 use pmu_core::Snapshot;
 use pmu_core::frame::PlainFrame;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
@@ -53,7 +54,7 @@ impl MsrBackend for Registers {
     }
 }
 
-impl pmu::apic::ApicRegisters for Registers {
+impl ApicRegisters for Registers {
     #[inline]
     fn write_performance_entry(&self, entry: LvtEntry) {
         FILE[0].store(entry.into(), Relaxed);
@@ -88,15 +89,20 @@ unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
         act()
     }
     #[inline]
-    fn write_performance_entry(entry: LvtEntry) {
-        FILE[0].store(entry.into(), Relaxed);
+    fn set_interrupt_masked(masked: bool) {
+        Registers.write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, masked));
     }
-    fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
-    fn read_extended_entry(_: u8) -> Option<u32> {
-        Some(0x0001_0400) // masked, an NMI
+}
+
+/// Extended entries that are masked.
+pub struct Masked;
+
+impl X86Kernel for Masked {
+    fn read_extended_entry<M>(_: M, _: u8) -> Option<u32> {
+        Some(0x0001_0400)
     }
-    fn write_extended_entry(_: u8, _: u32) {}
+    fn write_extended_entry<M>(_: M, _: u8, _: u32) {}
 }
 
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;

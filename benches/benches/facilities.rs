@@ -8,15 +8,17 @@ use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu::{BranchRecords, CounterReloads, Pmu, PreciseRecords, SoftwareEvents, TopDownParts, X86};
 use pmu_benches::one_processor::{
-    COUNTERS, INTEL, OneProcessor, VERSION_4, at, frame, processor, profile, snapshot,
+    COUNTERS, INTEL, Masked, OneProcessor, VERSION_4, at, frame, processor, profile, snapshot,
 };
 use pmu_core::branches::BranchFilter;
 use pmu_core::frame::PlainFrame;
 use pmu_core::precise::Precision;
 use pmu_core::{Claim, CounterSet, Event, GenericEvent, Snapshot};
 
-type Everything =
-    X86<((PreciseRecords<8192>, BranchRecords), ((TopDownParts, CounterReloads), SoftwareEvents))>;
+type Everything = X86<
+    ((PreciseRecords<8192>, BranchRecords), ((TopDownParts, CounterReloads), SoftwareEvents)),
+    Masked,
+>;
 
 static PMU: Pmu<OneProcessor<Everything>, 4> = Pmu::new();
 

@@ -113,17 +113,17 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(4_970))]
-#[bench::four(args = (group(4, false)), config = at_most(10_600))]
-#[bench::eight(args = (group(8, false)), config = at_most(18_900))]
+#[bench::one(args = (group(1, false)), config = at_most(4_100))]
+#[bench::four(args = (group(4, false)), config = at_most(10_900))]
+#[bench::eight(args = (group(8, false)), config = at_most(19_200))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(785))]
-#[bench::four(args = (group(4, true)), config = at_most(1_830))]
-#[bench::eight(args = (group(8, true)), config = at_most(3_430))]
+#[bench::one(args = (group(1, true)), config = at_most(520))]
+#[bench::four(args = (group(4, true)), config = at_most(1_930))]
+#[bench::eight(args = (group(8, true)), config = at_most(3_490))]
 fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
     let mut counts = [EventCount::default(); COUNTERS];
     let read = black_box(bench.session).read_group(bench.of, 2, &mut counts);
@@ -132,9 +132,9 @@ fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(1_420))]
-#[bench::four(args = (group(4, true)), config = at_most(3_310))]
-#[bench::eight(args = (group(8, true)), config = at_most(6_510))]
+#[bench::one(args = (group(1, true)), config = at_most(1_000))]
+#[bench::four(args = (group(4, true)), config = at_most(3_380))]
+#[bench::eight(args = (group(8, true)), config = at_most(6_530))]
 fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).stop(bench.of, 2)
 }
@@ -173,8 +173,8 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(29_100))]
-fn worst(bench: Bench<EventId>) -> Result<(), CounterError> {
+#[bench::moves_seven(args = (chain()), config = at_most(29_200))]
+fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
 

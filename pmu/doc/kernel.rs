@@ -30,8 +30,7 @@ unsafe impl pmu::Kernel for MyKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(_: pmu::LvtEntry) {}
-    fn end_of_interrupt() {}
+    fn set_interrupt_masked(_: bool) {}
     fn interrupt(_: usize) {}
 }
 #[derive(Clone, Copy)]

@@ -26,3 +26,4 @@ pub(crate) mod software;
 mod thread_events;
 pub(crate) mod top_down;
 mod user_pages;
+pub(crate) mod x86;

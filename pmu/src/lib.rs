@@ -17,7 +17,7 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
-pub use kernel::architecture::{Architecture, Arm, X86};
+pub use kernel::architecture::{Architecture, Arm};
 pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
@@ -28,7 +28,7 @@ pub use kernel::profile::Profiled;
 pub use kernel::reach::{MachineSources, PmuHardware};
 pub use kernel::required::{Kernel, KernelHooks};
 pub use kernel::top_down::TopDownParts;
-pub use local_apic::LvtEntry;
+pub use kernel::x86::{X86, X86Kernel};
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;
@@ -50,9 +50,8 @@ pub use watchdog::Watchdog;
 
 /// x86's local APIC, whose entry delivers the performance interrupt, and the timer of the source `ProfileTime`.
 pub mod apic {
-    pub use crate::kernel::required::KernelApic;
     pub use crate::local_apic::{
-        ApicRegisters, Delivery, InvalidVector, LocalApic, NoTimer, ProfileTimer,
+        ApicRegisters, Delivery, InvalidVector, LocalApic, LvtEntry, NoTimer, ProfileTimer,
     };
     pub use crate::native_apic::{NativeApic, NoApic};
 }

@@ -19,8 +19,7 @@ use pmu_core::{Platform, PlatformError};
 /// has code for the local APIC, the implementation calls that code:
 ///
 /// ```
-/// use pmu::LvtEntry;
-/// use pmu::apic::{ApicRegisters, Delivery, LocalApic};
+/// use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry};
 /// # unsafe fn wrmsr(_: u32, _: u64) {}
 /// struct X2Apic;
 /// impl ApicRegisters for X2Apic {
@@ -138,8 +137,7 @@ impl Delivery {
 /// whether the interrupt [is masked](Self::is_masked).
 ///
 /// ```
-/// use pmu::LvtEntry;
-/// use pmu::apic::Delivery;
+/// use pmu::apic::{Delivery, LvtEntry};
 /// let entry = LvtEntry::new(Delivery::NON_MASKABLE, true);
 /// assert_eq!((u32::from(entry), entry.is_masked()), (0x1_0400, true));
 /// ```
@@ -255,8 +253,7 @@ const SETTABLE: u32 = MASKED | 0x7FF;
 /// ```
 /// use core::cell::Cell;
 /// use pmu::core::Platform;
-/// use pmu::LvtEntry;
-/// use pmu::apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
+/// use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry, NoTimer};
 /// # struct Apic(Cell<u32>);
 /// # impl ApicRegisters for Apic {
 /// #     fn write_performance_entry(&self, entry: LvtEntry) { self.0.set(entry.into()) }

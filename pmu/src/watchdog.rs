@@ -57,7 +57,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, Apic, &MEMORY[processor])?;
 ///     let id = counters.open(unit, &[event])?;
 ///     WATCHDOGS[processor].watch(id);
-///     counters.start(id, 0).map(|()| counters)
+///     counters.start(id, 0)?;
+///     Ok(counters)
 /// }
 ///
 /// /// Called by each processor's timer tick.

@@ -8,7 +8,7 @@ use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::CounterId;
 use pmu::user::UserPage;
-use pmu::{Arm, CounterSet, Kernel, LvtEntry, Pmu, PmuError};
+use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
 
 use crate::{gic, machine, samples, spare};
 
@@ -40,12 +40,9 @@ unsafe impl Kernel for Arm64 {
     }
 
     /// Bit 16 masks the interrupt. The rest is that of an x86 local APIC.
-    fn write_performance_entry(entry: LvtEntry) {
-        gic::set_enabled(gic::COUNTERS, !entry.is_masked());
+    fn set_interrupt_masked(masked: bool) {
+        gic::set_enabled(gic::COUNTERS, !masked);
     }
-
-    /// [`interrupted`] ends every interrupt.
-    fn end_of_interrupt() {}
 
     fn interrupt(processor: usize) {
         gic::call(processor);

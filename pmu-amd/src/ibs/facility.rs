@@ -40,7 +40,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// # use pmu_core::msr::MsrBackend;
 /// # fn push(_address: u64, _latency: Option<u16>) {}
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
-/// use pmu_core::{CounterError, CounterSession, EventId, OpenedEvents};
+/// use pmu_core::{CounterSession, EventId, EventsError, OpenedEvents};
 /// static SAMPLING: IbsMemory = IbsMemory::new(); // one per processor
 ///
 /// /// The events of the processor's session and of its handler: `OpenedEvents::new(…).with(facility(…))`.
@@ -53,7 +53,7 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// fn sample_ops<M: MsrBackend, P: Platform>(
 ///     session: &mut CounterSession<'_, Events<'_>, M, P>,
 ///     unit: &CounterUnit,
-/// ) -> Result<EventId, CounterError> {
+/// ) -> Result<EventId, EventsError> {
 ///     let ops = session.open(unit, &[IbsSampling::ops().event().every(400_000)])?;
 ///     session.start(ops, 0).map(|()| ops)
 /// }

@@ -20,7 +20,7 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 /// use pmu_core::{
-///     CounterError, CounterMemory, CounterSession, CounterUnit, Event, EventTable, GenericEvent, OpenedEvents,
+///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, EventsError, GenericEvent, OpenedEvents,
 ///     Platform, ServiceError, Serviced, service,
 /// };
 /// use pmu_core::msr::MsrBackend;
@@ -36,7 +36,7 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// fn start<M: MsrBackend, P: Platform>(
 ///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
 ///     this_processor: &CounterUnit,
-/// ) -> Result<(), CounterError> {
+/// ) -> Result<(), EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
 ///     let misses = counters.open(this_processor, &[misses])?;
 ///     counters.start(misses, 0)

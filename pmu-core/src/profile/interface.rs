@@ -3,7 +3,7 @@
 use core::fmt;
 use core::sync::atomic::AtomicU32;
 
-use crate::counters::error::{CounterError, ServiceError};
+use crate::counters::error::{CounterError, EventsError, ServiceError};
 use crate::counters::interrupt::service::{Serviced, serve_interrupt};
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::registers::counter::EventSelect;
@@ -448,6 +448,12 @@ impl From<PlatformError> for InterfaceError {
 impl From<CounterError> for InterfaceError {
     fn from(error: CounterError) -> Self {
         Self::Counters(error)
+    }
+}
+
+impl From<EventsError> for InterfaceError {
+    fn from(error: EventsError) -> Self {
+        Self::Counters(error.reason)
     }
 }
 

@@ -1,18 +1,18 @@
 //! The processors of a kernel, of any vendor.
 
 use core::fmt;
-use core::marker::PhantomData;
 
 use pmu_arm::{Identification, Pmuv3};
+use pmu_core::msr::MsrBackend;
 use pmu_core::profile::SourceInterface;
-use pmu_core::{CounterSet, Event, EventSelect, Snapshot};
+use pmu_core::shared_core::CoreThread;
+use pmu_core::{CounterSet, EventSelect, PlatformError};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
-use crate::machine::Machine;
 
-/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for: [`X86`],
-/// [`Arm`], or a type of another vendor's crate.
+/// The processors of a kernel, and the hardware beside their counters that the kernel's events may ask for:
+/// [`X86`](crate::X86), [`Arm`], or a type of another vendor's crate.
 ///
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
@@ -92,6 +92,23 @@ pub trait Architecture: 'static {
     /// Task.
     fn detect(first: &Self::Processor) -> Self::Machine;
 
+    /// Unmasks an extended entry of the local vector table, which AMD's processors have: see
+    /// [`Platform::unmask_extended_interrupt`](pmu_core::Platform::unmask_extended_interrupt). The default
+    /// implementation is for an architecture without such entries.
+    ///
+    /// # Errors
+    /// Those of `Platform::unmask_extended_interrupt`.
+    fn unmask_extended_interrupt<M: MsrBackend>(msr: M, entry: u8) -> Result<(), PlatformError> {
+        let _ = (msr, entry);
+        Err(PlatformError::NoExtendedEntry)
+    }
+
+    /// Returns which of two logical processors that share counters executes the call: see
+    /// [`X86Kernel::shared_core`](crate::X86Kernel::shared_core). The default implementation returns `None`.
+    fn shared_core() -> Option<CoreThread<'static>> {
+        None
+    }
+
     /// Returns the counters for an event select of perf, if Linux gives this select another meaning on this machine
     /// than the processor does; otherwise `None`.
     ///
@@ -103,42 +120,11 @@ pub trait Architecture: 'static {
     }
 }
 
-/// Processors of Intel and AMD, and others with their counters. `F` is the hardware beside the counters that the
-/// kernel's events may ask for: `()` for none, [`BranchRecords`](crate::BranchRecords), or a pair such as
-/// `(BranchRecords, PreciseRecords<8192>)`. Other hardware is not linked.
-///
-/// The machine is found by [`Machine::detect_zen`]. A kernel that needs the profile sources exactly as in Windows
-/// implements [`Kernel::detect`].
-pub struct X86<F = ()>(PhantomData<fn() -> F>);
-
-impl<F> fmt::Debug for X86<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("X86")
-    }
-}
-
-impl<F: Facilities<Snapshot>> Architecture for X86<F> {
-    type Processor = Snapshot;
-    type Machine = Machine;
-    type Facilities = F;
-
-    fn detect(first: &Snapshot) -> Machine {
-        Machine::detect_zen(first)
-    }
-
-    /// A part of a sample or of the issue slots has the select that Linux has for it, on no counter.
-    fn perf_counters(machine: &Machine, select: EventSelect) -> Option<CounterSet> {
-        let is_part = || Event::raw(select).on(CounterSet::NONE).is_part();
-        (matches!(machine, Machine::Intel(_)) && is_part()).then_some(CounterSet::NONE)
-    }
-}
-
 /// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
 ///
 /// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr) of the registers' accesses, such as
 /// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt:
-/// [`write_performance_entry`](Kernel::write_performance_entry) enables it, unless the entry
-/// [is masked](crate::LvtEntry::is_masked).
+/// [`set_interrupt_masked`](Kernel::set_interrupt_masked) disables or enables it at the interrupt controller.
 ///
 /// Event counters of 32 bits are counted on by an interrupt per 2³¹ events. A kernel that prefers half as many counters
 /// of 64 bits calls [`Pmuv3::detect_chained`] in [`Kernel::detect`].
@@ -147,7 +133,7 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 /// use pmu::arm::registers::Register;
 /// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
 /// use pmu::core::msr::MsrErrorKind;
-/// use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu, PmuError};
+/// use pmu::{Arm, Interrupted, Kernel, Pmu, PmuError};
 /// # #[derive(Clone, Copy)]
 /// # struct Registers; // stands for `NativeRegisters`
 /// # impl SystemRegisters for Registers {
@@ -182,10 +168,9 @@ impl<F: Facilities<Snapshot>> Architecture for X86<F> {
 ///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
 ///         act()
 ///     }
-///     fn write_performance_entry(entry: LvtEntry) {
-///         gic::set_enabled(COUNTERS_INTERRUPT, !entry.is_masked());
+///     fn set_interrupt_masked(masked: bool) {
+///         gic::set_enabled(COUNTERS_INTERRUPT, !masked);
 ///     }
-///     fn end_of_interrupt() {} // the entry of all interrupts does that
 ///     fn interrupt(processor: usize) {
 ///         gic::send_software_interrupt(processor); // its handler calls `PMU.serve_call()`
 ///     }

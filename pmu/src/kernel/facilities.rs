@@ -219,8 +219,7 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
 /// #   fn msr() -> Registers { Bare::msr() }
 /// #   fn this_processor() -> usize { 0 }
 /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
-/// #   fn write_performance_entry(_: pmu::LvtEntry) {}
-/// #   fn end_of_interrupt() {}
+/// #   fn set_interrupt_masked(_: bool) {}
 /// #   fn interrupt(_: usize) {}
 /// }
 ///

@@ -10,7 +10,6 @@ use pmu_core::{
 use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuError, PmuSource};
 use crate::kernel::required::{Kernel, KernelHooks};
-use crate::local_apic::Delivery;
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::Facilities) recorded.
 pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
@@ -115,7 +114,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     sampled(sample);
                 }
             };
-            let (msr, apic) = (K::msr(), KernelHooks::<K>::platform());
+            let (msr, apic) = (K::msr(), KernelHooks::<K>::new());
             // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 apic.mask_performance_interrupt();
@@ -136,10 +135,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         }
         // After `service`, which may have loaded counters that threads read.
         self.publish_in_interrupt();
-        // An NMI sets no in-service bit in the local APIC, so it takes no end of interrupt.
-        if K::delivery() != Delivery::NON_MASKABLE {
-            K::end_of_interrupt();
-        }
         interrupted
     }
 

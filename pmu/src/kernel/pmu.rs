@@ -16,7 +16,7 @@ use pmu_kprofile::{CreateError, ProfileError, Profiles};
 use crate::kernel::architecture::{FacilitiesOf, MachineOf, ProcessorOf};
 use crate::kernel::facilities::{Facilities, FacilityOnDemand};
 use crate::kernel::reach::MachineSources;
-use crate::kernel::required::{Kernel, KernelApic, KernelHooks};
+use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
 use crate::perf::{PerfError, errno};
 use crate::watchdog::Watchdog;
@@ -157,7 +157,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
 /// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
 /// [opened](pmu_core::CounterSession::open) events.
-pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelApic<K>>;
+pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelHooks<K>>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
 pub type PmuSource<K> = WithOpenedEvents<'static, MachineSources<K>, FacilityOnDemand<K>>;

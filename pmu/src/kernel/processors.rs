@@ -73,7 +73,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     this_processor,
                     K::counters(),
                     K::msr(),
-                    KernelHooks::platform(),
+                    KernelHooks::new(),
                     &of.counters,
                 )?;
                 let (unit, counters) = (sources.unit_of(this_processor), session.counters().usable);

@@ -15,7 +15,7 @@ use pmu_core::shared_core::CoreThread;
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
-use crate::kernel::architecture::{MachineOf, ProcessorOf};
+use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
 use crate::kernel::user_pages::Pages;
@@ -116,7 +116,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Handles the interrupt by which other processors request that this processor start or stop profile sources. The
-    /// call carries out the requests, and writes the local APIC's EOI register.
+    /// call carries out the requests. The handler ends the interrupt itself.
     ///
     /// If the handler interrupted a task that uses the processor's session, that task carries out the requests when it
     /// has finished with the session. A suspended processor carries out the requests when it resumes.
@@ -134,7 +134,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
             }
         }
-        K::end_of_interrupt();
     }
 
     /// Uses the session of this processor, in a task that is pinned or in a handler.
@@ -329,6 +328,6 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
 
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
-        K::shared_core()
+        K::Architecture::shared_core()
     }
 }

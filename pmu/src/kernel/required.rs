@@ -5,23 +5,20 @@ use core::marker::PhantomData;
 
 use pmu_core::interval::Interval;
 use pmu_core::msr::MsrBackend;
-use pmu_core::shared_core::CoreThread;
 use pmu_core::thread::Tick;
-use pmu_core::{CounterSet, PlatformError};
+use pmu_core::{CounterSet, Platform, PlatformError};
 
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
-use crate::local_apic::{ApicRegisters, Delivery, LocalApic, LvtEntry, ProfileTimer};
-use crate::native_apic::NativeApic;
 use crate::per_processor::Processors;
 use crate::user::{UserClock, UserPage};
 
-/// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, local APIC,
-/// and an interrupt to another processor.
+/// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, the mask of the
+/// performance interrupt, and an interrupt to another processor. What one architecture alone asks for is in its type:
+/// see [`X86Kernel`](crate::X86Kernel).
 ///
 /// # For implementers
-/// - `msr`, `this_processor`, `write_performance_entry`, `end_of_interrupt`, `delivery`, `now`, `user_page` and
-///   `user_clock` are called in task, interrupt and NMI context. These functions take no lock that the interrupted code
-///   may hold.
+/// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page` and `user_clock` are called in task, interrupt
+///   and NMI context. These functions take no lock that the interrupted code may hold.
 /// - `interrupt` is called in task context, and in the handler of the interrupt that `interrupt` sends.
 /// - The other functions are called in task context. `pinned`, `set_clock_timer`, `start_timer` and `stop_timer` are
 ///   also called in the handlers that call [`serve_call`](crate::Pmu::serve_call), [`tick`](crate::Pmu::tick) and
@@ -30,7 +27,7 @@ use crate::user::{UserClock, UserPage};
 /// Example of a kernel in x2APIC mode, which keeps preemption off in interrupt handlers:
 ///
 /// ```
-/// use pmu::{Kernel, LvtEntry};
+/// use pmu::Kernel;
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// # use Registers as NativeMsr;
@@ -60,11 +57,8 @@ use crate::user::{UserClock, UserPage};
 ///         preemption_on();
 ///         result
 ///     }
-///     fn write_performance_entry(entry: LvtEntry) {
-///         wrmsr(0x834, entry.into());
-///     }
-///     fn end_of_interrupt() {
-///         wrmsr(0x80B, 0);
+///     fn set_interrupt_masked(masked: bool) {
+///         wrmsr(0x834, u64::from(masked) << 16 | 0x400); // LVTPC: an NMI
 ///     }
 ///     fn interrupt(processor: usize) {
 ///         wrmsr(0x830, (processor as u64) << 32 | CALL_VECTOR);
@@ -99,8 +93,7 @@ use crate::user::{UserClock, UserPage};
 /// #     type Architecture = pmu::X86;
 /// #     fn msr() -> Registers { Registers }
 /// #     fn this_processor() -> usize { 0 }
-/// #     fn write_performance_entry(_: pmu::LvtEntry) {}
-/// #     fn end_of_interrupt() {}
+/// #     fn set_interrupt_masked(_: bool) {}
 /// #     fn interrupt(_: usize) {}
 /// }
 /// ```
@@ -140,15 +133,14 @@ pub unsafe trait Kernel: Sized + 'static {
     /// number is not 0. To turn interrupts off is not enough.
     fn pinned<R>(act: impl FnOnce() -> R) -> R;
 
-    /// Writes the LVT entry for performance counters: see
-    /// [`ApicRegisters::write_performance_entry`](crate::apic::ApicRegisters::write_performance_entry). A kernel
-    /// without its own code for the local APIC implements this function with [`NativeApic`](crate::apic::NativeApic).
-    fn write_performance_entry(entry: LvtEntry);
-
-    /// Writes the local APIC's EOI register. [`Pmu`](crate::Pmu) calls this function after an interrupt that the local
-    /// APIC delivered through a vector. An NMI needs no EOI. In a kernel that itself writes EOI after each handler, the
-    /// function does nothing.
-    fn end_of_interrupt();
+    /// Masks or unmasks the performance interrupt of the processor that executes the call, as
+    /// [`Platform`](pmu_core::Platform) says. On x86, the function writes the LVT entry for performance counters (LVTPC),
+    /// with the kernel's vector or as an NMI: [`LvtEntry`](crate::apic::LvtEntry) is its value, and
+    /// [`NativeApic`](crate::apic::NativeApic) writes it for a kernel without its own code for the local APIC.
+    ///
+    /// The handler of an interrupt by a vector ends the interrupt itself, after [`Pmu::interrupt`](crate::Pmu::interrupt).
+    /// An NMI needs no end.
+    fn set_interrupt_masked(masked: bool);
 
     /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's
     /// handler calls [`Pmu::serve_call`](crate::Pmu::serve_call).
@@ -167,23 +159,6 @@ pub unsafe trait Kernel: Sized + 'static {
     fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
         let _ = (first, bytes);
         None
-    }
-
-    /// Reads an extended LVT entry of AMD's processors: see
-    /// [`ApicRegisters::read_extended_entry`](crate::apic::ApicRegisters::read_extended_entry). The default
-    /// implementation reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode. The function
-    /// is called on processors that declare IBS and an extended entry for it. On a virtual one that then lacks the
-    /// registers, an access faults, as [`msr`](Self::msr) treats a fault.
-    fn read_extended_entry(number: u8) -> Option<u32> {
-        in_x2apic_mode(Self::msr())?.read_extended_entry(number)
-    }
-
-    /// Writes the extended LVT entry with this number. The function is called only with numbers for which
-    /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
-    fn write_extended_entry(number: u8, entry: u32) {
-        if let Some(apic) = in_x2apic_mode(Self::msr()) {
-            apic.write_extended_entry(number, entry);
-        }
     }
 
     /// Returns the page from which a thread reads an event that permits [RDPMC in user
@@ -213,11 +188,6 @@ pub unsafe trait Kernel: Sized + 'static {
     /// the default: their pages have no times.
     fn user_clock() -> Option<UserClock> {
         None
-    }
-
-    /// Returns the delivery of the performance interrupt. The default implementation selects an NMI.
-    fn delivery() -> Delivery {
-        Delivery::NON_MASKABLE
     }
 
     /// Returns whether the processor that executes the call is handling an interrupt. If the result is `true`, profiles
@@ -257,31 +227,6 @@ pub unsafe trait Kernel: Sized + 'static {
         CounterSet::ALL
     }
 
-    /// Returns which of a core's two logical processors executes the call. Only a kernel for Intel's processors from
-    /// Sandy Bridge to Haswell with hyper-threading implements this. On these processors, some events corrupt counters
-    /// of the core's other logical processor, so `Pmu` schedules these events exclusively: see
-    /// [`OnSharedCore`](pmu_core::shared_core::OnSharedCore). The result must never change on a processor. The default
-    /// implementation returns `None`, which is right for all other processors.
-    ///
-    /// ```
-    /// use pmu::core::shared_core::{CoreCounters, CoreThread};
-    /// use pmu::core::WriteOnce;
-    /// use pmu::intel::SiblingErratum;
-    /// static CORES: [CoreCounters; 4] = [const { CoreCounters::new() }; 4];
-    /// static ERRATUM: WriteOnce<Option<SiblingErratum>> = WriteOnce::new(); // `SiblingErratum::detect`
-    ///
-    /// /// Processors 0 and 1 are those of core 0.
-    /// fn shared_core(this_processor: usize) -> Option<CoreThread<'static>> {
-    ///     let core = CORES.get(this_processor / 2)?;
-    ///     let is_second = this_processor % 2 == 1;
-    ///     ERRATUM.get()?.map(|_| CoreThread::new(core, is_second, SiblingErratum::EVENTS))
-    /// }
-    /// # let _ = shared_core;
-    /// ```
-    fn shared_core() -> Option<CoreThread<'static>> {
-        None
-    }
-
     /// Starts the interrupts of this processor's profile timer, or changes their interval: see
     /// [`ProfileTimer`](crate::apic::ProfileTimer). The default implementation, for a kernel without a profile timer,
     /// returns an error.
@@ -297,14 +242,8 @@ pub unsafe trait Kernel: Sized + 'static {
     fn stop_timer() {}
 }
 
-/// Returns the local APIC of the processor that executes the call, if it is in x2APIC mode.
-fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
-    // SAFETY: (1) no page is given; (2) the value is used for one access at once.
-    unsafe { NativeApic::detect(msr, None) }.ok()
-}
-
-/// Adapter from a [`Kernel`] to three traits: [`ApicRegisters`], [`ProfileTimer`] and [`Processors`]. Each trait method
-/// calls a function of `K`.
+/// A kernel's functions as a [`Platform`] and as [`Processors`]. A kernel passes this value to drivers of hardware that
+/// [`Pmu`](crate::Pmu) does not drive.
 ///
 /// ```
 /// use pmu::processors::Processors;
@@ -314,16 +253,17 @@ fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
 /// ```
 pub struct KernelHooks<K>(PhantomData<fn() -> K>);
 
-/// The [`Platform`](pmu_core::Platform) of a [`Pmu`](crate::Pmu). It accesses the local APIC through the functions of a
-/// [`Kernel`].
-pub type KernelApic<K> = LocalApic<KernelHooks<K>, KernelHooks<K>>;
-
-impl<K: Kernel> KernelHooks<K> {
-    /// Returns the [`Platform`](pmu_core::Platform) that [`Pmu`](crate::Pmu) uses. A kernel passes this platform to
-    /// drivers of hardware that `Pmu` does not drive.
+impl<K> KernelHooks<K> {
+    /// Creates the value.
     #[inline]
-    pub fn platform() -> KernelApic<K> {
-        LocalApic::new(Self(PhantomData), K::delivery(), Self(PhantomData))
+    pub const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<K> Default for KernelHooks<K> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -341,26 +281,25 @@ unsafe impl<K: Kernel> Processors for KernelHooks<K> {
     }
 }
 
-impl<K: Kernel> ApicRegisters for KernelHooks<K> {
-    fn write_performance_entry(&self, entry: LvtEntry) {
-        K::write_performance_entry(entry);
+impl<K: Kernel> Platform for KernelHooks<K> {
+    #[inline]
+    fn unmask_performance_interrupt(&self) {
+        K::set_interrupt_masked(false);
     }
 
-    fn read_extended_entry(&self, number: u8) -> Option<u32> {
-        K::read_extended_entry(number)
+    fn mask_performance_interrupt(&self) {
+        K::set_interrupt_masked(true);
     }
 
-    fn write_extended_entry(&self, number: u8, entry: u32) {
-        K::write_extended_entry(number, entry);
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        K::Architecture::unmask_extended_interrupt(K::msr(), entry)
     }
-}
 
-impl<K: Kernel> ProfileTimer for KernelHooks<K> {
-    fn start(&self, interval: Interval) -> Result<(), PlatformError> {
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         K::start_timer(interval)
     }
 
-    fn stop(&self) {
+    fn stop_profile_timer(&self) {
         K::stop_timer();
     }
 }

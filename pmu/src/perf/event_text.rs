@@ -172,7 +172,7 @@ impl<'a> PerfEvent<'a> {
     /// the only item is [`attr`](Self::attr). perf tries the same values.
     ///
     /// ```
-    /// use pmu::core::{CounterError, CounterUnit, EventId};
+    /// use pmu::core::{CounterError, CounterUnit, EventId, EventsError};
     /// use pmu::perf::PerfEvent;
     /// use pmu::{Kernel, PmuSession};
     ///
@@ -185,7 +185,7 @@ impl<'a> PerfEvent<'a> {
     ///     let mut refused = None;
     ///     for attr in PerfEvent::parse(text, |_| None)?.attempts() {
     ///         match session.counters_mut().open(unit, &[attr.event(|_| None)?]) {
-    ///             Err(CounterError::NotPrecise(reason)) => refused = Some(reason),
+    ///             Err(EventsError { reason: CounterError::NotPrecise(why), .. }) => refused = Some(why),
     ///             opened => return Ok(opened?),
     ///         }
     ///     }

@@ -9,11 +9,11 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, FIRST_COUNTER, Msr};
-use pmu::apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
+use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry, NoTimer};
 use pmu::perf::{PerfAttributes, PerfEventAttr};
 use pmu::processors::{PerProcessor, Processors};
 use pmu::user::{UserClock, UserPage};
-use pmu::{LvtEntry, Machine, Watchdog};
+use pmu::{Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
 use pmu_core::profile::{KProfileSource, ProfileInterface, Session};

@@ -9,7 +9,7 @@ mod kernel;
 use kernel::{PreemptionOff, TrapFrame, processor_number, wrmsr};
 
 // ANCHOR: step-1, The kernel's duties
-use pmu::{BranchRecords, Kernel, LvtEntry, NativeMsr, PreciseRecords, X86};
+use pmu::{BranchRecords, Kernel, NativeMsr, PreciseRecords, X86};
 struct Bare;
 
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
@@ -28,11 +28,8 @@ unsafe impl Kernel for Bare {
         let _guard = PreemptionOff::new();
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        wrmsr(0x834, entry.into());
-    }
-    fn end_of_interrupt() {
-        wrmsr(0x80B, 0);
+    fn set_interrupt_masked(masked: bool) {
+        wrmsr(0x834, u64::from(masked) << 16 | 0x400); // LVTPC: an NMI
     }
     fn interrupt(processor: usize) {
         wrmsr(0x830, (processor as u64) << 32 | 0xF0); // the vector of `call_interrupt`
@@ -74,6 +71,7 @@ fn non_maskable_interrupt(trap: &TrapFrame) -> Claim {
 
 fn call_interrupt() {
     PMU.serve_call();
+    wrmsr(0x80B, 0); // end of interrupt
 }
 
 fn profile(functions: &[(Range<u64>, &str)], workload: fn()) -> Result<(), PmuError> {

@@ -13,13 +13,13 @@ pub mod hermit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::apic::{Delivery, KernelApic};
+use pmu::apic::{Delivery, LocalApic, LvtEntry};
 use pmu::core::frame::PlainFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, GenericEvent, Snapshot, WriteOnce};
 use pmu::kprofile::ProfileObject;
 use pmu::{
-    BranchRecords, Kernel, LvtEntry, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords, X86,
+    BranchRecords, Kernel, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords, X86, X86Kernel,
 };
 
 use hermit::{ExceptionStackFrame, Registers, apic};
@@ -57,7 +57,7 @@ pub struct Hermit;
 // image, which has the static, is physically contiguous.
 unsafe impl Kernel for Hermit {
     type Msr = Registers;
-    type Architecture = X86<(PreciseRecords<512>, BranchRecords)>;
+    type Architecture = X86<(PreciseRecords<512>, BranchRecords), Self>;
     fn msr() -> Registers {
         // SAFETY: the kernel runs at privilege level 0, and a #GP of its own ends it.
         unsafe { Registers::new() }
@@ -72,11 +72,8 @@ unsafe impl Kernel for Hermit {
         pinned.fetch_sub(1, Relaxed);
         result
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        apic::write(KernelApic::<Self>::X2APIC_MSR, entry.into());
-    }
-    fn end_of_interrupt() {
-        apic::eoi();
+    fn set_interrupt_masked(masked: bool) {
+        apic::write(LocalApic::<()>::X2APIC_MSR, LvtEntry::new(DELIVERY, masked).into());
     }
     fn interrupt(processor: usize) {
         apic::write(apic::COMMAND, apic::destination(processor) | u64::from(CALL_VECTOR));
@@ -84,20 +81,23 @@ unsafe impl Kernel for Hermit {
     fn physical_address(first: *const (), _bytes: usize) -> Option<u64> {
         hermit::virtual_to_physical(first.addr())
     }
-    fn read_extended_entry(number: u8) -> Option<u32> {
-        // The version's bit 31, which declares the register, is clear under KVM.
-        let entries = apic::read(apic::EXTENDED_FEATURES) >> 16 & 0xFF;
-        let register = KernelApic::<Self>::X2APIC_EXTENDED_MSR + u32::from(number);
-        (u32::from(number) < entries).then(|| apic::read(register))
+    fn now() -> u64 {
+        hermit::timer_ticks()
     }
-    fn write_extended_entry(number: u8, entry: u32) {
-        apic::write(KernelApic::<Self>::X2APIC_EXTENDED_MSR + u32::from(number), entry.into());
-    }
+}
+
+impl X86Kernel for Hermit {
     fn delivery() -> Delivery {
         DELIVERY
     }
-    fn now() -> u64 {
-        hermit::timer_ticks()
+    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
+        // The version's bit 31, which declares the register, is clear under KVM.
+        let entries = apic::read(apic::EXTENDED_FEATURES) >> 16 & 0xFF;
+        let register = LocalApic::<()>::X2APIC_EXTENDED_MSR + u32::from(number);
+        (u32::from(number) < entries).then(|| apic::read(register))
+    }
+    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
+        apic::write(LocalApic::<()>::X2APIC_EXTENDED_MSR + u32::from(number), entry.into());
     }
 }
 
@@ -114,11 +114,13 @@ pub fn performance_interrupt(frame: ExceptionStackFrame) {
     let context = PlainFrame { pc, cs, flags, processor, process: None };
     let interrupted = PMU.interrupt(&context, |sample| report(pc, &sample));
     interrupted.error.inspect(hermit::log);
+    apic::eoi();
 }
 
 /// The handler of [`CALL_VECTOR`].
 pub fn call_interrupt(_frame: ExceptionStackFrame) {
     PMU.serve_call();
+    apic::eoi();
 }
 
 /// Called by the handler of each core's timer, before it switches.

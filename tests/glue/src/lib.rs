@@ -4,12 +4,12 @@
 
 pub mod ax;
 
-use pmu::apic::{ApicRegisters, Delivery, NativeApic, NoApic};
+use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic, NoApic};
 use pmu::core::frame::PlainFrame;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Snapshot, WriteOnce};
-use pmu::{CurrentFrame, Kernel, LvtEntry, Pmu, PmuError};
+use pmu::{CurrentFrame, Kernel, Pmu, PmuError};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
 const CALL_VECTOR: u8 = 0xE2;
@@ -43,15 +43,12 @@ unsafe impl Kernel for ArceOs {
         let _guard = ax::NoPreempt::new();
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
+    fn set_interrupt_masked(masked: bool) {
+        let entry = LvtEntry::new(DELIVERY, masked);
         APIC.get().inspect(|apic| apic.write_performance_entry(entry));
     }
-    fn end_of_interrupt() {} // The kernel tells the local APIC after each handler.
     fn interrupt(processor: usize) {
         ax::send_ipi(processor, CALL_VECTOR);
-    }
-    fn delivery() -> Delivery {
-        DELIVERY
     }
     fn now() -> u64 {
         ax::monotonic_time_nanos()

@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu::core::msr::MsrErrorKind;
 use pmu::user::UserPage;
-use pmu::{Arm, Interrupted, Kernel, LvtEntry, Pmu};
+use pmu::{Arm, Interrupted, Kernel, Pmu};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, Identification, Pmuv3, SystemRegisters, frame};
 use pmu_tests::arm::identify;
@@ -147,10 +147,9 @@ unsafe impl Kernel for ArmKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        model().set_unmasked(!entry.is_masked());
+    fn set_interrupt_masked(masked: bool) {
+        model().set_unmasked(!masked);
     }
-    fn end_of_interrupt() {}
     fn interrupt(processor: usize) {
         on(processor, || PMU.get().unwrap().serve_call());
     }

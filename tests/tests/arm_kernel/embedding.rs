@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
 use pmu::user::UserPage;
-use pmu::{Arm, CounterSet, Kernel, LvtEntry, Pmu, PmuError};
+use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
 use pmu_virt::mock::MockPmuv3;
 
 type World = Pmu<Arm64, 2>;
@@ -84,10 +84,9 @@ unsafe impl Kernel for Arm64 {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        model().set_unmasked(!entry.is_masked());
+    fn set_interrupt_masked(masked: bool) {
+        model().set_unmasked(!masked);
     }
-    fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         PAGES.get(usize::try_from(tag).ok()?)

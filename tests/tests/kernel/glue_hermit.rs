@@ -6,7 +6,7 @@ use core::fmt::Display;
 use core::sync::atomic::AtomicU32;
 
 use pmu::PmuSample;
-use pmu::apic::KernelApic;
+use pmu::apic::LocalApic;
 use pmu::core::branches::BranchFilter;
 use pmu::core::msr::{MsrBackend, MsrErrorKind};
 use pmu::core::precise::Precision;
@@ -29,8 +29,8 @@ use pmu_virt::{
 type Mock = MockMsr<'static, 64>;
 
 const BOOTED: usize = 3;
-const PERFORMANCE_ENTRY: u32 = KernelApic::<Hermit>::X2APIC_MSR;
-const EXTENDED_ENTRIES: u32 = KernelApic::<Hermit>::X2APIC_EXTENDED_MSR;
+const PERFORMANCE_ENTRY: u32 = LocalApic::<()>::X2APIC_MSR;
+const EXTENDED_ENTRIES: u32 = LocalApic::<()>::X2APIC_EXTENDED_MSR;
 const EXTENDED_COUNT: u32 = 4;
 /// The physical address of the image, and that of the buffer of precise records.
 const PHYSICAL: u64 = 0x10_0000;

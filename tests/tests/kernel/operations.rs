@@ -305,27 +305,6 @@ fn a_processor_without_a_tick_is_stuck_and_only_the_watchdog_s_event_says_so() {
     });
 }
 
-#[test]
-fn an_interrupt_by_a_vector_is_ended_and_an_nmi_is_not() {
-    for processor in processors(Deviations::NONE) {
-        let (machine, pmu) = Machine::new(processor.configuration);
-        for (by_vector, ends) in [(false, 0), (true, 2)] {
-            machine.by_vector.set(by_vector);
-            machine.up();
-            machine.ends.set(0);
-            let work = || {
-                machine.ends.set(0);
-                machine.happen(2, Happens::Cycles, 2 * PERIOD);
-                assert_eq!(machine.ends.get(), ends, "{processor:?}");
-            };
-            pmu.profile(cycles(), BASE..BASE + 64, &buckets(), work).unwrap();
-            // Two calls to start, of which each was ended, and two to stop.
-            assert_eq!(machine.ends.get(), ends + 2);
-            machine.down();
-        }
-    }
-}
-
 /// Sandy Bridge to Haswell with hyper-threading: the session of a sibling does not use the counter of a memory event.
 #[test]
 fn memory_events_of_a_shared_core_are_scheduled_exclusively() {

@@ -11,7 +11,7 @@ use pmu::core::precise::{NotPrecise, Precision};
 use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
 use pmu::intel::precise::PreciseThreshold;
 use pmu::processors::Busy;
-use pmu::{BranchRecords, Kernel, LvtEntry, Pmu, PmuError, PmuSample, PreciseRecords, X86};
+use pmu::{BranchRecords, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
@@ -61,13 +61,12 @@ unsafe impl Kernel for Recording {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        match entry.is_masked() {
+    fn set_interrupt_masked(masked: bool) {
+        match masked {
             false => mock().unmask_performance_interrupt(),
             true => mock().mask_performance_interrupt(),
         }
     }
-    fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
     fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
         assert_eq!((first.addr() % 4096, bytes), (0, 8 * WORDS));

@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{CounterError, Event, EventSelect, Platform};
-use pmu::{CounterReloads, Kernel, LvtEntry, Pmu, X86};
+use pmu::{CounterReloads, Kernel, Pmu, X86};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, ReloadConfiguration,
@@ -44,13 +44,12 @@ unsafe impl Kernel for Reloading {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        match entry.is_masked() {
+    fn set_interrupt_masked(masked: bool) {
+        match masked {
             false => mock().unmask_performance_interrupt(),
             true => mock().mask_performance_interrupt(),
         }
     }
-    fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
 }
 

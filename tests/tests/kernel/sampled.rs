@@ -45,6 +45,23 @@ fn on_each(test: impl Fn(&'static Machine, &'static TestPmu)) {
     }
 }
 
+#[test]
+fn sampled_ops_interrupt_as_the_kernel_says() {
+    on_each(|machine, pmu| {
+        for (by_vector, entry) in [(false, 0x400), (true, 0xE1)] {
+            machine.on(1, || pmu.processor_down()).unwrap();
+            machine.by_vector.set(by_vector);
+            let entries = || (0..4).map(|number| machine.mocks[1].extended_entry(number));
+            let unmasked = || entries().filter(|entry| entry & 0x1_0000 == 0).collect::<Vec<_>>();
+            (0..4).for_each(|number| machine.mocks[1].set_extended_entry(number, 0x1_0000));
+            machine.on(1, || pmu.processor_up(&machine.snapshot())).unwrap();
+            let event = machine.on(1, || pmu.start(&OPS)).unwrap();
+            assert_eq!(unmasked(), [entry]);
+            machine.on(1, || pmu.close(event)).unwrap();
+        }
+    });
+}
+
 /// Executes ops on a processor, each at an address of its own. Returns those that were sampled.
 fn execute(machine: &Machine, processor: usize, ops: u64) -> Vec<u64> {
     machine.on(processor, || {

@@ -11,7 +11,7 @@ use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{ProfileSource, SourceIndex, SourceInterface, SourceTable};
 use pmu::core::registers::{CounterBank, GlobalRegisters};
 use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
-use pmu::{Architecture, Kernel, LvtEntry, Pmu};
+use pmu::{Architecture, Kernel, Pmu};
 
 const COUNTERS: usize = 4;
 
@@ -306,10 +306,9 @@ unsafe impl Kernel for SbiKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        FIRMWARE.with_borrow_mut(|firmware| firmware.is_unmasked = !entry.is_masked());
+    fn set_interrupt_masked(masked: bool) {
+        FIRMWARE.with_borrow_mut(|firmware| firmware.is_unmasked = !masked);
     }
-    fn end_of_interrupt() {}
     fn interrupt(_: usize) {}
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::{Event, GenericEvent, Platform, Snapshot};
-use pmu::{Kernel, LvtEntry, Pmu, X86};
+use pmu::{Kernel, Pmu, X86};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
 use pmu_virt::mock::Deviations;
@@ -57,14 +57,13 @@ unsafe impl Kernel for Threads {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        if entry.is_masked() {
+    fn set_interrupt_masked(masked: bool) {
+        if masked {
             mock().mask_performance_interrupt();
         } else {
             mock().unmask_performance_interrupt();
         }
     }
-    fn end_of_interrupt() {}
     fn interrupt(processor: usize) {
         CALLED[processor].store(true, Ordering::SeqCst);
     }

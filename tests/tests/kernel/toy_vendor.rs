@@ -11,7 +11,7 @@ use pmu::core::profile::{
 };
 use pmu::core::registers::{CounterBank, FixedCounters, GlobalRegisters};
 use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
-use pmu::{Architecture, Kernel, LvtEntry, Pmu};
+use pmu::{Architecture, Kernel, Pmu};
 
 use crate::toy_hardware::{
     BRANCHES, COUNTERS, CYCLE_COUNTER, CYCLES, INSTRUCTIONS, NOT_KERNEL, NOT_USER, Register, Toy,
@@ -284,10 +284,9 @@ unsafe impl Kernel for ToyKernel {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        toy().is_unmasked.set(!entry.is_masked());
+    fn set_interrupt_masked(masked: bool) {
+        toy().is_unmasked.set(!masked);
     }
-    fn end_of_interrupt() {}
     fn interrupt(processor: usize) {
         on(processor, || PMU.get().unwrap().serve_call());
     }

@@ -9,8 +9,8 @@ use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{
-    BranchRecords, Interrupted, Kernel, LvtEntry, Pmu, PreciseRecords, SoftwareEvents,
-    TopDownParts, X86,
+    BranchRecords, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents, TopDownParts, X86,
+    X86Kernel,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
@@ -87,13 +87,13 @@ pub(crate) struct Machine {
     pmu: OnceCell<&'static TestPmu>,
     /// Interrupts to other processors do not arrive.
     pub(crate) is_deaf: Cell<bool>,
+    /// Sampled ops interrupt by a vector.
     pub(crate) by_vector: Cell<bool>,
     /// Processors 0 and 1 share a core with the erratum of memory events.
     pub(crate) has_erratum: Cell<bool>,
     /// The counters that the kernel takes.
     pub(crate) takes: Cell<CounterSet>,
     core: CoreCounters,
-    pub(crate) ends: Cell<u32>,
     /// Address of the code that runs on each processor.
     pub(crate) pc: [Cell<u64>; PROCESSORS],
     pub(crate) interrupted: RefCell<Vec<(usize, Interrupted)>>,
@@ -182,7 +182,6 @@ impl Machine {
             has_erratum: Cell::new(false),
             takes: Cell::new(CounterSet::ALL),
             core: CoreCounters::new(),
-            ends: Cell::new(0),
             pc: [const { Cell::new(0) }; PROCESSORS],
             interrupted: RefCell::default(),
             overflows: RefCell::default(),
@@ -290,10 +289,32 @@ pmu_tests::delegate_registers!(Registers, mock);
 /// The kernel.
 pub(crate) struct World;
 
+impl X86Kernel for World {
+    fn delivery() -> Delivery {
+        let by_vector = machine().by_vector.get();
+        if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
+    }
+
+    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
+        (number < 4).then(|| mock().extended_entry(number))
+    }
+
+    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
+        mock().set_extended_entry(number, entry);
+    }
+
+    fn shared_core() -> Option<CoreThread<'static>> {
+        let (machine, second) = (machine(), Self::this_processor() == 1);
+        let is_shared = machine.has_erratum.get() && Self::this_processor() < 2;
+        is_shared.then(|| CoreThread::new(&machine.core, second, SiblingErratum::EVENTS))
+    }
+}
+
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Architecture = X86<((BranchRecords, PreciseRecords<512>), (TopDownParts, SoftwareEvents))>;
+    type Architecture =
+        X86<((BranchRecords, PreciseRecords<512>), (TopDownParts, SoftwareEvents)), Self>;
     const CLOCK_TIMER: bool = true;
 
     fn msr() -> Registers {
@@ -322,42 +343,18 @@ unsafe impl Kernel for World {
         result
     }
 
-    fn write_performance_entry(entry: LvtEntry) {
-        assert_eq!(u32::from(entry) & !0x1_0000, Self::delivery().entry());
-        if entry.is_masked() {
+    fn set_interrupt_masked(masked: bool) {
+        if masked {
             mock().mask_performance_interrupt();
         } else {
             mock().unmask_performance_interrupt();
         }
     }
 
-    fn end_of_interrupt() {
-        machine().ends.set(machine().ends.get() + 1);
-    }
-
     fn interrupt(processor: usize) {
         if !machine().is_deaf.get() {
             machine().on(processor, || machine().pmu().serve_call());
         }
-    }
-
-    fn read_extended_entry(number: u8) -> Option<u32> {
-        (number < 4).then(|| mock().extended_entry(number))
-    }
-
-    fn write_extended_entry(number: u8, entry: u32) {
-        mock().set_extended_entry(number, entry);
-    }
-
-    fn delivery() -> Delivery {
-        let by_vector = machine().by_vector.get();
-        if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
-    }
-
-    fn shared_core() -> Option<CoreThread<'static>> {
-        let (machine, second) = (machine(), Self::this_processor() == 1);
-        let is_shared = machine.has_erratum.get() && Self::this_processor() < 2;
-        is_shared.then(|| CoreThread::new(&machine.core, second, SiblingErratum::EVENTS))
     }
 
     fn now() -> u64 {

@@ -9,7 +9,7 @@ use pmu::core::thread::Tick;
 use pmu::core::{Platform, Snapshot};
 use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
-use pmu::{Interrupted, Kernel, LvtEntry, PmuEvent, SoftwareEvent, X86};
+use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86, X86Kernel};
 use pmu_tests::StateRegisters;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -61,7 +61,7 @@ const PHYSICAL: u64 = 0x10_0000;
 // memory alone.
 unsafe impl Kernel for World {
     type Msr = Registers;
-    type Architecture = X86<Everything>;
+    type Architecture = X86<Everything, Self>;
     const USER_PAGES: bool = true;
     const TICK: Tick = Tick::new(250, 250 * MOST);
     fn msr() -> Registers {
@@ -73,13 +73,12 @@ unsafe impl Kernel for World {
     fn pinned<R>(act: impl FnOnce() -> R) -> R {
         act()
     }
-    fn write_performance_entry(entry: LvtEntry) {
-        match entry.is_masked() {
+    fn set_interrupt_masked(masked: bool) {
+        match masked {
             false => mock().unmask_performance_interrupt(),
             true => mock().mask_performance_interrupt(),
         }
     }
-    fn end_of_interrupt() {}
     fn now() -> u64 {
         NOW.set(NOW.get() + 50); // Time passes in a handler, too.
         NOW.get()
@@ -92,14 +91,17 @@ unsafe impl Kernel for World {
     fn user_page(tag: u64) -> Option<&'static UserPage> {
         PAGES.with_borrow(|pages| pages.get(&tag).copied())
     }
-    fn read_extended_entry(number: u8) -> Option<u32> {
-        (number < 4).then(|| mock().extended_entry(number))
-    }
-    fn write_extended_entry(number: u8, entry: u32) {
-        mock().set_extended_entry(number, entry);
-    }
     fn physical_address(_: *const (), _: usize) -> Option<u64> {
         Some(PHYSICAL)
+    }
+}
+
+impl X86Kernel for World {
+    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
+        (number < 4).then(|| mock().extended_entry(number))
+    }
+    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
+        mock().set_extended_entry(number, entry);
     }
 }
 

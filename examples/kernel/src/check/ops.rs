@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pmu::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
-use pmu::apic::KernelApic;
 use pmu::core::msr::FixupMsr;
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
@@ -57,7 +56,7 @@ type Source = OpenedEvents<'static, Ibs<'static>>;
 
 /// The session of a claim, with its event.
 struct Ops {
-    session: CounterSession<'static, Source, FixupMsr, KernelApic<Kernel>>,
+    session: CounterSession<'static, Source, FixupMsr, KernelHooks<Kernel>>,
     unit: &'static CounterUnit,
 }
 
@@ -83,7 +82,7 @@ fn source() -> Option<(Source, &'static CounterUnit)> {
 /// Handles an interrupt while claims of sampled ops are tried.
 fn interrupt() {
     let Some((source, _)) = source() else { return };
-    let apic = KernelHooks::<Kernel>::platform();
+    let apic = KernelHooks::<Kernel>::new();
     let serviced = service(&source, &control_msr(), &apic, &COUNTERS, |sample| {
         sampled(sample.instruction());
     });
@@ -119,7 +118,7 @@ fn with_ops(act: impl FnOnce(&mut Ops) -> Result<Outcome, CounterError>) -> Outc
     }
     let Some((source, unit)) = source() else { return Outcome::ABSENT };
     handler::leave_to(interrupt);
-    let (msr, apic) = (control_msr(), KernelHooks::<Kernel>::platform());
+    let (msr, apic) = (control_msr(), KernelHooks::<Kernel>::new());
     let taken = CounterSession::take(source, unit, CounterSet::UNITS, msr, apic, &COUNTERS);
     let tried = taken.and_then(|session| {
         EVENTS.set_min_period(SHORTEST);

@@ -1,10 +1,9 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
-use pmu::apic::KernelApic;
 use pmu::core::msr::FixupMsr;
 use pmu::core::profile::SessionPlatform;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::{PmuError, PmuSource};
+use pmu::{KernelHooks, PmuError, PmuSource};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
@@ -12,7 +11,7 @@ use crate::embedding::platform::{Kernel, set_counters};
 
 /// The counters of a processor, with its events.
 pub type Events =
-    CounterSession<'static, PmuSource<Kernel>, FixupMsr, SessionPlatform<KernelApic<Kernel>>>;
+    CounterSession<'static, PmuSource<Kernel>, FixupMsr, SessionPlatform<KernelHooks<Kernel>>>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///

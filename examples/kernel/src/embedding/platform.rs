@@ -4,12 +4,11 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use pmu::LvtEntry;
-use pmu::apic::Delivery;
+use pmu::apic::{Delivery, LvtEntry};
 use pmu::core::interval::Interval;
 use pmu::core::msr::FixupMsr;
 use pmu::core::{CounterSet, PlatformError, Snapshot};
-use pmu::{BranchRecords, Machine, PreciseRecords};
+use pmu::{BranchRecords, Machine, PreciseRecords, X86Kernel};
 
 use crate::embedding::extended_entries;
 use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};
@@ -22,6 +21,20 @@ use crate::machine::{apic, clock, processor, smp};
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel;
 
+impl X86Kernel for Kernel {
+    fn delivery() -> Delivery {
+        if IS_BY_VECTOR.load(Relaxed) { BY_VECTOR } else { Delivery::NON_MASKABLE }
+    }
+
+    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
+        extended_entries::read(number)
+    }
+
+    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
+        extended_entries::write(number, entry);
+    }
+}
+
 // SAFETY: (1) GS points at the processor's own number, in every context; (2) no task moves to another processor, and
 // there is one on each; (3) the kernel's statics are mapped, writable, in its only address space, in which linear
 // addresses are physical ones; (4) only the claims of `check` write the registers of the Debug Store themselves, and no
@@ -29,7 +42,7 @@ pub struct Kernel;
 // has a source of `Pmu::events_of`.
 unsafe impl pmu::Kernel for Kernel {
     type Msr = FixupMsr;
-    type Architecture = pmu::X86<(PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>)>;
+    type Architecture = pmu::X86<(PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>), Self>;
 
     fn msr() -> FixupMsr {
         control_msr()
@@ -43,31 +56,16 @@ unsafe impl pmu::Kernel for Kernel {
         act()
     }
 
-    fn write_performance_entry(entry: LvtEntry) {
-        apic::write_performance_entry(entry.into());
+    fn set_interrupt_masked(masked: bool) {
+        apic::write_performance_entry(LvtEntry::new(Self::delivery(), masked).into());
     }
 
     fn physical_address(first: *const (), _: usize) -> Option<u64> {
         Some(first.expose_provenance() as u64)
     }
 
-    fn read_extended_entry(number: u8) -> Option<u32> {
-        extended_entries::read(number)
-    }
-
-    fn write_extended_entry(number: u8, entry: u32) {
-        extended_entries::write(number, entry);
-    }
-
-    /// Does nothing: `interrupts` tells the local APIC after each handler.
-    fn end_of_interrupt() {}
-
     fn interrupt(processor: usize) {
         smp::call(processor);
-    }
-
-    fn delivery() -> Delivery {
-        if IS_BY_VECTOR.load(Relaxed) { BY_VECTOR } else { Delivery::NON_MASKABLE }
     }
 
     fn keep_waiting(turns: u64) -> bool {

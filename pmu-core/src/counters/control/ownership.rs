@@ -299,7 +299,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// global control register. The session does not access these counters again.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::{CounterId, CounterSession, EventId, EventSource, EventsError, Platform};
     /// # use pmu_core::registers::MAX_FIXED;
     /// # use pmu_core::msr::MsrBackend;
     /// /// Gives fixed counter 1 to a watchdog. An event that runs on this counter is restarted on another one.
@@ -307,7 +307,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///     counters: &mut CounterSession<'_, S, M, P>,
     ///     events: &[EventId],
     ///     now: u64,
-    /// ) -> Result<(), CounterError> {
+    /// ) -> Result<(), EventsError> {
     ///     let wanted = CounterId::fixed(1).expect("below MAX_FIXED");
     ///     let on_it = |event: &&EventId| counters.counter_of(**event) == Some(wanted);
     ///     let moved = events.iter().find(on_it).copied();

@@ -343,14 +343,16 @@ impl EventTable {
     /// Returns the first event of an event's group, if all of the group's events are on this processor.
     #[inline(never)]
     pub(crate) fn first_of(&self, event: EventId) -> Option<EventId> {
-        let declared =
-            self.entry(event).filter(|entry| entry.is_grouped()).map_or(1, EventEntry::members);
+        let entry = self.entry(event)?;
+        if !entry.is_grouped() {
+            return Some(event);
+        }
         let (mut first, mut found) = (None, 0);
         for (event, _) in self.members(event) {
             first = first.or(Some(event));
             found += 1;
         }
-        first.filter(|_| found == declared)
+        first.filter(|_| found == entry.members())
     }
 
     /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an
@@ -468,13 +470,17 @@ impl<'t> Iterator for Members<'t> {
 
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
-        let is_opened = |entry: &EventEntry| entry.state() != EventState::Closed;
-        let (of, group) = (self.of, self.group);
-        let is_its = |entry: &EventEntry| group.is_some() && entry.group() == group;
+        let Some(group) = self.group else {
+            let is_first = core::mem::replace(&mut self.from, 1) == 0;
+            return self.table.entry(self.of).filter(|_| is_first).map(|entry| (self.of, entry));
+        };
+        let is_its = |entry: &EventEntry| {
+            entry.group() == Some(group) && entry.state() != EventState::Closed
+        };
         let mut rest = self.table.places().skip(self.from.into());
-        rest.find(|(event, entry)| {
+        rest.find(|(_, entry)| {
             self.from += 1;
-            is_opened(entry) && (*event == of || is_its(entry))
+            is_its(entry)
         })
     }
 }

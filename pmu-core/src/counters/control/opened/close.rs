@@ -36,11 +36,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - The errors of [`stop`](Self::stop). The events stay open.
     pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
-        self.entry(event)?;
+        let stopped = self.stop(event, now);
+        let is_off = |reason| {
+            matches!(reason, CounterError::NotStarted(_) | CounterError::GroupElsewhere(_))
+        };
         // What cannot be stopped stays open, so that its identity is not given to another.
-        if self.members(event).any(|(event, _)| self.is_started(event)) {
-            self.stop(event, now)?;
-        }
+        stopped.or_else(|error| if is_off(error.reason) { Ok(()) } else { Err(error) })?;
         let count = self.entry(event)?.count();
         for (event, entry) in self.members(event) {
             entry.set_state(EventState::Closed);

@@ -253,7 +253,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         self.first_of(event)?;
         let (mut on, mut is_started) = (CounterSet::NONE, false);
         for (event, _) in self.members(event) {
-            is_started |= self.is_started(event);
+            is_started = is_started || self.is_started(event);
             on = self.counter_of(event).map_or(on, |counter| on | counter.only());
         }
         if !is_started {
