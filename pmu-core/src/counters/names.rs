@@ -352,8 +352,8 @@ impl fmt::Display for EventId {
     }
 }
 
-/// What the events of a group have in common: a number that is unique in the machine until 2³² groups were made, also
-/// while the group moves to another processor.
+/// The number of a group. It is unique in the machine until 2³² groups were made, and stays the same when the group
+/// moves to another processor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GroupId(NonZero<u32>);
 

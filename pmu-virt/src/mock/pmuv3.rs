@@ -7,24 +7,6 @@ const EVENT_COUNTERS: usize = 6;
 const CYCLE: u64 = 1 << 31;
 const IMPLEMENTED: u64 = CYCLE | ((1 << EVENT_COUNTERS) - 1);
 
-// Encodings of op0 to op2, as in MRS and MSR (DDI 0487, "Performance Monitors registers").
-const ID_AA64DFR0: u16 = 0xC028;
-const PMCR: u16 = 0xDCE0;
-const PMCNTENSET: u16 = 0xDCE1;
-const PMCNTENCLR: u16 = 0xDCE2;
-const PMOVSCLR: u16 = 0xDCE3;
-const PMCEID0: u16 = 0xDCE6;
-const PMCEID1: u16 = 0xDCE7;
-const PMCCNTR: u16 = 0xDCE8;
-const PMUSERENR: u16 = 0xDCF0;
-const PMINTENSET: u16 = 0xC4F1;
-const PMINTENCLR: u16 = 0xC4F2;
-const PMOVSSET: u16 = 0xDCF3;
-const MDCR_EL2: u16 = 0xE089;
-const PMCCFILTR: u16 = 0xDF7F;
-const PMEVCNTR0: u16 = 0xDF40;
-const PMEVTYPER0: u16 = 0xDF60;
-
 // Of PMCR_EL0.
 const ENABLE: u64 = 1 << 0;
 const RESETS: u64 = 0b110;
@@ -62,23 +44,91 @@ struct State {
     pending: ([(u16, u64); MAX_PENDING], usize),
 }
 
-/// A counter's registers: its number, and whether it is the type or the value.
+/// Effect of a write on the bits that are set in the value.
 #[derive(Clone, Copy)]
-enum Of {
-    Type(usize),
-    Value(usize),
+enum WriteAs {
+    Set,
+    Clear,
+}
+use WriteAs::{Clear, Set};
+
+/// Contents of a register.
+#[derive(Clone, Copy)]
+enum Holds {
+    Version,
+    /// The events from this number on that are declared.
+    Declared(u64),
+    HypervisorControl,
+    Control,
+    User,
+    Enabled(WriteAs),
+    Overflowed(WriteAs),
+    Interrupts(WriteAs),
+    /// Of a counter: by number, from the row's first on.
+    Value,
+    Type,
 }
 
-fn of_counter(encoding: u16) -> Option<Of> {
-    let number = |first: u16| {
-        let number = usize::from(encoding.wrapping_sub(first));
-        (number < EVENT_COUNTERS).then_some(number)
-    };
-    match encoding {
-        PMCCNTR => Some(Of::Value(EVENT_COUNTERS)),
-        PMCCFILTR => Some(Of::Type(EVENT_COUNTERS)),
-        _ => number(PMEVCNTR0).map(Of::Value).or(number(PMEVTYPER0).map(Of::Type)),
+/// A register, or one of each event counter. `legal` are the bits that may be written, if any, and `legal_long` are
+/// those that only 64-bit counters have.
+struct Row {
+    name: &'static str,
+    holds: Holds,
+    /// op0 in bits 15:14, op1 in 13:11, CRn in 10:7, CRm in 6:3, op2 in 2:0, as in MRS and MSR.
+    encoding: u16,
+    first: usize,
+    count: usize,
+    legal: u64,
+    legal_long: u64,
+}
+
+impl Row {
+    const fn new(encoding: u16, name: &'static str, holds: Holds) -> Self {
+        Self { name, holds, encoding, first: 0, count: 1, legal: 0, legal_long: 0 }
     }
+
+    const fn legal(self, legal: u64, legal_long: u64) -> Self {
+        Self { legal, legal_long, ..self }
+    }
+
+    const fn of_counters(self, first: usize, count: usize) -> Self {
+        Self { first, count, ..self }
+    }
+}
+
+const BITS: u64 = u32::MAX as u64;
+const FILTER: u64 = NOT_EL1 | NOT_EL0 | EL2;
+
+/// DDI 0487, "Performance Monitors registers". A register that a driver does not need, or must not use, has no row.
+#[rustfmt::skip]
+const ROWS: &[Row] = &[
+    Row::new(0xC028, "ID_AA64DFR0_EL1", Holds::Version),
+    Row::new(0xE089, "MDCR_EL2", Holds::HypervisorControl),
+    Row::new(0xDCE0, "PMCR_EL0", Holds::Control)
+        .legal(0xFFFF_F83F & !RESETS | LONG_CYCLES, LONG_EVENTS | FREEZE),
+    Row::new(0xDCE1, "PMCNTENSET_EL0", Holds::Enabled(Set)).legal(BITS, 0),
+    Row::new(0xDCE2, "PMCNTENCLR_EL0", Holds::Enabled(Clear)).legal(BITS, 0),
+    Row::new(0xDCE3, "PMOVSCLR_EL0", Holds::Overflowed(Clear)).legal(BITS, 0),
+    Row::new(0xDCF3, "PMOVSSET_EL0", Holds::Overflowed(Set)).legal(BITS, 0),
+    Row::new(0xC4F1, "PMINTENSET_EL1", Holds::Interrupts(Set)).legal(BITS, 0),
+    Row::new(0xC4F2, "PMINTENCLR_EL1", Holds::Interrupts(Clear)).legal(BITS, 0),
+    Row::new(0xDCE6, "PMCEID0_EL0", Holds::Declared(0)),
+    Row::new(0xDCE7, "PMCEID1_EL0", Holds::Declared(0x20)),
+    // EN and SW open more than reads.
+    Row::new(0xDCF0, "PMUSERENR_EL0", Holds::User).legal(CYCLES_AT_EL0 | EVENTS_AT_EL0, 0),
+    Row::new(0xDCE8, "PMCCNTR_EL0", Holds::Value).of_counters(EVENT_COUNTERS, 1).legal(u64::MAX, 0),
+    Row::new(0xDF7F, "PMCCFILTR_EL0", Holds::Type).of_counters(EVENT_COUNTERS, 1).legal(FILTER, 0),
+    Row::new(0xDF40, "PMEVCNTR<n>_EL0", Holds::Value).of_counters(0, EVENT_COUNTERS).legal(BITS, u64::MAX),
+    Row::new(0xDF60, "PMEVTYPER<n>_EL0", Holds::Type).of_counters(0, EVENT_COUNTERS)
+        .legal(FILTER | 0x3FF, 0xFFFF),
+];
+
+/// Returns the row of a register, and the counter that it is of.
+fn find(encoding: u16) -> Option<(&'static Row, usize)> {
+    ROWS.iter().find_map(|row| {
+        let place = usize::from(encoding.wrapping_sub(row.encoding));
+        (place < row.count).then_some((row, row.first + place))
+    })
 }
 
 impl State {
@@ -97,19 +147,20 @@ impl State {
     }
 
     fn apply(&mut self, encoding: u16, value: u64) {
+        let Some((row, number)) = find(encoding) else { return };
         let bits = value & IMPLEMENTED;
-        match (encoding, of_counter(encoding)) {
-            (PMCR, _) => self.control = value & 0x3FF,
-            (PMCNTENSET, _) => self.enabled |= bits,
-            (PMCNTENCLR, _) => self.enabled &= !bits,
-            (PMOVSCLR, _) => self.overflowed &= !bits,
-            (PMOVSSET, _) => self.overflowed |= bits,
-            (PMINTENSET, _) => self.interrupts |= bits,
-            (PMINTENCLR, _) => self.interrupts &= !bits,
-            (PMUSERENR, _) => self.user = value,
-            (_, Some(Of::Value(number))) => self.values[number] = value,
-            (_, Some(Of::Type(number))) => self.types[number] = value,
-            _ => {}
+        match row.holds {
+            Holds::Control => self.control = value & 0x3FF,
+            Holds::Enabled(Set) => self.enabled |= bits,
+            Holds::Enabled(Clear) => self.enabled &= !bits,
+            Holds::Overflowed(Set) => self.overflowed |= bits,
+            Holds::Overflowed(Clear) => self.overflowed &= !bits,
+            Holds::Interrupts(Set) => self.interrupts |= bits,
+            Holds::Interrupts(Clear) => self.interrupts &= !bits,
+            Holds::User => self.user = value,
+            Holds::Value => self.values[number] = value,
+            Holds::Type => self.types[number] = value,
+            Holds::Version | Holds::Declared(_) | Holds::HypervisorControl => {}
         }
     }
 
@@ -209,6 +260,8 @@ impl MockPmuv3 {
     pub const BR_RETIRED: u64 = 0x21;
     /// Retired branches that were mispredicted.
     pub const BR_MIS_PRED_RETIRED: u64 = 0x22;
+    const EVENTS: [u64; 4] =
+        [Self::INST_RETIRED, Self::CPU_CYCLES, Self::BR_RETIRED, Self::BR_MIS_PRED_RETIRED];
 
     /// Creates a processor after its reset, whose event counters have 64 bits if `is_long` is set. The kernel runs at
     /// exception level `level`, 1 or 2.
@@ -239,24 +292,29 @@ impl MockPmuv3 {
     /// # Panics
     /// The model lacks the register.
     pub fn read(&self, encoding: u16) -> u64 {
-        let declared = |number: u64| 1 << (number & 0x1F);
+        let Some((row, number)) = find(encoding) else {
+            panic!("MRS of {encoding:#X}: no such register")
+        };
         let state = self.state.borrow();
-        match (encoding, of_counter(encoding)) {
-            (ID_AA64DFR0, _) => (if self.is_long { 7 } else { 1 }) << 8,
-            (PMCEID0, _) => {
-                let chain = if self.is_long { 0 } else { declared(CHAIN) };
-                declared(Self::INST_RETIRED) | declared(Self::CPU_CYCLES) | chain
+        match row.holds {
+            Holds::Version => (if self.is_long { 7 } else { 1 }) << 8,
+            Holds::Declared(from) => {
+                let chain = (!self.is_long).then_some(CHAIN);
+                let events = Self::EVENTS.into_iter().chain(chain);
+                let here = events.filter(|event| (from..from + 0x20).contains(event));
+                here.fold(0, |declared, event| declared | 1 << (event - from))
             }
-            (PMCEID1, _) => declared(Self::BR_RETIRED) | declared(Self::BR_MIS_PRED_RETIRED),
-            (PMCR, _) => state.control | (EVENT_COUNTERS as u64) << 11 | 0x41 << 24,
-            (PMCNTENSET | PMCNTENCLR, _) => state.enabled,
-            (PMOVSCLR | PMOVSSET, _) => state.overflowed,
-            (PMINTENSET | PMINTENCLR, _) => state.interrupts,
-            (PMUSERENR, _) => state.user,
-            (MDCR_EL2, _) if self.level == 2 => EVENT_COUNTERS as u64,
-            (_, Some(Of::Value(number))) => state.values[number],
-            (_, Some(Of::Type(number))) => state.types[number],
-            _ => panic!("MRS of {encoding:#X}: no such register"),
+            Holds::HypervisorControl => {
+                assert_eq!(self.level, 2, "MRS of {}: at EL2 alone", row.name);
+                EVENT_COUNTERS as u64
+            }
+            Holds::Control => state.control | (EVENT_COUNTERS as u64) << 11 | 0x41 << 24,
+            Holds::Enabled(_) => state.enabled,
+            Holds::Overflowed(_) => state.overflowed,
+            Holds::Interrupts(_) => state.interrupts,
+            Holds::User => state.user,
+            Holds::Value => state.values[number],
+            Holds::Type => state.types[number],
         }
     }
 
@@ -277,26 +335,16 @@ impl MockPmuv3 {
     /// # Panics
     /// The model lacks the register; a bit of the value is reserved, or would reset counters.
     pub fn write(&self, encoding: u16, value: u64) {
-        let filter = NOT_EL1 | NOT_EL0 | EL2;
-        let permitted = match (encoding, of_counter(encoding)) {
-            (PMCR, _) => {
-                assert_eq!(value & RESETS, 0, "MSR of PMCR_EL0: it resets counters");
-                let features = if self.is_long { LONG_EVENTS | FREEZE } else { 0 };
-                0xFFFF_F83F | LONG_CYCLES | features
-            }
-            (PMCNTENSET | PMCNTENCLR | PMOVSCLR | PMOVSSET | PMINTENSET | PMINTENCLR, _) => {
-                u32::MAX.into()
-            }
-            // EN and SW open more than reads.
-            (PMUSERENR, _) => CYCLES_AT_EL0 | EVENTS_AT_EL0,
-            (_, Some(Of::Value(number))) if self.is_long || number == EVENT_COUNTERS => u64::MAX,
-            (_, Some(Of::Value(_))) => u32::MAX.into(),
-            (_, Some(Of::Type(EVENT_COUNTERS))) => filter,
-            (_, Some(Of::Type(_))) => filter | if self.is_long { 0xFFFF } else { 0x3FF },
-            _ => panic!("MSR of {encoding:#X}: no such register"),
+        let Some((row, _)) = find(encoding) else {
+            panic!("MSR of {encoding:#X}: no such register")
         };
-        let illegal = value & !permitted;
-        assert_eq!(illegal, 0, "MSR of {encoding:#X}, {value:#X}: illegal bits {illegal:#X}");
+        let legal = row.legal | if self.is_long { row.legal_long } else { 0 };
+        let illegal = value & !legal;
+        assert!(
+            legal != 0 && illegal == 0,
+            "MSR of {}, {value:#X}: illegal {illegal:#X}",
+            row.name
+        );
         if self.state.borrow().pending.1 == MAX_PENDING {
             // A processor synchronizes when it likes to, also earlier.
             self.synchronize();

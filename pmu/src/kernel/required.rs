@@ -12,9 +12,9 @@ use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
 use crate::per_processor::Processors;
 use crate::user::{UserClock, UserPage};
 
-/// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, the mask of the
-/// performance interrupt, and an interrupt to another processor. What one architecture alone asks for is in its type:
-/// see [`X86Kernel`](crate::X86Kernel).
+/// Functions that a kernel provides for [`Pmu`](crate::Pmu): register access, processor number, pinning, the mask of
+/// the performance interrupt, and an interrupt to another processor. The requirements of one architecture alone are in
+/// its own trait: see [`X86Kernel`](crate::X86Kernel).
 ///
 /// # For implementers
 /// - `msr`, `this_processor`, `set_interrupt_masked`, `now`, `user_page` and `user_clock` are called in task, interrupt
@@ -134,12 +134,12 @@ pub unsafe trait Kernel: Sized + 'static {
     fn pinned<R>(act: impl FnOnce() -> R) -> R;
 
     /// Masks or unmasks the performance interrupt of the processor that executes the call, as
-    /// [`Platform`](pmu_core::Platform) says. On x86, the function writes the LVT entry for performance counters (LVTPC),
-    /// with the kernel's vector or as an NMI: [`LvtEntry`](crate::apic::LvtEntry) is its value, and
-    /// [`NativeApic`](crate::apic::NativeApic) writes it for a kernel without its own code for the local APIC.
+    /// [`Platform`](pmu_core::Platform) says. On x86, the function writes the LVT entry for performance counters
+    /// (LVTPC), with the kernel's vector or as an NMI. [`LvtEntry`](crate::apic::LvtEntry) is the entry's value. A
+    /// kernel without its own code for the local APIC writes it by [`NativeApic`](crate::apic::NativeApic).
     ///
-    /// The handler of an interrupt by a vector ends the interrupt itself, after [`Pmu::interrupt`](crate::Pmu::interrupt).
-    /// An NMI needs no end.
+    /// After [`Pmu::interrupt`](crate::Pmu::interrupt), the kernel's handler ends an interrupt by a vector: it writes
+    /// EOI. An NMI needs no end.
     fn set_interrupt_masked(masked: bool);
 
     /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's

@@ -54,12 +54,12 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
     }
 }
 
-/// What a kernel on x86 may provide beside its [`Kernel`](crate::Kernel), for hardware that few processors have. A
-/// kernel for which the defaults are right names `()`; any other one names its type in [`X86`].
+/// Functions that a kernel on x86 may provide beside its [`Kernel`](crate::Kernel), for hardware that few processors
+/// have. A kernel for which the defaults are right names `()` in [`X86`]. Any other kernel names its own type.
 ///
 /// # For implementers
-/// `shared_core` is called in task, interrupt and NMI context, and takes no lock that the interrupted code may hold. The
-/// other functions are called in task context.
+/// `shared_core` is called in task, interrupt and NMI context, and takes no lock that the interrupted code may hold.
+/// The other functions are called in task context.
 ///
 /// ```
 /// use pmu::apic::Delivery;

@@ -265,7 +265,8 @@ impl SavedEvent {
     /// The call does not know the facilities of a session. It accepts an event that is [precise](Event::precise), has
     /// [branches](Event::with_branches) or is to be [reloaded](Event::reloaded_by), and the event is not counted on a
     /// processor that cannot do this. To learn the reason, open the event on the processor by
-    /// [`open`](crate::CounterSession::open), and make it a saved event by [`switch_out`](crate::CounterSession::switch_out).
+    /// [`open`](crate::CounterSession::open), and make it a saved event by
+    /// [`switch_out`](crate::CounterSession::switch_out).
     ///
     /// # Context
     /// Any context. No register is accessed.

@@ -40,7 +40,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let is_off = |reason| {
             matches!(reason, CounterError::NotStarted(_) | CounterError::GroupElsewhere(_))
         };
-        // What cannot be stopped stays open, so that its identity is not given to another.
+        // An event that cannot be stopped stays open, so that its identity is not given to another.
         stopped.or_else(|error| if is_off(error.reason) { Ok(()) } else { Err(error) })?;
         let count = self.entry(event)?.count();
         for (event, entry) in self.members(event) {

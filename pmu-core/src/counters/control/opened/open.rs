@@ -91,7 +91,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Limitations
     /// The events start and stop by one write if the processor has a global control register. Without one (AMD before
     /// PerfMonV2, Intel's version 1), they start and stop one after the other.
-    // Where the caller's slice is one event, what plans for several is not linked.
+    // Inlined, so that a caller of one event alone does not link the plan for several.
     #[inline(always)]
     pub fn open(
         &mut self,

@@ -14,7 +14,7 @@ use crate::platform::Platform;
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If
     /// the event is on a counter, this costs one read of the counter. If hardware divides the event into
-    /// [parts](Event::part), the call also updates the parts' counts; a read of a part reads the event that is
+    /// [parts](crate::Event::part), the call also updates the parts' counts; a read of a part reads the event that is
     /// divided.
     ///
     /// ```
@@ -35,7 +35,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a [total](Event::with_total).
+    /// - [`NoTotal`](CounterError::NoTotal): the event interrupts, and was opened without a
+    ///   [total](crate::Event::with_total).
     /// - [`CounterLost`](CounterError::CounterLost).
     /// - [`RegistersLost`](CounterError::RegistersLost): the registers of the event's counter lost their contents.
     /// - [`Unchanged`](CounterError::Unchanged): the event's counter could not be read.
@@ -104,7 +105,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         for (count, (event, entry)) in counts.iter_mut().zip(self.members(event)) {
             let failed = |reason| EventsError::of_member(read, reason);
             let was_read = S::Facility::DIVIDES && (divided == Some(event) || self.is_part(event));
-            // What is divided, and its parts, are of one moment.
+            // The event that is divided and its parts are of one moment.
             *count =
                 if was_read { entry.count() } else { self.read(event, now).map_err(failed)? };
             read += 1;

@@ -15,13 +15,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
     ///
     /// If too few counters are free, the call tries to free more by moving other events. If too few become free, a
-    /// [rotating](Event::rotating) event or group waits for its turn, and any other takes the counters of rotating
-    /// events.
+    /// [rotating](crate::Event::rotating) event or group waits for its turn, and any other takes the counters of
+    /// rotating events.
     ///
-    /// The call assigns counters and [extra registers](Event::with_extra) to the events, and to all running events that
-    /// must keep a counter. If an assignment for all these events exists, the call finds it. The search for a counter
-    /// visits each counter at most once per event. The events can set the extra registers in different orders, and the
-    /// search tries each order at most once. The call accesses registers only after the search.
+    /// The call assigns counters and [extra registers](crate::Event::with_extra) to the events, and to all running
+    /// events that must keep a counter. If an assignment for all these events exists, the call finds it. The search for
+    /// a counter visits each counter at most once per event. The events can set the extra registers in different
+    /// orders, and the search tries each order at most once. The call accesses registers only after the search.
     ///
     /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
     /// one [`EventTable`](crate::EventTable) use the same clock, because a call for one event may also advance the
@@ -104,9 +104,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Starts an opened event on a free counter that can count it. No other event moves to another counter, or loses
-    /// its counter. If no counter is free, the call fails, even for an event that [rotates](Event::rotating). If a
-    /// kernel calls only this method, the code with which [`start`](Self::start) moves events is not
-    /// linked.
+    /// its counter. If no counter is free, the call fails, even for an event that [rotates](crate::Event::rotating). If
+    /// a kernel calls only this method, the code with which [`start`](Self::start) moves events is not linked.
     ///
     /// ```
     /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
@@ -127,12 +126,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - The errors of [`start`](Self::start). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
     ///   event stays stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of one of these
-    ///   kinds: events of a group, [exclusive](Event::exclusive) events, events with an [extra register](Event::with_extra), every event
-    ///   of an [`OnSharedCore`](crate::shared_core::OnSharedCore) source, and, on Intel, events that count only
-    ///   [in guests](Event::in_guests).
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of one of these kinds:
+    ///   events of a group, [exclusive](crate::Event::exclusive) events, events with an [extra
+    ///   register](crate::Event::with_extra), every event of an [`OnSharedCore`](crate::shared_core::OnSharedCore)
+    ///   source, and, on Intel, events that count only [in guests](crate::Event::in_guests).
     /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
-    ///   [branches](Event::with_branches) by another filter.
+    ///   [branches](crate::Event::with_branches) by another filter.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
     ///   error is also returned while another event that counts only in guests runs. `start` does not fail for
     ///   this reason.
@@ -247,8 +246,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent), [`GroupElsewhere`](CounterError::GroupElsewhere).
     /// - [`NotStarted`](CounterError::NotStarted): none of the group's events is started.
-    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost. All
-    ///   events whose registers can be accessed were stopped.
+    /// - [`StateUnknown`](CounterError::StateUnknown): the count since the last read of the event's counter is lost.
+    ///   All events whose registers can be accessed were stopped.
     pub fn stop(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
         self.first_of(event)?;
         let (mut on, mut is_started) = (CounterSet::NONE, false);
