@@ -9,6 +9,8 @@ extern crate std;
 mod bytes;
 mod configuration;
 pub mod mediated;
+#[cfg(feature = "mock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
 pub mod mock;
 mod model;
 mod pmu;

@@ -179,6 +179,7 @@ impl Model {
     }
 
     /// Returns the running counters that a facility records, and that interrupt, too: the mistake of a driver.
+    #[cfg(feature = "mock")]
     pub(crate) fn both(&self) -> Counters {
         self.running() & self.interrupting() & self.recorded
     }
@@ -319,6 +320,7 @@ impl Model {
     }
 
     /// Makes every running counter that interrupts or is recorded overflow, for the mock.
+    #[cfg(feature = "mock")]
     pub(crate) fn overflow_all(&mut self) -> Advanced {
         let overflowing = self.running() & self.stopping();
         for counter in places(overflowing) {
@@ -450,6 +452,7 @@ impl Advanced {
     }
 
     /// Returns the same, less the overflows of these counters, for the mock.
+    #[cfg(feature = "mock")]
     pub(crate) fn without_overflows(mut self, counters: Counters) -> Self {
         self.overflowed &= !to_global(counters);
         places(counters).for_each(|counter| self.wraps[counter % MAX_COUNTERS] = 0);

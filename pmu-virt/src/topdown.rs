@@ -146,6 +146,7 @@ impl VirtualTopDown {
     }
 
     /// Counts the slots up to the next overflow of the slots' counter, if it runs and interrupts.
+    #[cfg(feature = "mock")]
     pub(crate) fn pass_to_overflow<P: EventPolicy>(
         &mut self,
         pmu: &VirtualPmu<P>,

@@ -9,7 +9,7 @@ use pmu_virt::{
 use proptest::prelude::*;
 
 /// Short programs on every kind of configuration: `PMU_TEST_PROGRAMS` of them, by default a thousandth of the million
-/// that `.ci/run test` runs in a release build.
+/// that `.ci/run nmi` runs in a release build.
 #[test]
 fn the_models_agree_on_many_programs() {
     let programs = random::programs(1_000);
