@@ -16,8 +16,8 @@ use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterSlot, SlotState};
 use crate::counters::shared::period::Waiting;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 

@@ -14,8 +14,8 @@ use crate::counters::interrupt::sample::Sample;
 use crate::counters::interrupt::service::{Serviced, serve};
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
-use crate::counters::shared::memory::SlotState;
 use crate::counters::shared::period::Waiting;
+use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 use crate::precise::request::{NotPrecise, PackedPrecise};
@@ -301,7 +301,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         // No pass is made while the interrupt is masked, so the records would wait on without an error.
-        if self.memory.is_masked() {
+        if self.memory.serving.is_masked() {
             let unit = self.unit();
             let register = unit.global().map_or(unit.fixed_control(), |global| global.status);
             return Err(CounterError::StateUnknown(marked_faulted(register)));

@@ -11,7 +11,7 @@ use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
 

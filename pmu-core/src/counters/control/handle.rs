@@ -19,7 +19,8 @@ use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
@@ -348,7 +349,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 
     /// Checks that an overflow would interrupt: the interrupt is not masked.
     pub(crate) fn check_unmasked(&self) -> Result<(), CounterError> {
-        if self.memory.is_masked() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
+        if self.memory.serving.is_masked() { Err(CounterError::NoFreeCounter) } else { Ok(()) }
     }
 
     /// Returns these counters with their slots.

@@ -12,7 +12,8 @@ use crate::counters::hooks::running::Moment;
 use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 

@@ -15,7 +15,7 @@ use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 

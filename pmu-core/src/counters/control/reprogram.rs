@@ -11,8 +11,8 @@ use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::{CounterSlot, SlotState};
 use crate::counters::shared::period::Waiting;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 

@@ -8,8 +8,8 @@ use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::{CounterSlot, SlotState};
 use crate::counters::shared::period::{Waiting, since_record};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
@@ -149,7 +149,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // the counters, it closed the gate, which was open.
             Ok(())
                 if slot.load() != SlotState::Faulted
-                    && !self.memory.is_masked()
+                    && !self.memory.serving.is_masked()
                     && (is_paused || !self.is_gated(counter)) =>
             {
                 return Ok(());

@@ -15,7 +15,7 @@ use crate::counters::hooks::running::Moment;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
-use crate::counters::shared::memory::SlotState;
+use crate::counters::shared::slot::SlotState;
 use crate::counters::shared::table::EventTable;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
@@ -371,7 +371,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         }
         counters.restore_controls(own, &mut failures);
         // The delivery of that interrupt masked the interrupt, and `service` accesses no register in a window.
-        if interrupted && !counters.memory.is_masked() {
+        if interrupted && !counters.memory.serving.is_masked() {
             counters.platform.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));

@@ -11,7 +11,8 @@ use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::interrupt::service::Serviced;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::unit::{CounterUnit, GlobalRegisters};
-use crate::counters::shared::memory::{CounterMemory, CounterSlot, SlotState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Platform;
@@ -93,7 +94,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
     #[inline(never)]
     pub(crate) fn mask(&mut self) {
         self.platform.mask_performance_interrupt();
-        self.memory.note_masked();
+        self.memory.serving.mask();
         self.mark_faulted(None);
     }
 
@@ -372,7 +373,7 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
     mut facility: B,
 ) -> Result<Serviced, ServiceError> {
     let (mut accounted, mut outcome) = (0, Ok(()));
-    let served = memory.serve_alone(|| {
+    let served = memory.serving.serve_alone(|| {
         let begun = facility.begin(msr);
         let interrupted =
             Interrupted { status: 0, overflowed: CounterSet::NONE, recorded: false, memory };
@@ -385,7 +386,7 @@ pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
         let (claim, lent) = memory.unserved(true);
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     };
-    let (counters, masked) = (CounterSet::NONE, memory.is_masked());
+    let (counters, masked) = (CounterSet::NONE, memory.serving.is_masked());
     outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
     Ok(Serviced {
         overflows: 0,

@@ -2,7 +2,6 @@
 
 use core::cell::Cell;
 use core::ops::Deref;
-use core::sync::atomic::Ordering::Relaxed;
 
 use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
@@ -15,8 +14,9 @@ use crate::counters::hooks::event_source::{EventSource, counters_of, read_counte
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterMemory, IDLE, SlotState};
+use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::period::since_record;
+use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::precise::sample::PreciseSample;
 
@@ -386,7 +386,7 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
         let (is_set, is_frozen) =
             (status & counter.only().bits() != 0, status & global.frozen != 0);
         // The pass serves the counters in the order of their bits. It acknowledges them first, unless they are frozen.
-        let serving = memory.service.load(Relaxed) != IDLE;
+        let serving = !memory.serving.is_idle();
         let is_served = overflowed.is_some_and(|overflowed| counter.bit() < overflowed.bit());
         let is_in_total = match (is_set, is_frozen) {
             (true, false) => Some(false),

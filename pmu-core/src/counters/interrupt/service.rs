@@ -8,9 +8,8 @@ use crate::counters::hooks::event_source::{EventSource, verified_of};
 use crate::counters::interrupt::pass::{Pass, Shared, serve_alone};
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
-use crate::counters::shared::memory::{
-    AGAIN, CounterMemory, IDLE, INITIALIZING, LENT_INTERRUPTED, MASKED, SERVING, WITH_FACILITY,
-};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::serving::WITH_FACILITY;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 
@@ -100,7 +99,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
     let unit = source.unit();
     // This source's unit does not describe counters that another source's session has taken.
     let own = verified_of(source, memory);
-    if B::ALONE && (own.is_empty() || !memory.is_idle()) && !memory.is_lent() {
+    if B::ALONE && (own.is_empty() || !memory.serving.is_idle()) && !memory.is_lent() {
         return serve_alone(msr, memory, facility);
     }
     if own.is_empty() {
@@ -130,7 +129,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
         facility,
         overflowed,
     };
-    let served = memory.serve(if B::ALONE { WITH_FACILITY } else { 0 }, || {
+    let served = memory.serving.serve(if B::ALONE { WITH_FACILITY } else { 0 }, || {
         pass.begin_facility();
         match unit.global() {
             None => pass.by_value(),
@@ -143,7 +142,11 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
     }
     if let Some(fault) = pass.fault {
-        return Err(ServiceError { fault, counters: pass.fallen, masked: memory.is_masked() });
+        return Err(ServiceError {
+            fault,
+            counters: pass.fallen,
+            masked: memory.serving.is_masked(),
+        });
     }
     let claim = memory.claim(pass.raised);
     Ok(Serviced { overflows: pass.overflows, claim, others: pass.others, lent: false })
@@ -248,95 +251,25 @@ impl CounterMemory {
     pub(crate) fn claim_spurious(&self) -> Claim {
         // NMIs collapse: one may stand for all that were expected. `OursAndMore` covers those still to come.
         match self.spurious_expected.swap(0, Ordering::Relaxed) {
-            0 if self.owner.load(Ordering::Relaxed) != INITIALIZING => Claim::NotOurs,
+            0 if !self.owner.is_initializing() => Claim::NotOurs,
             0 | 1 => Claim::Ours,
             _ => Claim::OursAndMore,
         }
     }
 
-    /// Serves an interrupt by `pass`, and repeats it for interrupts that came meanwhile. Returns `false` if another
-    /// service is under way, or if the interrupt is masked. `facility` is [`WITH_FACILITY`] or 0.
-    #[inline]
-    pub(crate) fn serve(&self, facility: u8, pass: impl FnMut()) -> bool {
-        // No exchange is needed: what interrupts this call between the two accesses has ended before it goes on.
-        let idle = self.is_idle();
-        if idle {
-            self.repeat(SERVING | facility, IDLE, pass);
-        }
-        idle
-    }
-
-    /// Serves a facility that needs no counter by `pass`, although the interrupt is masked, or a service is under way
-    /// that does not know the facility. That service makes another pass. Returns whether there is one; `None` if the
-    /// service under way serves the facility.
-    pub(crate) fn serve_alone(&self, pass: impl FnMut()) -> Option<bool> {
-        let before = self.service.load(Ordering::Relaxed);
-        if before & WITH_FACILITY != 0 {
-            return None;
-        }
-        let is_nested = before & SERVING != 0;
-        // A masked entry stays masked, because this pass does not touch the counters.
-        self.repeat(SERVING | WITH_FACILITY, if is_nested { AGAIN } else { before }, pass);
-        Some(is_nested)
-    }
-
-    /// Repeats `pass` until no interrupt comes meanwhile.
-    #[inline]
-    fn repeat(&self, serving: u8, after: u8, mut pass: impl FnMut()) {
-        loop {
-            self.service.store(serving, Ordering::Relaxed);
-            pass();
-            // Fails if a nested interrupt has left `AGAIN`, or if the pass masked the interrupt. Only this processor
-            // and its interrupts write the word, so relaxed accesses suffice.
-            let ended =
-                self.service.compare_exchange(serving, after, Ordering::Relaxed, Ordering::Relaxed);
-            if ended.is_ok() || ended == Err(MASKED) {
-                return;
-            }
-        }
-    }
-
-    /// Claims an interrupt that is not served: the session has no counters, or [`serve`](Self::serve) `refused`. A
+    /// Claims an interrupt that is not served: the session has no counters, or its service was `refused`. A
     /// service under way makes another pass. Also returns whether the counters are lent.
     #[cold]
     #[inline(never)]
     pub(crate) fn unserved(&self, refused: bool) -> (Claim, bool) {
-        if refused && !self.is_masked() {
-            self.service.fetch_or(AGAIN, Ordering::Relaxed);
+        if refused && self.serving.ask_again() {
             return (Claim::Ours, false);
         }
         let lent = !refused && self.is_lent();
         if lent {
             // The delivery may have masked the interrupt: the end of the window unmasks it.
-            self.owner.store(LENT_INTERRUPTED, Ordering::Relaxed);
+            self.owner.note_interrupt();
         }
         (self.claim_spurious(), lent)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::counters::shared::memory::CounterSlot;
-
-    #[test]
-    fn a_nested_service_leaves_a_note_for_the_one_under_way() {
-        let memory = CounterMemory::<[CounterSlot; 1]>::new();
-        let memory: &CounterMemory = &memory;
-        let mut passes = 0;
-        for passes_at_its_end in [3, 4] {
-            let served = memory.serve(0, || {
-                passes += 1;
-                if passes < 3 {
-                    for _ in 0..2 {
-                        assert!(!memory.serve(0, || panic!("served while another is")));
-                        let nested = memory.unserved(true);
-                        assert_eq!(nested, (Claim::Ours, false));
-                    }
-                }
-            });
-            assert!(served);
-            assert_eq!(passes, passes_at_its_end, "once more for each pass that was interrupted");
-        }
     }
 }

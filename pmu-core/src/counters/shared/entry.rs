@@ -17,6 +17,21 @@ use crate::msr::address::{MsrAddress, OptionalAddress};
 use crate::precise::request::PackedPrecise;
 
 /// State of an opened event.
+///
+/// ```text
+///          open             start: a counter is free
+/// Closed ────────► Stopped ──────────────────────────► Counting ◄────────┐
+///    ▲              ▲  │ │                                 │             │ rotate, switch in
+///    │ close,       │  │ │ start: none, and it rotates     ▼             │
+///    │ switch out   │  │ └─────────────────────────────► Waiting ────────┘
+///    │              │  │                                   another event took its counter
+///    │              │  ├─► Uncountable: this type of core cannot count it, or one of its group
+///    │              │  └─► Refused: switched in, no counter is free, and it does not rotate
+///    │              │           │
+///    └──────────────┴───────────┘ stop, from each of these; close and switch out, too
+/// ```
+///
+/// An event whose counter faulted stays `Counting`, on no counter, until a task starts or stops it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventState {
     /// The entry is free.

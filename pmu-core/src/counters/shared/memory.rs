@@ -4,6 +4,9 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::counters::names::{CounterId, CounterSet, EventId};
+use crate::counters::shared::owner::Owner;
+use crate::counters::shared::serving::Serving;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 
 /// Memory for the counters of one processor: 8 bytes per counter, plus 32 bytes.
@@ -31,8 +34,8 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     pub(crate) fixed_control: AtomicU64,
     /// Bits of the counters that the session has verified. If no bit is set, the registers belong to other owners.
     verified: AtomicU64,
-    pub(crate) owner: AtomicU8,
-    pub(crate) service: AtomicU8,
+    pub(crate) owner: Owner,
+    pub(crate) serving: Serving,
     /// Number of spurious interrupts that may still come, of overflows that were already reported or dropped.
     pub(crate) spurious_expected: AtomicU8,
     /// The processor freezes its counters when it raises the performance interrupt.
@@ -48,33 +51,6 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
     slots: S,
 }
 
-/// Values of `owner`.
-const UNTAKEN: u8 = 0;
-
-pub(crate) const INITIALIZING: u8 = 1;
-
-const TAKEN: u8 = 2;
-
-/// Taken, and lent to a borrower. Greater values are lent, too.
-const LENT: u8 = 3;
-
-/// Lent, and an interrupt came while the counters were lent.
-pub(crate) const LENT_INTERRUPTED: u8 = 4;
-
-/// Values of `service`: no service is under way.
-pub(crate) const IDLE: u8 = 0;
-
-pub(crate) const SERVING: u8 = 1;
-
-/// Serving, and another interrupt came meanwhile.
-pub(crate) const AGAIN: u8 = SERVING | 2;
-
-/// Added while the service under way serves a facility that needs no counter.
-pub(crate) const WITH_FACILITY: u8 = 4;
-
-/// The interrupt is masked, until the counters are published anew: interrupts touch no register.
-pub(crate) const MASKED: u8 = 8;
-
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Creates memory with room for `N` counters, which no session has taken yet. If `N` is 0,
     /// [`take`](crate::CounterSession::take) fails with
@@ -84,8 +60,8 @@ impl<const N: usize> CounterMemory<[CounterSlot; N]> {
             global_control: AtomicU64::new(0),
             fixed_control: AtomicU64::new(0),
             verified: AtomicU64::new(0),
-            owner: AtomicU8::new(UNTAKEN),
-            service: AtomicU8::new(IDLE),
+            owner: Owner::new(),
+            serving: Serving::new(),
             spurious_expected: AtomicU8::new(0),
             freezes: AtomicBool::new(false),
             froze_before: AtomicBool::new(false),
@@ -121,7 +97,7 @@ impl CounterMemory {
     /// neither lent nor just being programmed, and no service is under way.
     #[inline]
     pub fn is_served(&self) -> bool {
-        !self.verified(CounterSet::ALL).is_empty() && self.is_idle()
+        !self.verified(CounterSet::ALL).is_empty() && self.serving.is_idle()
     }
 
     /// Returns those of `counters` that the session has verified, if a session has the memory.
@@ -191,45 +167,23 @@ impl CounterMemory {
         CounterSet::from_bits(faulted)
     }
 
-    /// Notes that the interrupt is masked.
-    pub(crate) fn note_masked(&self) {
-        self.service.store(MASKED, Ordering::Relaxed);
-    }
-
-    /// Returns whether the interrupt is masked because the overflow status could be neither read nor cleared.
-    pub(crate) fn is_masked(&self) -> bool {
-        self.service.load(Ordering::Relaxed) == MASKED
-    }
-
-    /// Returns whether no service is under way, and the interrupt is not masked.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.service.load(Ordering::Relaxed) == IDLE
-    }
-
     pub(crate) fn slots(&self) -> &[CounterSlot] {
         &self.slots
     }
 
     /// Takes the memory for a session that is being initialized. Returns `false` if it is taken already.
     pub(crate) fn take(&self) -> bool {
-        // Pairs with the release in `give_back`, which may have run on another processor.
-        let taken = self.owner.compare_exchange(
-            UNTAKEN,
-            INITIALIZING,
-            Ordering::Acquire,
-            Ordering::Relaxed,
-        );
-        taken.is_ok()
+        self.owner.take()
     }
 
     /// Hands these counters to the interrupt path.
     pub(crate) fn publish(&self, verified: CounterSet) {
-        // First: an interrupt that finds the counters must not find `MASKED` from before, which would keep it from
-        // them.
-        self.service.store(IDLE, Ordering::Relaxed);
+        // First: an interrupt that finds the counters must not find that it is masked, from before, which would keep it
+        // from them.
+        self.serving.reset();
         // In this order an interrupt in between is served or claimed, never left unclaimed.
         self.set_verified(verified);
-        self.owner.store(TAKEN, Ordering::Relaxed);
+        self.owner.publish();
     }
 
     /// Changes the counters of a session that has the memory.
@@ -241,28 +195,27 @@ impl CounterMemory {
     /// again, an interrupt is claimed, and touches no register.
     pub(crate) fn unpublish(&self) {
         // The owner first, as in `publish`: an interrupt in between is served or claimed.
-        self.owner.store(INITIALIZING, Ordering::Relaxed);
+        self.owner.unpublish();
         self.set_verified(CounterSet::NONE);
     }
 
     /// Takes the counters from the interrupt path while they are lent. Until they are [taken back](Self::take_back),
     /// an interrupt touches no register.
     pub(crate) fn lend(&self) {
-        // An interrupt that came in a window that did not end stays noted.
-        self.owner.fetch_max(LENT, Ordering::Relaxed);
+        self.owner.lend();
         self.set_verified(CounterSet::NONE);
     }
 
     /// Returns whether the counters are lent.
     pub(crate) fn is_lent(&self) -> bool {
-        self.owner.load(Ordering::Relaxed) >= LENT
+        self.owner.is_lent()
     }
 
     /// Hands lent counters to the interrupt path again. Returns whether an interrupt came while the counters were lent.
     pub(crate) fn take_back(&self, own: CounterSet) -> bool {
         // The counters first: an interrupt in between is served.
         self.set_verified(own);
-        self.owner.swap(TAKEN, Ordering::Relaxed) == LENT_INTERRUPTED
+        self.owner.take_back()
     }
 
     /// Gives the memory back: the interrupt path touches no register from here on.
@@ -270,7 +223,7 @@ impl CounterMemory {
         self.verified.store(0, Ordering::Release);
         self.freezes.store(false, Ordering::Relaxed);
         // Last: a session that takes the memory from here on sees the other fields reset.
-        self.owner.store(UNTAKEN, Ordering::Release);
+        self.owner.give_back();
     }
 
     /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), for example
@@ -296,7 +249,7 @@ impl CounterMemory {
     pub unsafe fn reclaim(&self) {
         self.give_back();
         // The driver may have unwound out of a service, after which every interrupt would only leave a note.
-        self.service.store(IDLE, Ordering::Relaxed);
+        self.serving.reset();
         // The old counters run on, and an overflow of theirs would interrupt without an owner.
         self.expect_spurious_after_shut_down();
     }
@@ -323,98 +276,6 @@ impl CounterMemory {
     }
 }
 
-/// State of one counter, in 8 bytes that a session and [`service`](crate::service) share.
-///
-/// The driver changes a slot by a single store, so an interrupt never sees a half-changed state.
-#[derive(Debug, Default)]
-pub struct CounterSlot(AtomicU64);
-
-/// The state of a slot, decoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SlotState {
-    /// Not in use.
-    Free,
-    /// Counts this event, and overflows `period` events after the counter was loaded.
-    Running { event: EventId, period: u64 },
-    /// Not in use, and stopped by the global control register. The counter's control register still holds this event,
-    /// enabled.
-    Parked { event: EventId },
-    /// The counter could not be stopped or re-armed. It is presumed to run until the shutdown, for no event.
-    Faulted,
-}
-
-impl CounterSlot {
-    /// The event's identity is in the 12 bits below the flags.
-    const PARKED: u64 = 1 << 13;
-
-    const FAULTED: u64 = 1 << 14;
-
-    const RUNNING: u64 = 1 << 15;
-
-    /// The period is in the 48 bits above the flags.
-    const FIRST_OF_PERIOD: u32 = 16;
-
-    /// Creates a slot whose counter is not in use.
-    pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    #[inline]
-    pub(crate) fn load(&self) -> SlotState {
-        Self::decode(self.0.load(Ordering::Acquire))
-    }
-
-    /// Returns the event for which the counter runs.
-    pub(crate) fn running(&self) -> Option<EventId> {
-        match self.load() {
-            SlotState::Running { event, .. } => Some(event),
-            SlotState::Free | SlotState::Parked { .. } | SlotState::Faulted => None,
-        }
-    }
-
-    /// Stores a state, and returns the previous state, whose period an interrupt may have changed since the last load.
-    #[inline]
-    pub(crate) fn replace(&self, state: SlotState) -> SlotState {
-        // One exchange: between a load and a store, an interrupt could load another period or note a fault, and be
-        // overwritten.
-        Self::decode(self.0.swap(Self::encode(state), Ordering::AcqRel))
-    }
-
-    #[inline]
-    fn decode(bits: u64) -> SlotState {
-        let event = EventId::of_bits(bits as u16);
-        if bits & Self::RUNNING != 0 {
-            SlotState::Running { event, period: bits >> Self::FIRST_OF_PERIOD }
-        } else if bits & Self::FAULTED != 0 {
-            SlotState::Faulted
-        } else if bits & Self::PARKED != 0 {
-            SlotState::Parked { event }
-        } else {
-            SlotState::Free
-        }
-    }
-
-    #[inline]
-    pub(crate) fn store(&self, state: SlotState) {
-        self.0.store(Self::encode(state), Ordering::Release);
-    }
-
-    #[inline]
-    fn encode(state: SlotState) -> u64 {
-        // State, event and period are one word, so that an interrupt or another processor never sees a mixture of two
-        // states.
-        let id = |event: EventId| u64::from(event.bits());
-        match state {
-            SlotState::Free => 0,
-            SlotState::Running { event, period } => {
-                Self::RUNNING | id(event) | period << Self::FIRST_OF_PERIOD
-            }
-            SlotState::Faulted => Self::FAULTED,
-            SlotState::Parked { event } => Self::PARKED | id(event),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -434,22 +295,5 @@ mod tests {
         assert!(!memory.take());
         memory.give_back();
         assert!(memory.take());
-    }
-
-    #[test]
-    fn a_slot_gives_back_what_was_stored() {
-        let slot = CounterSlot::new();
-        assert_eq!(slot.load(), SlotState::Free);
-        let last = EventId::of_bits(u16::MAX);
-        for state in [
-            SlotState::Running { event: EventId::of_bits(0), period: 0 },
-            SlotState::Running { event: last, period: (1 << 48) - 1 },
-            SlotState::Faulted,
-            SlotState::Parked { event: last },
-            SlotState::Free,
-        ] {
-            slot.store(state);
-            assert_eq!(slot.load(), state);
-        }
     }
 }

@@ -1,5 +1,18 @@
 //! The period of an opened event, loaded into the counter in chunks, because a period may exceed the greatest load of a
 //! counter.
+//!
+//! ```text
+//!           first_chunk                     next_chunk, at an overflow, while something is left
+//!   set ────────────────► a chunk counts ◄───────────────────────┐
+//!    ▲                     │ │ │ └────────────────────────────────┘
+//!    │     over: reported  │ │ │ set_resume: detached, with a rest of the chunk to go
+//!    ├─────────────────────┘ │ └─────────────────────────────► resumes ──► first_chunk
+//!    │ end_chunk: detached with an overflow pending ▲
+//!    └───────────────────────┴──────────────────────┘ while something is left
+//! ```
+//!
+//! `every` is the period that begins next, `current` the one under way, `left` what comes after the chunk that counts,
+//! `resume` the rest of the chunk of an event that is on no counter.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;

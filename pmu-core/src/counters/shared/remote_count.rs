@@ -6,7 +6,8 @@ use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterMemory, SlotState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::SlotState;
 use crate::counters::shared::table::EventTable;
 
 /// Count of an event on another processor. The variants say how recent the count is.

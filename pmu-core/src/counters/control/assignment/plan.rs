@@ -9,7 +9,7 @@ use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::shared::core_counters::{CoreThread, InUse};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::extra_registers::MAX_REGISTERS;
-use crate::counters::shared::memory::SlotState;
+use crate::counters::shared::slot::SlotState;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;

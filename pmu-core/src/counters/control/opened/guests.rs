@@ -7,7 +7,8 @@ use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::{CounterMemory, SlotState};
+use crate::counters::shared::memory::CounterMemory;
+use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 

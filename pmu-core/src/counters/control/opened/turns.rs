@@ -10,8 +10,8 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterSlot, SlotState};
 use crate::counters::shared::rate::Tick;
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrBackend;
 use crate::platform::Platform;
 

@@ -9,7 +9,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::EventEntry;
-use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::platform::Platform;
 
@@ -225,7 +225,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .counters
             .iter()
             .any(|saved| saved.in_use && self.row_select(saved.row.into()).is_none());
-        if !fits || self.memory.is_masked() || taken || strange || area.len() > usable.len() {
+        if !fits || self.memory.serving.is_masked() || taken || strange || area.len() > usable.len()
+        {
             return Err(CounterError::NotRestorable);
         }
         let rows = area.counters.iter().filter(|saved| saved.in_use);

@@ -13,7 +13,7 @@ use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::counters::shared::memory::{CounterSlot, SlotState};
+use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
