@@ -65,11 +65,11 @@ impl Ops {
     fn start(&mut self, period: u64) -> Result<EventId, CounterError> {
         let ops: Event = IbsSampling::ops().event().every(period);
         let event = self.session.open(self.unit, &[ops])?;
-        self.session.start(event, 0).map(|()| event)
+        Ok(self.session.start(event, 0).map(|()| event)?)
     }
 
     fn stop(&mut self, event: EventId) -> Result<(), CounterError> {
-        self.session.close(event, 0).map(drop)
+        Ok(self.session.close(event, 0).map(drop)?)
     }
 }
 

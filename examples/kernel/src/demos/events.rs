@@ -54,8 +54,8 @@ pub fn run(
 fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
     let general = counters.open(unit, &[general])?;
-    let fixed = match counters.open(unit, &[Event::generic(GenericEvent::Instructions).on(FIXED_0)])
-    {
+    let fixed = Event::generic(GenericEvent::Instructions).on(FIXED_0);
+    let fixed = match counters.open(unit, &[fixed]).map_err(CounterError::from) {
         Ok(event) => Some(event),
         Err(CounterError::NoCounterForEvent) => None,
         Err(error) => return Err(error.into()),

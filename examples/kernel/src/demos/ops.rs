@@ -66,7 +66,8 @@ pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
     let Some((events, _)) = PMU.events_of(processor::number()) else { return Ok(true) };
     let table = EventSource::opened(&events);
     table.set_min_period(SHORTEST);
-    let event = match counters.open(unit, &[IbsSampling::ops().event().every(SHORTEST)]) {
+    let ops = IbsSampling::ops().event().every(SHORTEST);
+    let event = match counters.open(unit, &[ops]).map_err(CounterError::from) {
         Ok(event) => event,
         Err(CounterError::NotPrecise(NotPrecise::NoFacility)) => {
             line!("ops none");
