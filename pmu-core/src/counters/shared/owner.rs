@@ -1,4 +1,4 @@
-//! Who has a processor's counters.
+//! The owner of a processor's counters.
 //!
 //! ```text
 //!               take                    publish                     lend

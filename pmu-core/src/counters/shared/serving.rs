@@ -1,4 +1,4 @@
-//! Whether an interrupt is being served, and what comes meanwhile.
+//! The service of interrupts: idle, under way, or asked for another pass.
 //!
 //! ```text
 //!            serve                 another interrupt comes
