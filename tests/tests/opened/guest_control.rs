@@ -284,7 +284,7 @@ fn without_a_global_control_register_or_on_amd_there_are_no_values() {
 
 /// An event of guests takes more than a free counter.
 #[test]
-fn start_event_if_free_leaves_events_of_guests_to_start_event() {
+fn start_if_free_leaves_events_of_guests_to_start() {
     let processor = plain(4);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let mut counters = processor.take(&mock, &memory, &table);

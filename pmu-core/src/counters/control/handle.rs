@@ -26,157 +26,6 @@ use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
-    /// Returns the registers of a counter, and its slot.
-    pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
-        Some((self.slot(counter)?, self.registers(counter)))
-    }
-
-    pub(crate) fn table(&self) -> &EventTable {
-        self.source.opened()
-    }
-
-    pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
-        self.open_entry(event).ok_or(CounterError::NoSuchEvent(event))
-    }
-
-    #[inline(never)]
-    fn open_entry(&self, event: EventId) -> Option<&EventEntry> {
-        // After a shutdown the entries are another session's.
-        self.table().entry(event).filter(|_| self.has_table())
-    }
-
-    pub(crate) fn free_entry(
-        &self,
-        behind: Option<EventId>,
-    ) -> Result<(EventId, &EventEntry), CounterError> {
-        let lent = self.table().len();
-        self.table().free(behind).ok_or_else(|| too_little_memory(lent + 1, lent))
-    }
-
-    /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for
-    /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
-    ///
-    /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// /// Restarts the events whose counters faulted in an interrupt.
-    /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
-    ///     events: &[EventId],
-    ///     now: u64,
-    /// ) -> Result<(), CounterError> {
-    ///     for event in events {
-    ///         if !counters.is_started(*event) {
-    ///             counters.start(*event, now)?;
-    ///         }
-    ///     }
-    ///     Ok(())
-    /// }
-    /// ```
-    #[inline(never)]
-    pub fn is_started(&self, event: EventId) -> bool {
-        match self.entry(event).map(EventEntry::state) {
-            // While the counters are lent, the event keeps its counter.
-            Ok(EventState::Counting) => {
-                let counts = self.memory.is_lent() || self.find(event).is_some();
-                counts || self.counts_in_software(event)
-            }
-            Ok(EventState::Waiting | EventState::Uncountable) => true,
-            Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
-        }
-    }
-
-    /// Returns the counter on which an event runs at present, or `None` if the event does not run. `event` identifies
-    /// an opened event, or an event in the table of the session's [`EventSource`](crate::EventSource).
-    ///
-    /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// /// Returns the started events that wait for their turn.
-    /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &'e CounterSession<'_, S, M, P>,
-    ///     events: &'e [EventId],
-    /// ) -> impl Iterator<Item = EventId> + 'e {
-    ///     let started = events.iter().copied().filter(|event| counters.is_started(*event));
-    ///     started.filter(|event| counters.counter_of(*event).is_none())
-    /// }
-    /// ```
-    #[inline(never)] // Linked once: each operation on an event looks for its counter.
-    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
-        self.find(event).map(|(counter, _)| counter)
-    }
-
-    /// Checks that an event's counter has not faulted.
-    pub(crate) fn check_counter(
-        &self,
-        event: EventId,
-        entry: &EventEntry,
-    ) -> Result<(), CounterError> {
-        let lost = entry.state() == EventState::Counting
-            && self.counter_of(event).is_none()
-            && !self.is_software(entry);
-        if lost { Err(CounterError::CounterLost(event)) } else { Ok(()) }
-    }
-
-    /// Adds the time up to `now` to an event's times.
-    pub(crate) fn add_time(&self, event: EventId, entry: &EventEntry, now: u64) {
-        if self.is_software(entry) {
-            entry.add_software_time(now);
-        } else {
-            entry.add_time(now, self.counter_of(event).is_some());
-        }
-    }
-
-    /// Adds the time until `now` to the times of every opened event.
-    #[inline(never)]
-    pub(crate) fn add_times(&self, now: u64) {
-        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
-    }
-
-    /// Returns the event select of an opened event at present.
-    pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
-        let entry = self.table().entry(event)?;
-        let [guest, host] = self.unit().guest_bits();
-        let bits = entry.select().select_bits();
-        let bits = match entry.guest_mode() {
-            _ if self.table().virtualization() => bits,
-            GuestMode::Everywhere => bits,
-            // While EFER.SVME is clear, a counter with the host-only bit counts nothing.
-            GuestMode::HostOnly => bits & !(guest | host),
-            GuestMode::GuestOnly => 0,
-        };
-        Some(EventSelect::from_bits(bits))
-    }
-
-    #[inline(never)] // Linked once: each operation on an event changes its state.
-    pub(crate) fn change_state(&self, event: EventId, state: EventState) {
-        if let Some(entry) = self.table().entry(event) {
-            self.enter_state(entry, state);
-        }
-    }
-
-    pub(crate) fn enter_state(&self, entry: &EventEntry, state: EventState) {
-        // After the total: `remote_count` reads both on another processor.
-        fence(Release);
-        entry.set_state(state);
-        entry.set_turn(self.table().next_turn());
-        // Before the next total: a reader that gets that one finds the new turn.
-        fence(Release);
-    }
-
-    /// Returns the counters that can be used.
-    #[inline(never)]
-    pub(crate) fn not_faulted(&self) -> CounterSet {
-        self.own().retain(|counter| !self.is_faulted(counter))
-    }
-
-    /// Returns whether a counter cannot be used.
-    pub(crate) fn is_faulted(&self, counter: CounterId) -> bool {
-        self.slot(counter).is_none_or(|slot| slot.load() == SlotState::Faulted)
-    }
-}
-
 /// The control handle of one processor's counters: opens, starts, stops and reads events, and switches threads' events
 /// in and out.
 ///
@@ -422,6 +271,155 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             }
         };
         Some((counter.preload(period), period))
+    }
+
+    /// Returns the registers of a counter, and its slot.
+    pub(crate) fn place(&self, counter: CounterId) -> Option<(&CounterSlot, Counter)> {
+        Some((self.slot(counter)?, self.registers(counter)))
+    }
+
+    pub(crate) fn table(&self) -> &EventTable {
+        self.source.opened()
+    }
+
+    pub(crate) fn entry(&self, event: EventId) -> Result<&EventEntry, CounterError> {
+        self.open_entry(event).ok_or(CounterError::NoSuchEvent(event))
+    }
+
+    #[inline(never)]
+    fn open_entry(&self, event: EventId) -> Option<&EventEntry> {
+        // After a shutdown the entries are another session's.
+        self.table().entry(event).filter(|_| self.has_table())
+    }
+
+    pub(crate) fn free_entry(
+        &self,
+        behind: Option<EventId>,
+    ) -> Result<(EventId, &EventEntry), CounterError> {
+        let lent = self.table().len();
+        self.table().free(behind).ok_or_else(|| too_little_memory(lent + 1, lent))
+    }
+
+    /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for
+    /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Restarts the events whose counters faulted in an interrupt.
+    /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     events: &[EventId],
+    ///     now: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     for event in events {
+    ///         if !counters.is_started(*event) {
+    ///             counters.start(*event, now)?;
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    #[inline(never)]
+    pub fn is_started(&self, event: EventId) -> bool {
+        match self.entry(event).map(EventEntry::state) {
+            // While the counters are lent, the event keeps its counter.
+            Ok(EventState::Counting) => {
+                let counts = self.memory.is_lent() || self.find(event).is_some();
+                counts || self.counts_in_software(event)
+            }
+            Ok(EventState::Waiting | EventState::Uncountable) => true,
+            Ok(EventState::Stopped | EventState::Closed | EventState::Refused) | Err(_) => false,
+        }
+    }
+
+    /// Returns the counter on which an event runs at present, or `None` if the event does not run. `event` identifies
+    /// an opened event, or an event in the table of the session's [`EventSource`](crate::EventSource).
+    ///
+    /// ```
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Returns the started events that wait for their turn.
+    /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
+    ///     counters: &'e CounterSession<'_, S, M, P>,
+    ///     events: &'e [EventId],
+    /// ) -> impl Iterator<Item = EventId> + 'e {
+    ///     let started = events.iter().copied().filter(|event| counters.is_started(*event));
+    ///     started.filter(|event| counters.counter_of(*event).is_none())
+    /// }
+    /// ```
+    #[inline(never)] // Linked once: each operation on an event looks for its counter.
+    pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
+        self.find(event).map(|(counter, _)| counter)
+    }
+
+    /// Checks that an event's counter has not faulted.
+    pub(crate) fn check_counter(
+        &self,
+        event: EventId,
+        entry: &EventEntry,
+    ) -> Result<(), CounterError> {
+        let lost = entry.state() == EventState::Counting
+            && self.counter_of(event).is_none()
+            && !self.is_software(entry);
+        if lost { Err(CounterError::CounterLost(event)) } else { Ok(()) }
+    }
+
+    /// Adds the time up to `now` to an event's times.
+    pub(crate) fn add_time(&self, event: EventId, entry: &EventEntry, now: u64) {
+        if self.is_software(entry) {
+            entry.add_software_time(now);
+        } else {
+            entry.add_time(now, self.counter_of(event).is_some());
+        }
+    }
+
+    /// Adds the time until `now` to the times of every opened event.
+    #[inline(never)]
+    pub(crate) fn add_times(&self, now: u64) {
+        self.table().opened().for_each(|(event, entry)| self.add_time(event, entry, now));
+    }
+
+    /// Returns the event select of an opened event at present.
+    pub(crate) fn opened_select(&self, event: EventId) -> Option<EventSelect> {
+        let entry = self.table().entry(event)?;
+        let [guest, host] = self.unit().guest_bits();
+        let bits = entry.select().select_bits();
+        let bits = match entry.guest_mode() {
+            _ if self.table().virtualization() => bits,
+            GuestMode::Everywhere => bits,
+            // While EFER.SVME is clear, a counter with the host-only bit counts nothing.
+            GuestMode::HostOnly => bits & !(guest | host),
+            GuestMode::GuestOnly => 0,
+        };
+        Some(EventSelect::from_bits(bits))
+    }
+
+    #[inline(never)] // Linked once: each operation on an event changes its state.
+    pub(crate) fn change_state(&self, event: EventId, state: EventState) {
+        if let Some(entry) = self.table().entry(event) {
+            self.enter_state(entry, state);
+        }
+    }
+
+    pub(crate) fn enter_state(&self, entry: &EventEntry, state: EventState) {
+        // After the total: `remote_count` reads both on another processor.
+        fence(Release);
+        entry.set_state(state);
+        entry.set_turn(self.table().next_turn());
+        // Before the next total: a reader that gets that one finds the new turn.
+        fence(Release);
+    }
+
+    /// Returns the counters that can be used.
+    #[inline(never)]
+    pub(crate) fn not_faulted(&self) -> CounterSet {
+        self.own().retain(|counter| !self.is_faulted(counter))
+    }
+
+    /// Returns whether a counter cannot be used.
+    pub(crate) fn is_faulted(&self, counter: CounterId) -> bool {
+        self.slot(counter).is_none_or(|slot| slot.load() == SlotState::Faulted)
     }
 }
 

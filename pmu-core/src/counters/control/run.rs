@@ -13,7 +13,7 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Platform;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmasked()?;
@@ -95,9 +95,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             _ => Ok(false),
         }
     }
-}
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
     /// Loads a free counter for an event, and starts it.
     pub(crate) fn run(&self, counter: CounterId, event: EventId) -> Result<(), CounterError> {
         self.run_for(counter, event, None, false)

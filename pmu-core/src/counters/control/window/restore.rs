@@ -156,12 +156,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             }
         }
     }
-}
 
-/// The values of a session's counters, in the order of their bits.
-pub(crate) type Values = [u64; MAX_COUNTERS];
-
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops this processor's counters before a suspend. The session's memory keeps the count of each opened event, and
     /// the remainder of its period. Until [`resume`](Self::resume), no interrupt accesses a register, and the registers
     /// may lose their contents. Before `resume`, call no other method of the session than
@@ -234,6 +229,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         event.row().is_some() || entry.is_some_and(|entry| entry.state() == EventState::Counting)
     }
 }
+
+/// The values of a session's counters, in the order of their bits.
+pub(crate) type Values = [u64; MAX_COUNTERS];
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
     /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
