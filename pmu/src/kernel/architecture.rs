@@ -69,7 +69,7 @@ pub trait Architecture: 'static {
     type Processor;
 
     /// The counters and profile sources of a machine. The [`Pmu`](crate::Pmu) itself has the sources that are added,
-    /// the opened events, and the [shared cores](crate::Kernel::shared_core): those of the machine are not asked for.
+    /// the opened events, and the [shared cores](Self::shared_core): those of the machine are not asked for.
     type Machine: SourceInterface<Processor = Self::Processor, Facility = ()>
         + fmt::Debug
         + Send
