@@ -140,6 +140,23 @@ pub unsafe trait Kernel: Sized + 'static {
     ///
     /// After [`Pmu::interrupt`](crate::Pmu::interrupt), the kernel's handler ends an interrupt by a vector: it writes
     /// EOI. An NMI needs no end.
+    ///
+    /// ```
+    /// use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic};
+    /// use pmu::core::WriteOnce;
+    /// use pmu::core::msr::MsrBackend;
+    /// const DELIVERY: Delivery = match Delivery::vector(0xE1) {
+    ///     Ok(delivery) => delivery,
+    ///     Err(_) => panic!("a vector of an exception"),
+    /// };
+    ///
+    /// /// The function of a kernel that finds its local APIC at boot, in xAPIC or in x2APIC mode.
+    /// fn set_interrupt_masked<M: MsrBackend>(apic: &WriteOnce<NativeApic<M>>, masked: bool) {
+    ///     if let Some(apic) = apic.get() {
+    ///         apic.write_performance_entry(LvtEntry::new(DELIVERY, masked));
+    ///     }
+    /// }
+    /// ```
     fn set_interrupt_masked(masked: bool);
 
     /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's

@@ -343,6 +343,19 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// To enable a whole group, as `PERF_IOC_FLAG_GROUP` does, call this for each of its events. The call for the
     /// group's first event comes last.
     ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
+    /// # use pmu_core::msr::MsrBackend;
+    /// /// Enables an event of a group with all others, as `PERF_EVENT_IOC_ENABLE` with `PERF_IOC_FLAG_GROUP` does.
+    /// fn enable_group<S: EventSource, M: MsrBackend, P: Platform, const N: usize>(
+    ///     counters: &mut CounterSession<'_, S, M, P>,
+    ///     group: [EventId; N], // in their order
+    ///     now: u64,
+    /// ) -> Result<(), CounterError> {
+    ///     group.into_iter().rev().try_for_each(|event| counters.enable(event, now))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - The errors of [`start`](Self::start). The event stays disabled.
