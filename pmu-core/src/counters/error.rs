@@ -274,8 +274,8 @@ impl CounterError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventsError {
     /// Mask of the events that failed: bit *n* stands for the event at index *n* of the given slice, or of the group in
-    /// the order given to [`open`](crate::CounterSession::open). Bit 63 stands for all events from index 63
-    /// on. These failures set no bit:
+    /// its [order](crate::CounterSession::group_events); an event that was to join it is behind the others. Bit 63
+    /// stands for all events from index 63 on. These failures set no bit:
     /// - The failure concerns the group as a whole, or a register access failed while the group was started.
     /// - The session could not pause the groups' counters for a switch, or could not resume these counters afterwards.
     /// - An event that is not in the slice waited on this processor for a counter, and could not be put on a free

@@ -40,7 +40,7 @@ pub struct Interrupted {
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Handles the performance interrupt of the processor that executes the call. The call finds the counters that
     /// overflowed, reports the interrupted address to the started profiles, calls `sampled` with each [`Sample`], and
-    /// re-arms the counters. If the interrupt is not an NMI, the call also writes the local APIC's EOI register.
+    /// re-arms the counters. The handler of an interrupt by a vector writes EOI after the call.
     ///
     /// `sampled` gets the samples of the events that the kernel opened ([`open`](Self::open),
     /// [`thread_event`](Self::thread_event)), and those of the profiles' sources, which [`source_of`](Self::source_of)

@@ -26,7 +26,8 @@ use crate::watchdog::Watchdog;
 /// A `Pmu` combines the objects that a kernel would otherwise create and connect itself: the
 /// [`Machine`](crate::Machine), the memory of each processor's counters and events, the sessions, the mailbox for
 /// requests between processors, and the lists of profiles. The machine has at most `P` processors. Each processor can
-/// have `E` events open at a time. At most `N` profiles can be started at a time. The first profile of an event adds a
+/// have `E` events open at a time: those of the kernel, of the thread that runs, of [`count`](Self::count), and the
+/// watchdog's. At most `N` profiles can be started at a time. The first profile of an event adds a
 /// source to the machine. An added source is never removed. At most `N` sources can be added.
 ///
 /// | operation | |
@@ -71,8 +72,8 @@ use crate::watchdog::Watchdog;
 ///
 /// # Context
 /// Call every operation in task context, and one that takes a [`PmuEvent`](crate::PmuEvent) on the event's processor,
-/// unless the operation says otherwise. While a call uses the executing processor's session, the call is
-/// [pinned](Kernel::pinned).
+/// unless the operation says otherwise. Each call is [pinned](Kernel::pinned) by itself while it uses the executing
+/// processor's session. A task that can migrate is pinned around calls that belong together.
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
     machine: WriteOnce<MachineOf<K>>,
     sources: WriteOnce<MachineSources<K>>,

@@ -380,7 +380,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`NotUp`](PmuError::NotUp), [`Session`](PmuError::Session).
     /// - [`Counters`](PmuError::Counters): the processor has no event that counts cycles, or no free counter for this
-    ///   event.
+    ///   event, or `E` events are open.
     pub fn watch(&'static self, hertz: u64, seconds: u32) -> Result<(), PmuError> {
         self.unwatch()?;
         K::pinned(|| {

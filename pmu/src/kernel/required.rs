@@ -99,7 +99,7 @@ use crate::user::{UserClock, UserPage};
 /// ```
 pub unsafe trait Kernel: Sized + 'static {
     /// Backend that accesses the processor's registers:
-    /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/struct.NativeMsr.html) (feature `native`), or a type of
+    /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/msr/struct.NativeMsr.html) (feature `native`), or a type of
     /// the kernel.
     type Msr: MsrBackend + Send;
 
@@ -159,7 +159,8 @@ pub unsafe trait Kernel: Sized + 'static {
     /// ```
     fn set_interrupt_masked(masked: bool);
 
-    /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. The interrupt's
+    /// Sends an interrupt to another processor, and does not wait until the interrupt is handled. (The local APIC's two
+    /// writes in xAPIC mode are not to be interrupted by another sender.) The interrupt's
     /// handler calls [`Pmu::serve_call`](crate::Pmu::serve_call).
     fn interrupt(processor: usize);
 

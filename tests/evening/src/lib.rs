@@ -94,7 +94,7 @@ const NO_EVENTS: [ThreadEvent; 4] = [ThreadEvent::Unused; 4]; // for new threads
 fn count_instructions(this_thread: &mut [ThreadEvent; 4]) -> Result<(), PmuError> {
     let event = PMU.thread_event(&Event::generic(GenericEvent::Instructions))?;
     Bare::pinned(|| {
-        this_thread[0] = event;
+        this_thread[0] = event; // an unused place: what is in is switched out first
         PMU.switch(&mut [], this_thread, |_sample| ())
     })
 }

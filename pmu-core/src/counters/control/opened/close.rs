@@ -34,7 +34,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
-    /// - The errors of [`stop`](Self::stop). The events stay open.
+    /// - [`StateUnknown`](CounterError::StateUnknown), as of [`stop`](Self::stop): the events are stopped, and stay
+    ///   open.
     pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
         let stopped = self.stop(event, now);
         let is_off = |reason| {

@@ -69,7 +69,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// read. If the group is on counters, each count costs one read of a counter. If `counts` has fewer elements than
     /// the group has events, only the group's first events are read.
     ///
-    /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled).
+    /// The times of all counts are equal, so the ratio of two counts needs no [scaling](EventCount::scaled). The times
+    /// differ only if a member was [disabled](Self::disable) for a while, or was [opened](Self::open_member) later.
     ///
     /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::reading::sample_read).
     ///
