@@ -59,6 +59,9 @@ impl ApicRegisters for Registers {
     fn write_performance_entry(&self, entry: LvtEntry) {
         FILE[0].store(entry.into(), Relaxed);
     }
+    fn read_extended_entry(&self, _: u8) -> Option<u32> {
+        Some(0x0001_0400) // masked, an NMI
+    }
 }
 
 /// The kernel, with the hardware of an architecture beside its counters.
@@ -95,14 +98,13 @@ unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
     fn interrupt(_: usize) {}
 }
 
-/// Extended entries that are masked.
+/// A kernel whose local APIC has extended entries, which are masked.
 pub struct Masked;
 
 impl X86Kernel for Masked {
-    fn read_extended_entry<M>(_: M, _: u8) -> Option<u32> {
-        Some(0x0001_0400)
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        Some(Registers)
     }
-    fn write_extended_entry<M>(_: M, _: u8, _: u32) {}
 }
 
 const BASE: u64 = 0xFFFF_FFFF_8000_0000;

@@ -26,3 +26,21 @@ macro_rules! delegate_registers {
         }
     };
 }
+
+/// The local APIC of a mock as a kernel returns it: `delegate_apic!(Type, mock)`, of which `mock()` is the mock.
+#[macro_export]
+macro_rules! delegate_apic {
+    ($apic:ty, $mock:path) => {
+        impl ::pmu::apic::ApicRegisters for $apic {
+            fn write_performance_entry(&self, entry: ::pmu::apic::LvtEntry) {
+                panic!("{entry:?}: the kernel has a function for it")
+            }
+            fn read_extended_entry(&self, number: u8) -> Option<u32> {
+                (number < 4).then(|| $mock().extended_entry(number))
+            }
+            fn write_extended_entry(&self, number: u8, entry: u32) {
+                $mock().set_extended_entry(number, entry);
+            }
+        }
+    };
+}

@@ -9,7 +9,7 @@ use pmu_core::{CounterSet, Event, EventSelect, Platform, PlatformError, Snapshot
 
 use crate::kernel::architecture::Architecture;
 use crate::kernel::facilities::Facilities;
-use crate::local_apic::{ApicRegisters, Delivery, LocalApic, LvtEntry, NoTimer};
+use crate::local_apic::{ApicRegisters, Delivery, LocalApic, NoTimer};
 use crate::machine::Machine;
 use crate::native_apic::NativeApic;
 
@@ -39,8 +39,8 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
     }
 
     fn unmask_extended_interrupt<M: MsrBackend>(msr: M, entry: u8) -> Result<(), PlatformError> {
-        let entries = ExtendedEntries::<M, K>(msr, PhantomData);
-        LocalApic::new(entries, K::delivery(), NoTimer).unmask_extended_interrupt(entry)
+        let apic = K::apic(msr).ok_or(PlatformError::NoExtendedEntry)?;
+        LocalApic::new(apic, K::delivery(), NoTimer).unmask_extended_interrupt(entry)
     }
 
     fn shared_core() -> Option<CoreThread<'static>> {
@@ -81,21 +81,29 @@ pub trait X86Kernel: 'static {
         Delivery::NON_MASKABLE
     }
 
-    /// Reads an extended LVT entry of AMD's processors: see
-    /// [`ApicRegisters::read_extended_entry`](crate::apic::ApicRegisters::read_extended_entry). The default
-    /// implementation reads the entry in x2APIC mode, by [`NativeApic`], and returns `None` in xAPIC mode. The function
-    /// is called on processors that declare IBS and an extended entry for it. On a virtual one that then lacks the
-    /// registers, an access faults, as `msr` treats a fault.
-    fn read_extended_entry<M: MsrBackend>(msr: M, number: u8) -> Option<u32> {
-        in_x2apic_mode(msr)?.read_extended_entry(number)
-    }
-
-    /// Writes the extended LVT entry with this number. The function is called only with numbers for which
-    /// [`read_extended_entry`](Self::read_extended_entry) returns a value.
-    fn write_extended_entry<M: MsrBackend>(msr: M, number: u8, entry: u32) {
-        if let Some(apic) = in_x2apic_mode(msr) {
-            apic.write_extended_entry(number, entry);
-        }
+    /// Returns the local APIC of the processor that executes the call. AMD's sampled ops and fetches interrupt through
+    /// one of its [extended entries](ApicRegisters::read_extended_entry). The default implementation returns the local
+    /// APIC in x2APIC mode, and `None` in xAPIC mode. The function is called on processors that declare IBS and an
+    /// extended entry for it. On a virtual one that then lacks the registers, an access faults, as `msr` treats a
+    /// fault.
+    ///
+    /// ```
+    /// use pmu::X86Kernel;
+    /// use pmu::apic::{ApicRegisters, NativeApic};
+    /// use pmu::core::msr::MsrBackend;
+    /// struct MyKernel;
+    /// const APIC_PAGE: usize = 0xFFFF_FFFF_FEE0_0000;
+    ///
+    /// impl X86Kernel for MyKernel {
+    ///     fn apic<M: MsrBackend>(msr: M) -> Option<impl ApicRegisters> {
+    ///         // SAFETY: the kernel maps the page there for good, and puts every processor into the same mode.
+    ///         unsafe { NativeApic::detect(msr, Some(APIC_PAGE)) }.ok()
+    ///     }
+    /// }
+    /// ```
+    fn apic<M: MsrBackend>(msr: M) -> Option<impl ApicRegisters> {
+        // SAFETY: (1) no page is given; (2) the value is used for one operation at once.
+        unsafe { NativeApic::detect(msr, None) }.ok()
     }
 
     /// Returns which of a core's two logical processors executes the call. Only a kernel for Intel's processors from
@@ -125,25 +133,3 @@ pub trait X86Kernel: 'static {
 }
 
 impl X86Kernel for () {}
-
-/// Returns the local APIC of the processor that executes the call, if it is in x2APIC mode.
-fn in_x2apic_mode<M: MsrBackend>(msr: M) -> Option<NativeApic<M>> {
-    // SAFETY: (1) no page is given; (2) the value is used for one access at once.
-    unsafe { NativeApic::detect(msr, None) }.ok()
-}
-
-/// A kernel's extended entries, for one operation.
-struct ExtendedEntries<M, K>(M, PhantomData<fn() -> K>);
-
-impl<M: MsrBackend, K: X86Kernel> ApicRegisters for ExtendedEntries<M, K> {
-    /// Not called: the counters' entry is the [`Kernel`](crate::Kernel)'s.
-    fn write_performance_entry(&self, _: LvtEntry) {}
-
-    fn read_extended_entry(&self, number: u8) -> Option<u32> {
-        K::read_extended_entry(&self.0, number)
-    }
-
-    fn write_extended_entry(&self, number: u8, entry: u32) {
-        K::write_extended_entry(&self.0, number, entry);
-    }
-}

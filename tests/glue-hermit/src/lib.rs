@@ -13,8 +13,9 @@ pub mod hermit;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use pmu::apic::{Delivery, LocalApic, LvtEntry};
+use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry};
 use pmu::core::frame::PlainFrame;
+use pmu::core::msr::MsrBackend;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, GenericEvent, Snapshot, WriteOnce};
 use pmu::kprofile::ProfileObject;
@@ -73,7 +74,7 @@ unsafe impl Kernel for Hermit {
         result
     }
     fn set_interrupt_masked(masked: bool) {
-        apic::write(LocalApic::<()>::X2APIC_MSR, LvtEntry::new(DELIVERY, masked).into());
+        Apic.write_performance_entry(LvtEntry::new(DELIVERY, masked));
     }
     fn interrupt(processor: usize) {
         apic::write(apic::COMMAND, apic::destination(processor) | u64::from(CALL_VECTOR));
@@ -90,13 +91,25 @@ impl X86Kernel for Hermit {
     fn delivery() -> Delivery {
         DELIVERY
     }
-    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        Some(Apic)
+    }
+}
+
+/// The kernel's own functions for the local APIC.
+struct Apic;
+
+impl ApicRegisters for Apic {
+    fn write_performance_entry(&self, entry: LvtEntry) {
+        apic::write(LocalApic::<()>::X2APIC_MSR, entry.into());
+    }
+    fn read_extended_entry(&self, number: u8) -> Option<u32> {
         // The version's bit 31, which declares the register, is clear under KVM.
         let entries = apic::read(apic::EXTENDED_FEATURES) >> 16 & 0xFF;
         let register = LocalApic::<()>::X2APIC_EXTENDED_MSR + u32::from(number);
         (u32::from(number) < entries).then(|| apic::read(register))
     }
-    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
+    fn write_extended_entry(&self, number: u8, entry: u32) {
         apic::write(LocalApic::<()>::X2APIC_EXTENDED_MSR + u32::from(number), entry.into());
     }
 }

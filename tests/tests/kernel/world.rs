@@ -2,8 +2,9 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
-use pmu::apic::Delivery;
+use pmu::apic::{ApicRegisters, Delivery};
 use pmu::core::frame::PlainFrame;
+use pmu::core::msr::MsrBackend;
 use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
@@ -285,6 +286,7 @@ fn mock() -> &'static Mock<'static> {
 }
 
 pmu_tests::delegate_registers!(Registers, mock);
+pmu_tests::delegate_apic!(Registers, mock);
 
 /// The kernel.
 pub(crate) struct World;
@@ -295,12 +297,8 @@ impl X86Kernel for World {
         if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
     }
 
-    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
-        (number < 4).then(|| mock().extended_entry(number))
-    }
-
-    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
-        mock().set_extended_entry(number, entry);
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        Some(Registers)
     }
 
     fn shared_core() -> Option<CoreThread<'static>> {

@@ -3,6 +3,7 @@
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use pmu::apic::ApicRegisters;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
@@ -48,6 +49,7 @@ fn mock() -> &'static Mock {
 pub(crate) struct Registers;
 
 pmu_tests::delegate_registers!(Registers, mock);
+pmu_tests::delegate_apic!(Registers, mock);
 
 pub(crate) struct World;
 
@@ -97,11 +99,8 @@ unsafe impl Kernel for World {
 }
 
 impl X86Kernel for World {
-    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
-        (number < 4).then(|| mock().extended_entry(number))
-    }
-    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
-        mock().set_extended_entry(number, entry);
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        Some(Registers)
     }
 }
 

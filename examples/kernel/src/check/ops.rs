@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pmu::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
+use pmu::apic::ApicRegisters;
 use pmu::core::msr::FixupMsr;
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
@@ -19,7 +20,7 @@ use crate::check::bench::{Bench, address, read, work, work_until};
 use crate::check::claim::{Outcome, Reason};
 use crate::check::handler;
 use crate::demos::loops::{CALLS, COUNTED};
-use crate::embedding::extended_entries;
+use crate::embedding::extended_entries::native_apic;
 use crate::embedding::msr::control_msr;
 use crate::embedding::platform::Kernel;
 use crate::machine::apic;
@@ -143,7 +144,7 @@ pub fn entry(_: &Bench) -> Outcome {
         return Outcome::ABSENT;
     }
     let control = read(address(IBS_CTL)).map_or(IbsCtl::new(), IbsCtl::from_bits);
-    let found = extended_entries::read(control.lvt_offset());
+    let found = native_apic().and_then(|apic| apic.read_extended_entry(control.lvt_offset()));
     Outcome::of(control.lvt_offset_valid() && found.is_some())
         .with("entry", control.lvt_offset().into())
         .with("holds", found.unwrap_or(0).into())

@@ -4,13 +4,13 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
-use pmu::apic::{Delivery, LvtEntry};
+use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
 use pmu::core::interval::Interval;
-use pmu::core::msr::FixupMsr;
+use pmu::core::msr::{FixupMsr, MsrBackend};
 use pmu::core::{CounterSet, PlatformError, Snapshot};
 use pmu::{BranchRecords, Machine, PreciseRecords, X86Kernel};
 
-use crate::embedding::extended_entries;
+use crate::embedding::extended_entries::native_apic;
 use crate::embedding::memory::{MAX_RECORDS, PRECISE_WORDS};
 use crate::embedding::msr::control_msr;
 use crate::machine::smp::CALL_MS;
@@ -26,12 +26,8 @@ impl X86Kernel for Kernel {
         if IS_BY_VECTOR.load(Relaxed) { BY_VECTOR } else { Delivery::NON_MASKABLE }
     }
 
-    fn read_extended_entry<M>(_: M, number: u8) -> Option<u32> {
-        extended_entries::read(number)
-    }
-
-    fn write_extended_entry<M>(_: M, number: u8, entry: u32) {
-        extended_entries::write(number, entry);
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        native_apic()
     }
 }
 
