@@ -3,5 +3,6 @@
 mod circles;
 mod registers_of_x86;
 mod source_tree;
+mod tests_of_modules;
 mod vendor_crates;
 mod ways;
