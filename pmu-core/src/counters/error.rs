@@ -154,7 +154,8 @@ pub enum CounterError {
     /// No event was given to be opened.
     #[error("no events")]
     NoEvents,
-    /// Some events of this event's group are not on this processor: they are of a thread that is switched out.
+    /// Some events of this event's group are not on this processor: they are of a thread that is switched out, or they
+    /// were closed while others were switched out.
     #[error("not all events of the group of {0} are on this processor")]
     GroupElsewhere(EventId),
     /// A running counter's registers lost their contents. [`reprogram`](crate::CounterSession::reprogram) loads the

@@ -1,5 +1,6 @@
 //! The running sources of one processor.
 
+use core::slice;
 use core::sync::atomic::Ordering::Relaxed;
 
 use crate::counters::control::handle::{CounterSession, SessionCounters};
@@ -231,7 +232,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         let opened = self.open_added(source)?;
         self.counters.start_without_clock(opened).map_err(|error| {
             // Closing cannot fail: the event is stopped.
-            let _ = self.counters.close(opened, 0);
+            let _ = self.counters.close_without_clock(opened);
             of_source(error, source)
         })
     }
@@ -254,7 +255,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if !self.timer().usable {
             return Err(unsupported);
         }
-        let opened = self.counters.open(&self.counters.unit_here(), &[event]);
+        let opened = self.counters.open(&self.counters.unit_here(), slice::from_ref(&event));
         opened.map_err(|error| of_source(error.reason, source))
     }
 
@@ -264,7 +265,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         event: EventId,
         source: KProfileSource,
     ) -> Result<(), InterfaceError> {
-        self.counters.close(event, 0).map(drop).map_err(|error| of_source(error.reason, source))
+        self.counters.close_without_clock(event).map_err(|error| of_source(error, source))
     }
 
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {

@@ -1,5 +1,7 @@
 //! Events of one processor, by handles.
 
+use core::slice;
+
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
 
@@ -71,7 +73,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn open(&'static self, event: &Event) -> Result<PmuEvent, PmuError> {
         check_clock::<K>(event)?;
         self.on_processor(None, |of, local| {
-            let opened = local.session.counters_mut().open(&local.unit, &[*event]);
+            let opened = local.session.counters_mut().open(&local.unit, slice::from_ref(event));
             let event = opened.map_err(CounterError::from)?;
             Ok(of.opened(event))
         })
@@ -295,7 +297,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// As [`enable`](Self::enable). If an access to a register failed, the event is closed nevertheless.
     pub fn close(&'static self, event: PmuEvent) -> Result<(), PmuError> {
-        self.on_processor(Some(event), |_, local| Ok(close(local, event.event)?))
+        self.with_event(event, |local| Ok(close(local, event.event)?))
     }
 
     /// Closes one event, as Linux does when the last descriptor of the event is closed. The other events of its group
@@ -348,13 +350,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
 impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the handle of an event that was opened.
-    fn opened(&self, event: EventId) -> PmuEvent {
+    pub(super) fn opened(&self, event: EventId) -> PmuEvent {
         // The event was just opened on this processor, so it has a number.
         let opening = self.events.opening(event).unwrap_or(0);
         PmuEvent { processor: K::this_processor(), event, opening }
     }
 
-    fn is_open(&self, event: PmuEvent) -> bool {
+    pub(super) fn is_open(&self, event: PmuEvent) -> bool {
         self.events.opening(event.event) == Some(event.opening)
     }
 }

@@ -5,11 +5,13 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
-use pmu_core::{Event, EventCount, EventId, EventsError};
+use pmu_core::{CounterError, Event, EventCount, EventId, EventsError};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
-use crate::kernel::pmu::{LocalState, Pmu, PmuError};
+use crate::kernel::events::PmuEvent;
+use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
+use crate::per_processor::Busy;
 
 /// The origin of a profile's interrupts: a profile source of the machine, or an event with a period.
 ///
@@ -252,15 +254,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         work: impl FnOnce(),
     ) -> Result<[EventCount; C], PmuError> {
         K::pinned(|| {
-            let group = self.with_local(|local| begin(local, events))??;
-            let counted = Counted { pmu: self, group };
+            let this = K::this_processor();
+            let of = self.processors.get(this).ok_or(Busy::NoPlace { processor: this })?;
+            let group = of.opened(self.with_local(|local| begin(local, events))??);
+            let counted = Counted { pmu: self, of, group };
             work();
             // From here on, `end` closes the group.
             core::mem::forget(counted);
             let mut counts = [EventCount::default(); C];
-            // On a processor that `work` suspended, too.
+            // On a processor that `work` suspended, too. If `work` closed the events, others may have their places.
             self.session_slot(|slot| match slot {
-                Some(local) => Ok(end(local, group, &mut counts)?),
+                Some(_) if !of.is_open(group) => Err(CounterError::NoSuchEvent(group.id()).into()),
+                Some(local) => Ok(end(local, group.id(), &mut counts)?),
                 None => Err(PmuError::NotUp),
             })??;
             Ok(counts)
@@ -356,12 +361,16 @@ pub(super) fn close<K: Kernel>(
 /// A group that counts, and is closed if `work` unwinds.
 struct Counted<K: Kernel, const P: usize, const E: usize, const N: usize> {
     pmu: &'static Pmu<K, P, E, N>,
-    group: EventId,
+    of: &'static ProcessorMemory<K, E>,
+    group: PmuEvent,
 }
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Drop for Counted<K, P, E, N> {
     fn drop(&mut self) {
         // No caller takes an error while `work` unwinds. The slot of a suspended processor is used, too.
-        let _ = self.pmu.session_slot(|slot| slot.as_mut().map(|local| close(local, self.group)));
+        let _ = self.pmu.session_slot(|slot| {
+            let local = slot.as_mut().filter(|_| self.of.is_open(self.group));
+            local.map(|local| close(local, self.group.id()))
+        });
     }
 }

@@ -1,7 +1,13 @@
-//! Attacks on waiting events that are planned together: each test shows one defect.
+//! Attacks on waiting events that are planned together, and on groups of which a part is elsewhere: each test shows one
+//! defect.
 
+use pmu_core::facility::SoftwareEvents;
+use pmu_core::shared_core::{CoreCounters, OnSharedCore};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterSet, EventStatus};
+use pmu_core::{
+    CounterSession, CounterSet, Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents,
+    SoftwareEvent,
+};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
@@ -93,4 +99,104 @@ fn a_switch_names_each_event_that_does_not_run_after_a_fault() {
         }
     }
     assert!(lost > 0);
+}
+
+/// A member that this processor cannot count is started, although its group is elsewhere.
+#[test]
+fn a_close_of_a_part_of_a_group_returns_the_count_of_now() {
+    let closed = [false, true].map(|reads| {
+        let processor = plain(4);
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let general = processor.unit.counters() & CounterSet::GENERAL;
+        let mut counters =
+            processor.take_only(general.iter().next().unwrap().only(), &mock, &memory, &table);
+        let mut saved = [raw(2).on(CounterSet::from_bits(2)), raw(3)]
+            .map(|event| SavedEvent::new(&processor.unit, &event).unwrap().to_be_started(true));
+        SavedEvent::make_group(&mut saved).unwrap();
+        let mut thread = saved.map(ThreadEvent::SwitchedOut);
+        counters.switch_in(&processor.unit, &mut thread[..1], 10).unwrap();
+        let ThreadEvent::Opened(event) = thread[0] else { panic!("{thread:?}") };
+        assert!(counters.is_started(event));
+        if reads {
+            counters.read(event, 100).unwrap();
+        }
+        counters.close(event, 100)
+    });
+    assert_eq!(closed[0].unwrap().enabled, 90);
+    assert_eq!(closed[0], closed[1]);
+}
+
+/// A saved event is plain data. More copies of a member are switched in than a byte counts.
+#[test]
+fn many_copies_of_a_member_are_no_whole_group() {
+    let processor = plain(4);
+    let (memory, table, mock) =
+        (Memory::new(), EventTable::<[EventEntry; 600]>::new(), processor.mock());
+    let source = OpenedEvents::new(&processor.unit, &table);
+    let mut counters =
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, &memory)
+            .unwrap();
+    let mut saved = [raw(2), raw(3)].map(|event| SavedEvent::new(&processor.unit, &event).unwrap());
+    SavedEvent::make_group(&mut saved).unwrap();
+    for _ in 0..258 {
+        let mut copy = [ThreadEvent::SwitchedOut(saved[0])];
+        counters.switch_in(&processor.unit, &mut copy, 20).unwrap();
+        let ThreadEvent::Opened(event) = copy[0] else { panic!("{copy:?}") };
+        let whole = counters.start(event, 20).map_err(|error| error.events);
+        assert_eq!(whole.is_ok(), counters.group_events(event).count() == 2);
+        if whole.is_ok() {
+            counters.stop(event, 20).unwrap();
+        }
+    }
+}
+
+/// The processor's sessions with software events.
+fn with_software(test: impl Fn(&Processor, OpenedEvents<'_, SoftwareEvents>, &Mock<'_>)) {
+    let processor = plain(4);
+    let (table, mock) = (Table::new(), processor.mock());
+    test(&processor, OpenedEvents::new(&processor.unit, &table).with(SoftwareEvents), &mock);
+}
+
+/// Beside an event that gets a counter, a clock does not count whose group is elsewhere.
+#[test]
+fn a_software_event_of_a_part_of_a_group_does_not_count() {
+    with_software(|processor, source, mock| {
+        let (memory, unit) = (Memory::new(), &processor.unit);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, &memory).unwrap();
+        let lone = counters.open(unit, &[raw(4)]).unwrap();
+        counters.start(lone, 0).unwrap();
+        let clock = Event::software(SoftwareEvent::TaskClock);
+        let group = counters.open(unit, &[clock, raw(2)]).unwrap();
+        counters.start(group, 0).unwrap();
+        let ids: Vec<EventId> = counters.group_events(group).collect();
+        let mut thread = [lone, ids[0]].map(ThreadEvent::Opened);
+        let mut other = [ThreadEvent::Opened(ids[1])];
+        counters.switch_out(&mut thread, 10, |_| ()).unwrap();
+        counters.switch_out(&mut other, 10, |_| ()).unwrap();
+        if let ThreadEvent::SwitchedOut(event) = &mut thread[1] {
+            *event = event.to_be_started(true);
+        }
+        let _ = counters.switch_in(unit, &mut thread, 20);
+        let ThreadEvent::Opened(event) = thread[1] else { panic!("{thread:?}") };
+        assert!(!matches!(counters.event_status(event), Ok(EventStatus::Active(_))));
+        assert_eq!(counters.close(event, 120).unwrap().value, 10);
+    });
+}
+
+/// A software event takes no counter, so it starts without a plan, alone on its processor or on a shared core.
+#[test]
+fn a_software_event_starts_wherever_a_counter_is_free_or_not() {
+    with_software(|processor, source, mock| {
+        let (memory, core, unit) = (Memory::new(), CoreCounters::new(), &processor.unit);
+        let faults = Event::software(SoftwareEvent::PageFaults);
+        let source = OnSharedCore::new(source, &core, false, pmu_intel::SiblingErratum::EVENTS);
+        let mut counters =
+            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, &memory).unwrap();
+        for event in [faults, faults.exclusive()] {
+            let event = counters.open(unit, &[event]).unwrap();
+            assert_eq!(counters.start_if_free(event, 0), Ok(()));
+            counters.close(event, 0).unwrap();
+        }
+    });
 }

@@ -1,6 +1,7 @@
 //! Failures of `Pmu`: each is told, and leaves nothing half done.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use std::panic::{self, AssertUnwindSafe};
 
 use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
@@ -386,4 +387,67 @@ fn on_a_machine_without_counters_each_operation_tells_why_there_are_none() {
     assert_eq!(profiled.map(drop), Err(PmuError::Interface(InterfaceError::Counters(why))));
     assert!(why.to_string().contains("no performance monitoring"), "{why}");
     pmu.processor_down().unwrap();
+}
+
+/// `work` takes the processor down, so the events of the count are closed. An event that is opened then may have the
+/// place of one of them, and is another's.
+#[test]
+fn a_count_neither_returns_nor_closes_an_event_that_got_its_place() {
+    let [cycles, instructions] =
+        [GenericEvent::Cycles, GenericEvent::Instructions].map(Event::generic);
+    for events in [vec![cycles], vec![cycles, instructions]] {
+        let (machine, pmu) = machine();
+        machine.up();
+        machine.on(1, || {
+            let mut opened = None;
+            let mut work = || {
+                pmu.processor_down().unwrap();
+                pmu.processor_up(&machine.snapshot()).unwrap();
+                opened = Some(pmu.start(&cycles).unwrap());
+                machine.happen(1, Happens::Cycles, 1_000);
+            };
+            let counted = match events[..] {
+                [one] => pmu.count(&[one], &mut work).map(|_| ()),
+                [first, second] => pmu.count(&[first, second], &mut work).map(|_| ()),
+                _ => unreachable!(),
+            };
+            assert!(
+                matches!(counted, Err(PmuError::Counters(CounterError::NoSuchEvent(_)))),
+                "{counted:?}"
+            );
+            assert!(pmu.read(opened.unwrap()).is_ok(), "another's event was closed");
+            // The same where the work unwinds.
+            let unwound = panic::catch_unwind(AssertUnwindSafe(|| {
+                pmu.count(&[instructions], || {
+                    pmu.processor_down().unwrap();
+                    pmu.processor_up(&machine.snapshot()).unwrap();
+                    opened = Some(pmu.start(&cycles).unwrap());
+                    panic!("unwinds");
+                })
+            }));
+            assert!(unwound.is_err());
+            assert!(pmu.read(opened.unwrap()).is_ok(), "another's event was closed");
+        });
+        machine.down();
+    }
+}
+
+#[test]
+fn the_close_of_an_event_tells_of_its_counter_as_enable_does() {
+    let (machine, pmu) = machine();
+    machine.up();
+    machine.on(1, || {
+        for of_one in [true, false] {
+            let event = pmu.start(&cycles()).unwrap();
+            machine.mocks[1].inject(Fault::From(1));
+            let closed = if of_one { pmu.close_member(event) } else { pmu.close(event) };
+            machine.mocks[1].inject(Fault::None);
+            let lost = matches!(closed, Err(PmuError::Counters(CounterError::StateUnknown(_))));
+            assert!(lost, "{closed:?}");
+            assert!(pmu.read(event).is_err(), "it is closed nevertheless");
+            pmu.processor_down().unwrap();
+            pmu.processor_up(&machine.snapshot()).unwrap();
+        }
+    });
+    machine.down();
 }

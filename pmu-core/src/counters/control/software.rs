@@ -94,7 +94,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     fn follow_groups(&self) {
-        for (_, entry) in self.table().opened() {
+        for (event, entry) in self.table().opened() {
             let state = entry.state();
             if !entry.is_software() || state == EventState::Stopped {
                 continue;
@@ -109,6 +109,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             let follows = match leads.map(|(event, leads)| (event, leads.state())) {
                 // A task starts it again.
                 _ if state == EventState::Refused => state,
+                // Without what takes a counter in its group, of which a part is elsewhere, it does not count.
+                None if self.check_whole(event).is_err() => state,
                 None => EventState::Counting,
                 Some((event, EventState::Counting)) if !self.is_started(event) => {
                     EventState::lost(entry)

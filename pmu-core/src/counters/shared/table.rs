@@ -174,8 +174,7 @@ impl EventTable {
     ///
     /// A context switch or a [tick](crate::CounterSession::tick) alone does not make the event report again, also if it
     /// is throttled. The event reports again after any of these calls:
-    /// - [`stop`](crate::CounterSession::stop) and then
-    ///   [`start`](crate::CounterSession::start), or the corresponding calls for the event's group;
+    /// - [`stop`](crate::CounterSession::stop) and then [`start`](crate::CounterSession::start);
     /// - [`apply_period`](crate::CounterSession::apply_period);
     /// - [`set_period`](Self::set_period), from when the event is next put on a counter, for instance by a context
     ///   switch;
@@ -347,12 +346,12 @@ impl EventTable {
         if !entry.is_grouped() {
             return Some(event);
         }
-        let (mut first, mut found) = (None, 0);
+        let (mut first, mut found) = (None, 0_u32);
         for (event, _) in self.members(event) {
             first = first.or(Some(event));
             found += 1;
         }
-        first.filter(|_| found == entry.members())
+        first.filter(|_| found == u32::from(entry.members()))
     }
 
     /// Returns whether an event's own overflow reloads its counter. The status then never has the counter's bit, and an

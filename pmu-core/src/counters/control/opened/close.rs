@@ -37,10 +37,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - [`StateUnknown`](CounterError::StateUnknown), as of [`stop`](Self::stop): the events are stopped, and stay
     ///   open.
     pub fn close(&mut self, event: EventId, now: u64) -> Result<EventCount, EventsError> {
-        let stopped = self.stop(event, now);
-        let is_off = |reason| {
-            matches!(reason, CounterError::NotStarted(_) | CounterError::GroupElsewhere(_))
-        };
+        self.entry(event)?;
+        let stopped = self.stop_those_here(event, now);
+        let is_off = |reason| matches!(reason, CounterError::NotStarted(_));
         // An event that cannot be stopped stays open, so that its identity is not given to another.
         stopped.or_else(|error| if is_off(error.reason) { Ok(()) } else { Err(error) })?;
         let count = self.entry(event)?.count();
@@ -49,6 +48,17 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.forget_in_facilities(event);
         }
         Ok(count)
+    }
+
+    /// Stops and closes an opened event that is in no group, like [`close`](Self::close) at time 0, on less stack.
+    pub(crate) fn close_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
+        let entry = self.entry(event)?;
+        if self.is_started(event) {
+            self.detach_and_stop(event, entry, 0)?;
+        }
+        entry.set_state(EventState::Closed);
+        self.forget_in_facilities(event);
+        Ok(())
     }
 
     /// Closes one event, as Linux closes the file of one; the other events of its group stay as they are, and those

@@ -97,9 +97,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    /// Starts an opened event that does not rotate, like [`start`](Self::start) at time 0, on less stack.
+    /// Starts an event that was just opened, and does not rotate, like [`start`](Self::start) at time 0, on less stack.
     pub(crate) fn start_without_clock(&mut self, event: EventId) -> Result<(), CounterError> {
-        self.begin_times(event, 0)?;
+        self.begin_time(self.entry(event)?, 0);
         self.assign(event, Some(0)).map_err(|unplaced| unplaced.reason)
     }
 
@@ -141,10 +141,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Err(CounterError::AlreadyStarted(event));
         }
         // Each of these takes a plan, and this call makes none.
-        if entry.is_grouped()
-            || entry.needs_more_than_a_counter()
-            || self.source.core_thread().is_some()
-        {
+        let takes_plan =
+            || entry.needs_more_than_a_counter() || self.source.core_thread().is_some();
+        if entry.is_grouped() || !self.is_software(entry) && takes_plan() {
             return Err(CounterError::NoCounterForEvent);
         }
         self.begin_time(entry, now);
@@ -250,6 +249,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///   All events whose registers can be accessed were stopped.
     pub fn stop(&mut self, event: EventId, now: u64) -> Result<(), EventsError> {
         self.first_of(event)?;
+        self.stop_those_here(event, now)
+    }
+
+    /// Stops an opened event and those of its group that are on this processor.
+    pub(super) fn stop_those_here(&self, event: EventId, now: u64) -> Result<(), EventsError> {
         let (mut on, mut is_started) = (CounterSet::NONE, false);
         for (event, _) in self.members(event) {
             is_started = is_started || self.is_started(event);
