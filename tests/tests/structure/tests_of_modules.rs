@@ -1,4 +1,4 @@
-//! Where the tests of a source file are: `tests/data/tests_of_modules.csv` says it of each, and names each folder.
+//! The tests of each source file: `tests/data/tests_of_modules.csv` names their folders, and names each folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
