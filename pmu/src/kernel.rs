@@ -6,8 +6,8 @@
 //! - `facilities`: what events can ask for beside counters; `branches`, `precise`, `top_down`: the branch records, the
 //!   precise records and the parts of issue slots of all processors
 //! - `processors`, `interrupt`: what a processor goes through
-//! - `events`, `thread_events`: events of processors and of threads; `user_pages`: the pages by which threads read
-//!   theirs; `profile`: counts and profiles of a function
+//! - `events`, `thread_events`: events of processors and of threads, and the pages by which threads read theirs;
+//!   `software`: the kernel's own events; `profile`: counts and profiles of a function
 //!
 //! This module uses only public items of the crates. So a kernel can do by hand everything that `Pmu` does.
 
@@ -25,5 +25,3 @@ pub(crate) mod required;
 pub(crate) mod software;
 mod thread_events;
 pub(crate) mod top_down;
-mod user_pages;
-pub(crate) mod x86;

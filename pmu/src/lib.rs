@@ -6,7 +6,6 @@
 extern crate std;
 
 mod current_frame;
-mod facilities;
 mod kernel;
 mod local_apic;
 mod machine;
@@ -17,7 +16,7 @@ pub mod user;
 mod watchdog;
 
 pub use current_frame::CurrentFrame;
-pub use kernel::architecture::{Architecture, Arm};
+pub use kernel::architecture::{Architecture, Arm, X86, X86Kernel};
 pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
@@ -28,7 +27,6 @@ pub use kernel::profile::Profiled;
 pub use kernel::reach::{MachineSources, PmuHardware};
 pub use kernel::required::{Kernel, KernelHooks};
 pub use kernel::top_down::TopDownParts;
-pub use kernel::x86::{X86, X86Kernel};
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;

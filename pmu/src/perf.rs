@@ -5,7 +5,6 @@
 
 mod attributes;
 mod branch_samples;
-mod data_source;
 mod error;
 mod event_attr;
 mod event_text;

@@ -5,10 +5,10 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Bra
 use pmu_core::msr::MsrBackend;
 use pmu_core::{NoFacility, Snapshot, WriteOnce};
 
-use crate::facilities::branches;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
+use crate::machine::branches;
 use crate::per_processor::Busy;
 
 /// The branch records of one processor, with memory for `N` records. The default of 32 suffices for every processor

@@ -18,7 +18,7 @@ use pmu_kprofile::{Affinity, ProfileError, Profiles};
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
-use crate::kernel::user_pages::Pages;
+use crate::kernel::thread_events::Pages;
 use crate::per_processor::Busy;
 
 /// A slot that is used. At the end, also if the use unwinds, the pages of user mode and the timer of the clocks are

@@ -1,7 +1,8 @@
 //! Failures of `Pmu`: each is told, and leaves nothing half done.
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, Ordering};
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 
 use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
