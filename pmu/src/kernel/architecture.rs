@@ -1,5 +1,4 @@
-//! The processors of a kernel, of any vendor: Arm's, x86's, and what a kernel on x86 provides beside the duties of every
-//! kernel.
+//! The processors of a kernel, of any vendor: Arm's, x86's, and what a kernel on x86 provides beside its other duties.
 
 use core::fmt;
 use core::marker::PhantomData;
