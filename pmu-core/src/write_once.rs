@@ -56,7 +56,6 @@ impl<T> WriteOnce<T> {
     ///
     /// # Errors
     /// Returns `value` if another call has written a value, or is writing one.
-    #[inline(never)] // A machine takes many instructions to move.
     pub fn set(&self, value: T) -> Result<&T, T> {
         // Relaxed: a caller that comes too late gets its value back, and reads nothing.
         if self.state.compare_exchange(EMPTY, WRITING, Relaxed, Relaxed).is_err() {

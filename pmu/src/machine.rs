@@ -145,7 +145,7 @@ impl Machine {
         Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)
     }
 
-    #[inline(never)]
+    #[inline(never)] // 703 bytes of events alone.
     fn of(
         snapshot: &Snapshot,
         emon: Result<Emon, NoInterface>,

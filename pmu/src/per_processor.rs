@@ -303,7 +303,7 @@ impl<T, K: Processors, const N: usize> PerProcessor<T, K, N> {
         Ok(act(self.enter()?.value))
     }
 
-    #[inline(never)] // Linked once: each use has another `act`.
+    #[inline(never)] // Linked once: each use has another `act`. 1088 bytes of the Hermit-like glue.
     fn enter(&self) -> Result<Entered<'_, T>, Busy> {
         let processor = K::this_processor();
         let place = self.places.get(processor).ok_or(Busy::NoPlace { processor })?;

@@ -181,7 +181,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Ends what a predecessor left, and proves that the processor has the records. Finds whether it freezes them.
-    #[inline(never)]
+    #[inline(never)] // 182 bytes of counters with branches.
     fn verify(&self) -> Result<(), MsrFault> {
         if !self.end_left_over()? {
             let (operation, register) = (MsrOperation::Write, self.unit.registers().from);

@@ -178,7 +178,7 @@ impl BranchMemory {
     }
 
     /// Returns the mode, if the memory's recorder has the records of this unit: 0 otherwise.
-    #[inline(never)]
+    #[inline(never)] // 288 bytes of the Hermit-like glue.
     pub(crate) fn mode_of(&self, unit: &BranchUnit) -> u8 {
         let mode = self.mode();
         if self.unit.load(Relaxed) == unit.fingerprint() { mode } else { 0 }

@@ -119,7 +119,8 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Clears the records, and notes that they are another owner's where that fails.
-    #[inline(never)] // Linked once: several operations end a recording.
+    // Linked once: several operations end a recording.
+    #[inline(never)] // 160 bytes of the Hermit-like glue.
     pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
         self.memory.clear_mode(CLEAR);
         let cleared = self.unit.clear_records(self.msr);
@@ -415,7 +416,7 @@ impl BranchUnit {
     }
 
     /// Releases records that an interrupt froze.
-    #[inline(never)]
+    #[inline(never)] // 16 bytes of counters with branches.
     pub(crate) fn unfreeze(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         match self.registers().freeze.and_then(|freeze| freeze.status) {
             Some((frozen, acknowledge)) => msr.wrmsr_retrying(acknowledge, frozen),

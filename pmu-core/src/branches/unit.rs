@@ -273,7 +273,8 @@ impl BranchUnit {
     }
 
     /// Returns the value of the filter, and what the processor then records.
-    #[inline(never)] // Linked once: as events are opened, settled and sampled.
+    // Linked once: as events are opened, settled and sampled.
+    #[inline(never)] // 144 bytes of the Hermit-like glue.
     pub(crate) fn selection(&self, filter: BranchFilter) -> Option<(u64, BranchFilter)> {
         if filter.is_empty() || filter.is_call_stack() && !self.offers.call_stack {
             return None;

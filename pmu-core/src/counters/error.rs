@@ -303,7 +303,8 @@ impl EventsError {
     }
 
     /// Adds a failure of some events to an outcome.
-    #[inline(never)] // Linked once: inlined into a loop, the loop is there for each outcome.
+    // Linked once: inlined into a loop, the loop is there for each outcome.
+    #[inline(never)] // 1072 bytes of the glue.
     pub(crate) fn add(
         outcome: &mut Result<(), Self>,
         events: u64,

@@ -127,7 +127,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Returns the same, and decides which machine this is if no processor did.
-    #[inline(never)]
+    #[inline(never)] // 64 bytes of the glue.
     pub(super) fn detect(&'static self, this: &ProcessorOf<K>) -> &'static MachineSources<K> {
         loop {
             if let Some(sources) = self.sources.get() {

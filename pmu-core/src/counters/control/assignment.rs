@@ -25,7 +25,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where
     /// that makes room. Rotating events whose share is at least `great` may lose their counters: the greatest share
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
-    #[inline(never)]
+    #[inline(never)] // 34 bytes of events alone.
     pub(crate) fn assign(&self, event: EventId, great: Option<u32>) -> Result<(), PlacementError> {
         let started = self.start_in_software(event);
         if started.map_err(|reason| PlacementError { event, reason })? {
@@ -61,7 +61,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Begins a change. If events of groups or of guests change counters, stops and returns all counters that change.
     /// Events that ask for a facility are stopped in the same way, unless a single event comes and none leaves.
-    #[inline(never)]
+    #[inline(never)] // 48 bytes of stack (Mailbox::drain of a start).
     fn begin(&self, planner: &mut Planner<'_>) -> CounterSet {
         self.present(&mut planner.before);
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
@@ -98,7 +98,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Returns the next step of a change. After a failure, the steps lead back to the former assignment, as far as
     /// they succeed.
-    #[inline(never)]
+    #[inline(never)] // 16 bytes of the glue.
     fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
         if planner.failure.is_none()
             && let Err(error) = planner.outcome
@@ -127,7 +127,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Ends a change, and resumes the counters that were stopped for it.
-    #[inline(never)]
+    #[inline(never)] // 96 bytes of stack (Mailbox::drain of a start).
     fn end(&self, planner: &mut Planner<'_>, together: CounterSet) -> Result<(), CounterError> {
         if let Some(error) = planner.failure {
             // "Unchanged" would be wrong if the way back failed, too.
@@ -146,7 +146,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Sets the states of the events that got or lost a counter. An event without a counter that does not rotate waits
     /// if the plan was applied, and is stopped otherwise.
-    #[inline(never)]
     fn settle_states(&self, planner: &Planner<'_>) {
         for counter in planner.before.counters().iter() {
             let Some(Placement { event, .. }) = planner.before.at(counter) else { continue };
@@ -198,7 +197,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Detaches the event of a counter.
-    #[inline(never)]
+    #[inline(never)] // 101 bytes of events alone.
     fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
         let before = || planner.before.at(counter).map(|placed| placed.event);
         let Some(event) = self.running_on(counter).or_else(before) else { return };
@@ -216,7 +215,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
 
     /// Attaches an event to a free counter, and starts it: a row's event for the rest of a period that began on
     /// another counter.
-    #[inline(never)]
+    #[inline(never)] // 162 bytes of events alone.
     fn attach(
         &self,
         counter: CounterId,
@@ -271,7 +270,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Stops an opened event, and detaches it if it is on a counter.
-    #[inline(never)] // Linked once: an event, a group and a switch stop events.
+    // Linked once: an event, a group and a switch stop events.
+    #[inline(never)] // 170 bytes of counters with branches.
     pub(crate) fn detach_and_stop(
         &self,
         event: EventId,

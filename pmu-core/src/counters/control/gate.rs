@@ -17,7 +17,7 @@ use crate::platform::Platform;
 
 impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Stops these counters by the global control register, if there is one.
-    #[inline(never)]
+    #[inline(never)] // 64 bytes of the glue.
     pub(crate) fn pause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let bits = self.global_bits(counters);
         match self.unit().global().filter(|_| bits != 0) {
@@ -27,7 +27,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Resumes those of these counters that are stopped. If that fails, they are presumed running.
-    #[inline(never)]
     pub(crate) fn unpause(&self, counters: CounterSet) -> Result<(), CounterError> {
         let counters = self.outside_guests(counters);
         self.set_global_enable(counters).map_err(|error| {

@@ -74,14 +74,14 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
     }
 
     #[cold]
-    #[inline(never)]
+    #[inline(never)] // 79 bytes of events alone.
     fn note_fault(&mut self, fault: MsrFault) {
         self.fault.get_or_insert(fault);
     }
 
     /// Marks the counter of an event as faulted, or all counters, after an access that failed.
     #[cold]
-    #[inline(never)]
+    #[inline(never)] // 91 bytes of counters with branches.
     pub(crate) fn mark_faulted(&mut self, event: Option<EventId>) {
         self.fallen = self.fallen | self.memory.mark_faulted(event, self.source.opened());
         if S::Facility::SOFTWARE {
@@ -91,7 +91,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
 
     /// Masks the interrupt: the status stays set, and could raise the interrupt again forever.
     #[cold]
-    #[inline(never)]
+    #[inline(never)] // 60 bytes of counters with branches.
     pub(crate) fn mask(&mut self) {
         self.platform.mask_performance_interrupt();
         self.memory.serving.mask();

@@ -54,7 +54,6 @@ impl ExtraRegisters {
     }
 
     /// Returns the place of a register, or the first free place for it.
-    #[inline(never)] // Linked once.
     fn place(&self, register: MsrAddress) -> Option<&ExtraRegister> {
         let is_it =
             |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
@@ -64,7 +63,7 @@ impl ExtraRegisters {
     }
 
     /// Sets a register's value, and keeps the value from before the session.
-    #[inline(never)]
+    #[inline(never)] // 16 bytes of stack (Mailbox::drain of a start).
     pub(crate) fn set(
         &self,
         register: MsrAddress,

@@ -195,7 +195,7 @@ impl EventTable {
     ///
     /// # Context
     /// The handler of the event's overflow.
-    #[inline(never)]
+    #[inline(never)] // 48 bytes of the Hermit-like glue.
     pub fn account_sample(
         &self,
         event: EventId,

@@ -104,7 +104,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         }
     }
 
-    #[inline(never)]
     fn open_alone(
         &mut self,
         processor: &CounterUnit,
@@ -114,7 +113,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             .map_err(|reason| EventsError::of_member(0, reason))
     }
 
-    #[inline(never)]
+    #[inline(never)] // 48 bytes of the glue.
     fn open_group(
         &mut self,
         processor: &CounterUnit,
@@ -135,7 +134,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Opens an event that comes after others in its group, in a place behind an opened one.
-    #[inline(never)]
+    #[inline(never)] // 94 bytes of counters alone.
     pub(crate) fn open_after(
         &self,
         processor: &CounterUnit,

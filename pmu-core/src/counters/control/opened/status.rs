@@ -84,7 +84,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     }
 
     /// Returns the first event of an event's group, whose events are all on this processor.
-    #[inline(never)]
     pub(crate) fn first_of(&self, event: EventId) -> Result<EventId, CounterError> {
         self.entry(event)?;
         self.table().first_of(event).ok_or(CounterError::GroupElsewhere(event))
