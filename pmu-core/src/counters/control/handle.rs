@@ -166,7 +166,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the registers of one of the unit's counters. A source that opens no events has general counters only:
     /// the code for fixed counters is not linked.
     // Linked once: each operation on a counter asks for its registers.
-    #[inline(never)] // 172 bytes of Emon.
+    #[inline(never)] // 172 bytes of `pmu-small`.
     pub(crate) fn registers(&self, counter: CounterId) -> Counter {
         let unit = self.unit();
         if opens_events(&self.source) {

@@ -207,7 +207,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Writes a different value to each counter, then reads all of them back both ways. This finds registers that
     /// ignore writes, and two addresses of one register. RDPMC comes second: an emulator without counters, to which
     /// RDPMC is an undefined opcode, is found out by RDMSR.
-    #[inline(never)] // Inlined, it takes more text, and runs once per processor. 148 bytes of Emon.
+    #[inline(never)] // Inlined, it takes more text, and runs once per processor. 148 bytes of `pmu-small`.
     fn probe_counters(&self, stopped: CounterSet, candidates: CounterSet) -> CounterSet {
         // Below 2^31, so that a write that is extended by its sign reads back the same; another value for each counter,
         // so that two addresses of one register differ.
