@@ -113,9 +113,9 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(4_100))]
-#[bench::four(args = (group(4, false)), config = at_most(10_900))]
-#[bench::eight(args = (group(8, false)), config = at_most(19_200))]
+#[bench::one(args = (group(1, false)), config = at_most(3_950))]
+#[bench::four(args = (group(4, false)), config = at_most(10_450))]
+#[bench::eight(args = (group(8, false)), config = at_most(18_300))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
@@ -140,9 +140,9 @@ fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
 }
 
 #[library_benchmark]
-#[bench::one(args = (turns(1)), config = at_most(5_740))]
-#[bench::four(args = (turns(4)), config = at_most(31_400))]
-#[bench::eight(args = (turns(8)), config = at_most(92_300))]
+#[bench::one(args = (turns(1)), config = at_most(5_350))]
+#[bench::four(args = (turns(4)), config = at_most(29_300))]
+#[bench::eight(args = (turns(8)), config = at_most(86_700))]
 fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
     black_box(bench.session).rotate(2)
 }
@@ -156,9 +156,9 @@ fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsErro
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, false)), config = at_most(4_830))]
-#[bench::four(args = (thread(4, false)), config = at_most(15_800))]
-#[bench::eight(args = (thread(8, false)), config = at_most(36_100))]
+#[bench::one(args = (thread(1, false)), config = at_most(4_600))]
+#[bench::four(args = (thread(4, false)), config = at_most(14_900))]
+#[bench::eight(args = (thread(8, false)), config = at_most(34_000))]
 fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_in(bench.unit, bench.of, 3)
 }
@@ -173,7 +173,7 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(29_200))]
+#[bench::moves_seven(args = (chain()), config = at_most(28_700))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
