@@ -69,8 +69,8 @@ enum Holds {
     Type,
 }
 
-/// A register, or one of each event counter. `legal` are the bits that may be written, if any, and `legal_long` are
-/// those that only 64-bit counters have.
+/// A register, or the registers of one kind, of which each event counter has one. `legal` are the bits that may be
+/// written, if any, and `legal_long` are those that only 64-bit counters have.
 struct Row {
     name: &'static str,
     holds: Holds,
@@ -123,7 +123,7 @@ const ROWS: &[Row] = &[
         .legal(FILTER | 0x3FF, 0xFFFF),
 ];
 
-/// Returns the row of a register, and the counter that it is of.
+/// Returns the row of a register, and the number of the counter to which the register belongs.
 fn find(encoding: u16) -> Option<(&'static Row, usize)> {
     ROWS.iter().find_map(|row| {
         let place = usize::from(encoding.wrapping_sub(row.encoding));

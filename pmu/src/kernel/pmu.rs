@@ -27,8 +27,8 @@ use crate::watchdog::Watchdog;
 /// [`Machine`](crate::Machine), the memory of each processor's counters and events, the sessions, the mailbox for
 /// requests between processors, and the lists of profiles. The machine has at most `P` processors. Each processor can
 /// have `E` events open at a time: those of the kernel, of the thread that runs, of [`count`](Self::count), and the
-/// watchdog's. At most `N` profiles can be started at a time. The first profile of an event adds a
-/// source to the machine. An added source is never removed. At most `N` sources can be added.
+/// watchdog's. At most `N` profiles can be started at a time. The first profile of an event adds a source to the
+/// machine. An added source is never removed. At most `N` sources can be added.
 ///
 /// | operation | |
 /// |---|---|

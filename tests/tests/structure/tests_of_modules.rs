@@ -1,4 +1,5 @@
-//! The tests of each source file: `tests/data/tests_of_modules.csv` names their folders, and names each folder.
+//! `tests/data/tests_of_modules.csv`: each source file has a row with the folders of its tests, and each folder of
+//! tests is in a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

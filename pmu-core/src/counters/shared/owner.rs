@@ -50,7 +50,7 @@ impl Owner {
         self.0.store(INITIALIZING, Relaxed);
     }
 
-    /// Returns whether the counters are just being taken or programmed.
+    /// Returns whether the counters are taken, but not published: their owner programs them, or is to give them back.
     pub(crate) fn is_initializing(&self) -> bool {
         self.0.load(Relaxed) == INITIALIZING
     }

@@ -43,10 +43,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // An event that cannot be stopped stays open, so that its identity is not given to another.
         stopped.or_else(|error| if is_off(error.reason) { Ok(()) } else { Err(error) })?;
         let count = self.entry(event)?.count();
-        for (event, entry) in self.members(event) {
-            entry.set_state(EventState::Closed);
-            self.forget_in_facilities(event);
-        }
+        self.members(event).for_each(|(event, entry)| self.mark_closed(event, entry));
         Ok(count)
     }
 
@@ -56,9 +53,13 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if self.is_started(event) {
             self.detach_and_stop(event, entry, 0)?;
         }
+        self.mark_closed(event, entry);
+        Ok(())
+    }
+
+    fn mark_closed(&self, event: EventId, entry: &EventEntry) {
         entry.set_state(EventState::Closed);
         self.forget_in_facilities(event);
-        Ok(())
     }
 
     /// Closes one event, as Linux closes the file of one; the other events of its group stay as they are, and those
@@ -89,8 +90,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// # Errors
     /// - [`NoSuchEvent`](CounterError::NoSuchEvent).
     /// - [`GroupElsewhere`](CounterError::GroupElsewhere).
-    /// - The errors of [`stop`](Self::stop). An event of a group is closed nevertheless, and its last count
-    ///   is lost; an event in no group stays open.
+    /// - The errors of [`stop`](Self::stop). An event of a group is closed nevertheless, and its last count is lost; an
+    ///   event in no group stays open.
     pub fn close_member(&mut self, event: EventId, now: u64) -> Result<EventCount, CounterError> {
         let (entry, first) = (self.entry(event)?, self.first_of(event)?);
         let Some(group) = entry.group() else { return Ok(self.close(event, now)?) };
@@ -119,14 +120,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             outcome = outcome.and(self.detach_and_stop(event, entry, now));
         }
         let count = entry.count();
-        let close = |event: EventId, entry: &EventEntry| {
-            entry.set_state(EventState::Closed);
-            self.forget_in_facilities(event);
-        };
         self.members(event)
             .filter(|(other, of)| needs_it(*other, of))
-            .for_each(|(event, entry)| close(event, entry));
-        close(event, entry);
+            .for_each(|(event, entry)| self.mark_closed(event, entry));
+        self.mark_closed(event, entry);
         self.settle_rest(group, first, now);
         self.settle_software();
         outcome.map(|()| count)

@@ -124,17 +124,18 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     ///
     /// # Errors
-    /// - The errors of [`start`](Self::start). After [`NoFreeCounter`](CounterError::NoFreeCounter) the
-    ///   event stays stopped.
-    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of one of these kinds:
-    ///   events of a group, [exclusive](crate::Event::exclusive) events, events with an [extra
-    ///   register](crate::Event::with_extra), every event of an [`OnSharedCore`](crate::shared_core::OnSharedCore)
-    ///   source, and, on Intel, events that count only [in guests](crate::Event::in_guests).
+    /// - The errors of [`start`](Self::start). After [`NoFreeCounter`](CounterError::NoFreeCounter) the event stays
+    ///   stopped.
+    /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of a group, and an
+    ///   event of one of these kinds that is not counted in software: [exclusive](crate::Event::exclusive) events,
+    ///   events with an [extra register](crate::Event::with_extra), every event of an
+    ///   [`OnSharedCore`](crate::shared_core::OnSharedCore) source, and, on Intel, events that count only [in
+    ///   guests](crate::Event::in_guests).
     /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
     ///   [branches](crate::Event::with_branches) by another filter.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): no counter is free, or an exclusive event runs. On Intel, the
-    ///   error is also returned while another event that counts only in guests runs. `start` does not fail for
-    ///   this reason.
+    ///   error is also returned while another event that counts only in guests runs. `start` does not fail for this
+    ///   reason.
     pub fn start_if_free(&mut self, event: EventId, now: u64) -> Result<(), CounterError> {
         let entry = self.entry(event)?;
         if self.is_started(event) {
