@@ -5,8 +5,7 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::CounterUnit;
 use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
 
-use crate::counters::unit;
-use crate::identification::Identification;
+use crate::counters::{Identification, unit};
 use crate::sources::{SOURCES, TABLE, defaults};
 
 /// Profile interface of a machine with PMUv3: its counters, and the [sources](crate::SOURCES) whose events the boot

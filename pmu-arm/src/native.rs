@@ -4,7 +4,7 @@ use core::arch::asm;
 use core::convert::Infallible;
 
 use crate::backend::SystemRegisters;
-use crate::identification::Identification;
+use crate::counters::Identification;
 use crate::registers::{CYCLE_COUNTER, Register, for_each_register};
 
 /// [`SystemRegisters`] by MRS and MSR on this processor.

@@ -10,17 +10,15 @@ mod core_type;
 mod event;
 mod format;
 mod name;
-mod processor;
 #[rustfmt::skip]
 mod tables;
 pub mod uncore;
 
-pub use core_type::{EventError, Events, Matching, UnknownCoreType};
+pub use core_type::{EventError, Events, Matching, Processor, UnknownCoreType};
 pub use event::{Encoding, ExtraMsr, PmuEvent};
 pub use format::{CoreType, Precise};
 pub use name::EventName;
 pub use name::hash::MAX_NAME;
-pub use processor::Processor;
 pub use tables::*;
 
 /// Metrics: common ratios of events.

@@ -19,7 +19,7 @@ pub mod trace;
 
 pub use affinity::{Affinity, MAX_GROUPS};
 pub use hardware::profile_hardware::ProfileHardware;
-pub use object::error::CreateError;
+pub use object::CreateError;
 pub use object::profile_object::{BasicProfile, ProfileCallback, ProfileObject};
 pub use object::{bucket, service};
 pub use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};

@@ -9,7 +9,7 @@ use pmu_core::frame::InterruptFrame;
 use pmu_core::windows::Rules;
 
 use crate::affinity::Affinity;
-use crate::object::error::CreateError;
+use crate::object::CreateError;
 
 /// Size of a bucket's counter in bytes.
 pub const COUNTER_BYTES: u64 = 4;

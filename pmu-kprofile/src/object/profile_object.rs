@@ -10,8 +10,8 @@ use pmu_core::windows::Rules;
 
 use crate::affinity::{Affinity, MAX_GROUPS, mask_of};
 use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::CreateError;
 use crate::object::bucket::{Basic, Bucket, COUNTER_BYTES};
-use crate::object::error::CreateError;
 use crate::object::service::{CreateRequest, KernelCaller, RequestedAffinity, ValidRequest};
 
 /// A kernel profile object: counts the interrupts of one source in buckets, or calls a function on each interrupt.

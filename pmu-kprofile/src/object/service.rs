@@ -7,8 +7,8 @@ use pmu_core::windows::{PointerWidth, Rules};
 
 use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
+use crate::object::CreateError;
 use crate::object::bucket::Bucket;
-use crate::object::error::CreateError;
 
 /// A request for a basic profile, with the arguments of `NtCreateProfile` or `NtCreateProfileEx`.
 ///

@@ -5,7 +5,7 @@ use core::fmt;
 use heapless::Vec;
 use pmu_core::windows::PointerWidth;
 
-use crate::trace::error::TraceError;
+use crate::trace::TraceError;
 use crate::trace::event::sample::SAMPLE_WORDS;
 use crate::trace::event::table::Event;
 

@@ -7,7 +7,7 @@ use pmu_core::frame::{InterruptFrame, ProcessId};
 use pmu_core::windows::PointerWidth;
 
 use crate::sync::AtomicU64;
-use crate::trace::error::TraceError;
+use crate::trace::TraceError;
 use crate::trace::record::{Reader, Utf16, Writer, header_word};
 
 /// Hook id of a record of a context switch: `PERFINFO_LOG_TYPE_CONTEXTSWAP`.

@@ -2,7 +2,7 @@
 
 use pmu_core::windows::PointerWidth;
 
-use crate::trace::error::TraceError;
+use crate::trace::TraceError;
 use crate::trace::record::{HEADER, Reader, Writer, header_word};
 
 /// Hook id of a record of a sampled profile: `PERFINFO_LOG_TYPE_SAMPLED_PROFILE`.

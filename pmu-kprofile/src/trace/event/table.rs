@@ -6,7 +6,7 @@
 
 use pmu_core::windows::PointerWidth;
 
-use crate::trace::error::TraceError;
+use crate::trace::TraceError;
 use crate::trace::event::records::{
     COLLECTION_END_HOOK, COLLECTION_START_HOOK, CONTEXT_SWITCH_HOOK, ContextSwitch, CounterNames,
     PMC_CONFIG_HOOK, SET_INTERVAL_HOOK, STACK_WALK_HOOK, SourceInterval, StackWalk,
