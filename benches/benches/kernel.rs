@@ -15,7 +15,7 @@ use pmu_benches::one_processor::{
 use pmu_core::frame::PlainFrame;
 use pmu_core::profile::{Report, SourceInterface};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Events};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{ProfileObject, Profiles, Rules};
 
@@ -35,9 +35,9 @@ fn apic() -> LocalApic<Registers> {
 fn hand() -> PlainFrame {
     let this = snapshot();
     let machine = MACHINE.set(Machine::detect(&this)).unwrap();
-    let both = Box::leak(Box::new(machine.with_events(&EVENTS[0])));
+    let both = Box::leak(Box::new(Events::new(machine, &EVENTS[0])));
     let all = pmu_core::CounterSet::ALL;
-    let session = both.initialize(&this, all, Registers, apic(), &COUNTERS[0]).unwrap();
+    let session = both.initialize(&this, all, (Registers, apic()), &COUNTERS[0]).unwrap();
     let session = Box::leak(Box::new(session));
     let mut hardware = ThisProcessor::new(session, pmu_core::frame::ProcessorNumber::from_index(0));
     let object = ProfileObject::basic(Rules::LATEST, request(), &hardware).unwrap();
@@ -56,8 +56,8 @@ fn by_hand(frame: PlainFrame) -> Claim {
     else {
         return Claim::NotOurs;
     };
-    let both = machine.with_events(events);
-    let serviced = both.service(&Registers, &apic(), counters, |report| match report {
+    let both = Events::new(machine, events);
+    let serviced = both.service(&(&Registers, &apic()), counters, |report| match report {
         Report::Source(overflow) => {
             PROFILES.interrupt(frame, overflow.source);
         }

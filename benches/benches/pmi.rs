@@ -15,7 +15,7 @@ use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventTable, OpenedEvents, Snapshot, service,
+    EventTable, Events, Snapshot, service,
 };
 use pmu_intel::Emon;
 
@@ -39,7 +39,7 @@ fn interrupted<I: ProfileInterface<Processor = Snapshot>>(
     let interface: &'static I = Box::leak(Box::new(interface));
     let registers: &'static Registers = Box::leak(Box::new(Registers::new(counters)));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
-    let mut session = interface.initialize(processor, registers, registers, memory).unwrap();
+    let mut session = interface.initialize(processor, registers, memory).unwrap();
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }
@@ -98,7 +98,7 @@ fn counters_of(v2: bool) -> (u32, u32) {
 
 /// A processor whose first of four opened events has overflowed.
 struct Opened {
-    source: OpenedEvents<'static>,
+    source: Events<'static>,
     registers: &'static Registers,
     memory: &'static Memory,
 }
@@ -111,12 +111,11 @@ fn opened(
 ) -> Opened {
     let machine: &'static Machine = Box::leak(Box::new(Machine::detect(processor)));
     let table: &'static EventTable<[EventEntry; 8]> = Box::leak(Box::new(EventTable::new()));
-    let source = OpenedEvents::new(machine.unit(), table);
+    let source = Events::new(machine.unit(), table);
     let registers: &'static Registers = Box::leak(Box::new(Registers::new(counters)));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
     let (all, unit) = (CounterSet::ALL, machine.unit());
-    let mut session =
-        CounterSession::take(source, unit, all, registers, registers, memory).unwrap();
+    let mut session = CounterSession::take(source, unit, all, registers, memory).unwrap();
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }
@@ -146,7 +145,7 @@ fn amds_opened(v2: bool) -> Opened {
 fn interrupt_of_opened(processor: &Opened) -> (u64, Claim) {
     let Opened { source, registers, memory } = processor;
     let mut last = 0;
-    let serviced = service(source, *registers, *registers, memory, |sample| last = sample.tag);
+    let serviced = service(source, *registers, memory, |sample| last = sample.tag);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 
@@ -187,7 +186,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor<I>
     let mut last = 0;
     let count =
         |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
-    let serviced = interface.service(*registers, *registers, memory, count);
+    let serviced = interface.service(*registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 
@@ -200,7 +199,7 @@ fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
     let mut last = 0;
     let count =
         |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
-    let serviced = Machine::service(interface, *registers, *registers, memory, count);
+    let serviced = Machine::service(interface, *registers, memory, count);
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 

@@ -11,12 +11,10 @@ use pmu_benches::{Registers, intels};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventSelect, EventTable, EventsError, OpenedEvents,
-    SoftwareEvent,
+    EventCount, EventEntry, EventId, EventSelect, EventTable, Events, EventsError, SoftwareEvent,
 };
 
-type Session =
-    CounterSession<'static, OpenedEvents<'static>, &'static Registers, &'static Registers>;
+type Session = CounterSession<'static, Events<'static>, &'static Registers>;
 
 const COUNTERS: usize = 8;
 
@@ -40,8 +38,8 @@ fn session<T>(
         Box::leak(Box::new(CounterMemory::new()));
     let registers: &'static Registers = Box::leak(Box::new(Registers::new((0xC1, 1))));
     let only = CounterSet::from_bits((1 << counters) - 1);
-    let source = OpenedEvents::new(unit, table);
-    let taken = CounterSession::take(source, unit, only, registers, registers, memory).unwrap();
+    let source = Events::new(unit, table);
+    let taken = CounterSession::take(source, unit, only, registers, memory).unwrap();
     let session: &'static mut Session = Box::leak(Box::new(taken));
     let of = of(session, unit);
     Bench { session, unit, table, of }

@@ -30,7 +30,7 @@ pub use counters::error::{CounterError, EventsError, ServiceError};
 pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
 pub use counters::events::software::SoftwareEvent;
-pub use counters::hooks::event_source::{EventSource, OpenedEvents};
+pub use counters::hooks::event_source::EventSource;
 pub use counters::interrupt::sample::{EventOverflow, Sample};
 pub use counters::interrupt::service::{Claim, Serviced, service};
 pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent};
@@ -41,7 +41,8 @@ pub use counters::shared::memory::CounterMemory;
 pub use counters::shared::slot::CounterSlot;
 pub use counters::shared::table::EventTable;
 pub use detection::{NoFacility, NoInterface};
-pub use platform::{Platform, PlatformError};
+pub use platform::{Hardware, Platform, PlatformError};
+pub use profile::events::Events;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
 pub use write_once::WriteOnce;
@@ -88,7 +89,6 @@ pub mod registers {
 pub mod shared_core {
     pub use crate::counters::hooks::event_source::OnSharedCore;
     pub use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
-    pub use crate::profile::with_opened_events::WithSharedCore;
 }
 
 /// Events and counters that are saved and continued, as a kernel switches threads.

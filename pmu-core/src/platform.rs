@@ -1,6 +1,8 @@
-//! The embedder's interrupt controller, on x86 the local APIC, and timer.
+//! The embedder's interrupt controller, on x86 the local APIC, and timer; and both with the registers.
 
 use crate::interval::Interval;
+use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
+use crate::msr::backend::MsrBackend;
 
 /// The interrupt controller and the timer of the processor that executes the call.
 ///
@@ -83,6 +85,77 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
     fn stop_profile_timer(&self) {
         (**self).stop_profile_timer();
+    }
+}
+
+/// The registers, the interrupt controller and the timer of a processor, for a session and for the interrupt path.
+///
+/// Every type that is both an [`MsrBackend`] and a [`Platform`] implements this trait. A pair of the two is both. Pass
+/// the same to the session and to the handler.
+///
+/// ```
+/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{Claim, CounterMemory, EventSource, Platform, service};
+/// /// The handler of a kernel that has its register accesses and its local APIC in two types.
+/// fn handler(events: &impl EventSource, msr: impl MsrBackend, apic: impl Platform, memory: &CounterMemory) -> Claim {
+///     service(events, &(msr, apic), memory, |_| ()).map_or(Claim::OursAndMore, |serviced| serviced.claim)
+/// }
+/// ```
+///
+/// # Context
+/// Any, including NMI.
+pub trait Hardware: MsrBackend + Platform {}
+
+impl<H: MsrBackend + Platform + ?Sized> Hardware for H {}
+
+impl<M: MsrBackend, P: Platform> MsrBackend for (M, P) {
+    type Error = M::Error;
+
+    #[inline]
+    fn read(&self, address: MsrAddress) -> Result<u64, M::Error> {
+        self.0.read(address)
+    }
+
+    #[inline]
+    fn write(&self, address: MsrAddress, value: u64) -> Result<(), M::Error> {
+        self.0.write(address, value)
+    }
+
+    #[inline]
+    fn read_pmc(&self, index: PmcIndex) -> Result<u64, M::Error> {
+        self.0.read_pmc(index)
+    }
+
+    #[inline]
+    fn update(&self, update: MsrUpdate) -> Result<u64, M::Error> {
+        self.0.update(update)
+    }
+
+    #[inline]
+    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+        self.0.user_index(index)
+    }
+}
+
+impl<M: MsrBackend, P: Platform> Platform for (M, P) {
+    fn unmask_performance_interrupt(&self) {
+        self.1.unmask_performance_interrupt();
+    }
+
+    fn mask_performance_interrupt(&self) {
+        self.1.mask_performance_interrupt();
+    }
+
+    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        self.1.unmask_extended_interrupt(entry)
+    }
+
+    fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
+        self.1.start_profile_timer(interval)
+    }
+
+    fn stop_profile_timer(&self) {
+        self.1.stop_profile_timer();
     }
 }
 

@@ -26,20 +26,19 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 /// use pmu_core::{
-///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventId, EventsError, OpenedEvents, Platform,
+///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventId, EventsError, Hardware, Events,
 /// };
-/// use pmu_core::msr::MsrBackend;
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 ///
-/// type Source<'a> = OpenedEvents<'a, AutoCounterReload<'a>>;
+/// type Source<'a> = Events<'a, CounterUnit, AutoCounterReload<'a>>;
 ///
 /// /// The source of a processor: `reload` is what `pmu_intel::counter_reload` says of it.
 /// fn source<'a>(unit: &'a CounterUnit, events: &'a EventTable, reload: &'a CounterReload) -> Source<'a> {
-///     OpenedEvents::new(unit, events).with(AutoCounterReload::new(reload, &RELOADS))
+///     Events::new(unit, events).with(AutoCounterReload::new(reload, &RELOADS))
 /// }
 ///
-/// fn open<M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
+/// fn open<H: Hardware>(
+///     counters: &mut CounterSession<'_, Source<'_>, H>,
 ///     this_processor: &CounterUnit,
 /// ) -> Result<EventId, EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);

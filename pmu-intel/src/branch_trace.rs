@@ -7,7 +7,7 @@ pub(crate) mod memory;
 use pmu_core::branches::Branch;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits};
-use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform, Snapshot};
+use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware, Snapshot};
 
 use crate::branch_trace::memory::{KERNEL, STOP, USER};
 use crate::debug_store::{BRANCH_TRACE, DebugStoreSupport, PebsDsSaveArea};
@@ -55,14 +55,13 @@ impl BranchTraceUnit {
 /// ```
 /// use core::sync::atomic::AtomicU64;
 /// use pmu_core::branches::Branch;
-/// use pmu_core::{CounterError, CounterSession, CounterUnit, EventEntry, EventTable, OpenedEvents, Platform};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterError, CounterSession, CounterUnit, EventEntry, EventTable, Events, Hardware};
 /// use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit};
 /// static TRACE: BranchTraceMemory<[AtomicU64; 4096]> = BranchTraceMemory::new(); // one per processor
 /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor
 /// # fn push(_from: u64, _to: u64) {}
 ///
-/// type Source<'a> = OpenedEvents<'a, BranchTrace<fn(Branch)>>;
+/// type Source<'a> = Events<'a, CounterUnit, BranchTrace<fn(Branch)>>;
 ///
 /// /// The trace of a processor, for its sessions and for its interrupt handler.
 /// fn trace(unit: BranchTraceUnit) -> BranchTrace<fn(Branch)> {
@@ -72,12 +71,12 @@ impl BranchTraceUnit {
 /// }
 ///
 /// fn source<'a>(counters: &'a CounterUnit, unit: BranchTraceUnit) -> Source<'a> {
-///     OpenedEvents::new(counters, &EVENTS).with(trace(unit))
+///     Events::new(counters, &EVENTS).with(trace(unit))
 /// }
 ///
 /// /// Traces a function in user mode.
-/// fn traced<M: MsrBackend, P: Platform>(
-///     session: &mut CounterSession<'_, Source<'_>, M, P>,
+/// fn traced<H: Hardware>(
+///     session: &mut CounterSession<'_, Source<'_>, H>,
 ///     unit: BranchTraceUnit,
 ///     function: fn(),
 /// ) -> Result<(), CounterError> {
@@ -151,9 +150,9 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     /// # Errors
     /// [`StateUnknown`](CounterError::StateUnknown): if the trace was to begin, it is not asked for any more. If it was
     /// to end, the processor may still trace: [`is_tracing`](Self::is_tracing). The call can be repeated.
-    pub fn trace<S: EventSource, M: MsrBackend, P: Platform>(
+    pub fn trace<S: EventSource, H: Hardware>(
         &self,
-        session: &mut CounterSession<'_, S, M, P>,
+        session: &mut CounterSession<'_, S, H>,
         user: bool,
         kernel: bool,
     ) -> Result<(), CounterError> {

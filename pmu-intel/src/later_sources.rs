@@ -64,20 +64,24 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
-/// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, WithAddedSources};
+/// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
 /// use pmu_core::windows::Rules;
-/// use pmu_core::Snapshot;
+/// use pmu_core::{EventSource, EventTable, Events, Snapshot};
 /// use pmu_core::clocks::tsc_hertz;
 /// use pmu_intel::{Emon, add_later_sources};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 ///
-/// fn prepare<'a>(emon: &'a Emon, boot: &Snapshot) -> Result<WithAddedSources<'a, Emon>, InterfaceError> {
+/// fn prepare(boot: &Snapshot) -> Result<(), InterfaceError> {
 ///     let hertz = tsc_hertz(boot).and_then(NonZeroU64::new);
-///     add_later_sources(&ADDED, boot, Rules::LATEST, hertz)?;
-///     Ok(WithAddedSources::new(emon, &ADDED))
+///     add_later_sources(&ADDED, boot, Rules::LATEST, hertz)
 /// }
-/// # let _ = prepare;
+///
+/// /// What a processor's counters count, with the sources that were added.
+/// fn events<'a>(emon: &'a Emon, opened: &'a EventTable) -> impl EventSource + 'a {
+///     Events::new(emon, opened).adding(&ADDED)
+/// }
+/// # let _ = (prepare, events);
 /// ```
 pub fn add_later_sources(
     added: &AddedSources,

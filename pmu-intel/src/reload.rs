@@ -17,14 +17,14 @@ use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR}
 ///
 /// ```
 /// # use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
-/// # use pmu_core::{CounterUnit, EventTable, OpenedEvents};
+/// # use pmu_core::{CounterUnit, EventTable, Events};
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 /// /// The source of a processor's events; `reload` is what `counter_reload` returned there.
 /// fn source<'a>(
 ///     (unit, events): (&'a CounterUnit, &'a EventTable),
 ///     reload: Option<&'a CounterReload>,
-/// ) -> OpenedEvents<'a, Option<AutoCounterReload<'a>>> {
-///     OpenedEvents::new(unit, events).with(reload.map(|reload| AutoCounterReload::new(reload, &RELOADS)))
+/// ) -> Events<'a, CounterUnit, Option<AutoCounterReload<'a>>> {
+///     Events::new(unit, events).with(reload.map(|reload| AutoCounterReload::new(reload, &RELOADS)))
 /// }
 /// # let _ = source;
 /// ```

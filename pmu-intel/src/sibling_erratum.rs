@@ -25,19 +25,20 @@ use pmu_core::{EventSelect, Snapshot};
 /// counts these events).
 ///
 /// ```
-/// use pmu_core::shared_core::{CoreCounters, OnSharedCore};
-/// use pmu_core::{CounterUnit, EventTable, OpenedEvents, Snapshot};
+/// use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
+/// use pmu_core::{CounterUnit, EventTable, Events};
 /// use pmu_intel::SiblingErratum;
-/// /// Returns the source of a logical processor of an affected core, which is the core's `second`, or its first.
-/// fn source<'a>(
+/// /// Returns the events of a logical processor of an affected core, which is the core's `second`, or its first.
+/// fn events<'a>(
 ///     unit: &'a CounterUnit,
-///     events: &'a EventTable,
+///     opened: &'a EventTable,
 ///     core: &'a CoreCounters,
 ///     second: bool,
-/// ) -> OnSharedCore<'a, OpenedEvents<'a>> {
-///     OnSharedCore::new(OpenedEvents::new(unit, events), core, second, SiblingErratum::EVENTS)
+/// ) -> Events<'a, CounterUnit, OnSharedCore<'a>> {
+///     let thread = CoreThread::new(core, second, SiblingErratum::EVENTS);
+///     Events::new(unit, opened).with(OnSharedCore::new(thread, ()))
 /// }
-/// # let _ = source;
+/// # let _ = events;
 /// ```
 ///
 /// # Limitations

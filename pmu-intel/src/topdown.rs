@@ -29,9 +29,8 @@ const METRICS: u64 = 1 << 48;
 /// of the slots since the read before. Reads at each timer tick keep the error small.
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventCount, EventSource, EventsError, Platform};
+/// use pmu_core::{CounterSession, EventCount, EventSource, EventsError, Hardware};
 /// use pmu_core::facility::DivisionMemory;
-/// use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 ///
 /// static MEMORY: DivisionMemory = DivisionMemory::new(); // one per processor
@@ -42,8 +41,8 @@ const METRICS: u64 = 1 << 48;
 /// }
 ///
 /// /// Returns the thousandths of a function's issue slots that retired.
-/// fn retiring<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, S, M, P>,
+/// fn retiring<S: EventSource, H: Hardware>(
+///     counters: &mut CounterSession<'_, S, H>,
 ///     unit: &TopDownUnit,
 ///     function: impl FnOnce(),
 /// ) -> Result<Option<u32>, EventsError> {

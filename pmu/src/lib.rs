@@ -21,7 +21,7 @@ pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
 pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
 pub use kernel::interrupt::{Interrupted, PmuSample};
-pub use kernel::pmu::{Pmu, PmuError, PmuSession, PmuSource};
+pub use kernel::pmu::{Pmu, PmuError, PmuEvents, PmuSession};
 pub use kernel::precise::PreciseRecords;
 pub use kernel::profile::Profiled;
 pub use kernel::reach::{MachineSources, PmuHardware};

@@ -7,12 +7,10 @@ use pmu_core::branches::BranchUnit;
 use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{
     CounterAnswer, DefaultInterface, Overflow, ProfileInterface, SourceInterface, SourceTable,
-    WithOpenedEvents,
 };
 use pmu_core::windows::Rules;
 use pmu_core::{
-    CounterMemory, CounterUnit, EventTable, NoFacility, NoInterface, OpenedEvents, Platform,
-    ServiceError, Serviced, Snapshot,
+    CounterMemory, CounterUnit, Hardware, NoFacility, NoInterface, ServiceError, Serviced, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_intel::precise::PreciseUnit;
@@ -47,12 +45,38 @@ use pmu_intel::topdown::TopDownUnit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
+/// [`Events`](pmu_core::Events) adds a processor's opened events to the machine's profile sources. The session and the
+/// interrupt's handler have the same:
+///
+/// ```
+/// use pmu::Machine;
+/// use pmu::core::{CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, Events, GenericEvent};
+/// use pmu::core::profile::{KProfileSource, SourceInterface};
+/// use pmu::core::registers::MAX_COUNTERS;
+/// # use pmu_virt::mock::MockMsr;
+/// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+/// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
+/// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
+/// # let (this, hardware) = (&processor.snapshot(), &processor);
+/// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
+/// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+/// let machine = Machine::detect(this);
+/// let both = Events::new(&machine, &EVENTS);
+/// let mut session = both.initialize(this, CounterSet::ALL, hardware, &MEMORY)?;
+/// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+/// let counters = session.counters_mut();
+/// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
+/// counters.start(id, 0)?;
+/// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
 /// # Context
 /// Detect the machine once, in a task.
 ///
 /// # Limitations
 /// On a hybrid processor, the sources of a session are those of the boot core whose events the session's own core has,
-/// too. The session has the counters that both cores have; `OpenedEvents` on the own core's `CounterUnit` has all of
+/// too. The session has the counters that both cores have; `Events` on the own core's `CounterUnit` has all of
 /// that core. An event without a bit in leaf 0x0A is taken to mean the same on each core whose selects have room for
 /// it.
 #[derive(Debug)]
@@ -166,108 +190,6 @@ impl Machine {
         }
     }
 
-    /// Returns an event source with the machine's profile sources and one processor's opened events. `events` is the
-    /// table of the opened events. The kernel creates the processor's session with the result. The processor's
-    /// interrupt handler also calls `with_events`, with the same `events`.
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent};
-    /// use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
-    /// use pmu::core::registers::MAX_COUNTERS;
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
-    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let both = machine.with_events(&EVENTS);
-    /// let mut session = both.initialize(this, CounterSet::ALL, msr, apic, &MEMORY)?;
-    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-    /// let counters = session.counters_mut();
-    /// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
-    /// counters.start(id, 0)?;
-    /// assert!(session.is_running(KProfileSource::BRANCH_MISPREDICTIONS));
-    /// # Ok::<(), Box<dyn core::error::Error>>(())
-    /// ```
-    ///
-    /// [`with`](WithOpenedEvents::with) adds hardware of the processor, such as its branch records. The samples of
-    /// profile sources then have the branches that a recorder records:
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
-    /// use pmu::core::branch_recording::BranchRecorder;
-    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable};
-    /// use pmu::core::profile::KProfileSource;
-    /// use pmu::core::registers::MAX_COUNTERS;
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
-    /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
-    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-    /// # let processor = MockMsr::<8>::new(pmu).with_branches(branches);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let unit = machine.branches_of(this, &msr)?;
-    /// let source = machine.with_events(EventTable::none()).with(Branches::new(&unit, &RECORDS));
-    /// let mut session = source.initialize(this, CounterSet::GENERAL, msr, apic, &COUNTERS)?;
-    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-    /// let mut recorder = BranchRecorder::take(&unit, msr, &RECORDS)?;
-    /// recorder.start(BranchFilter::USER)?;
-    /// # processor.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::Conditional, Privilege::User));
-    /// # processor.interrupt_at(1);
-    /// // In the interrupt's handler:
-    /// let mut last = None;
-    /// source.service_samples(&msr, &apic, &COUNTERS, |_, sample| last = sample.branches().next())?;
-    /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub const fn with_events<'a>(&'a self, events: &'a EventTable) -> WithOpenedEvents<'a, Self> {
-        WithOpenedEvents::new(self, events)
-    }
-
-    /// Returns an event source that has no profile sources, only the opened events of one processor. `events` is the
-    /// table of the opened events. An event can use only counters that exist both on that processor and on the boot
-    /// processor.
-    ///
-    /// On a hybrid machine, a processor may have more counters than the boot processor. To use all counters of one
-    /// processor, call [`OpenedEvents::new`] with the processor's [`CounterUnit`](pmu_core::CounterUnit), which
-    /// [`unit_of`](SourceInterface::unit_of) returns. The kernel passes this `OpenedEvents` both to the processor's
-    /// session and to [`service`](pmu_core::service) in the interrupt handler.
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::{
-    ///     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable, GenericEvent,
-    /// };
-    /// use pmu::core::registers::MAX_COUNTERS;
-    /// use pmu::core::profile::SourceInterface;
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
-    /// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
-    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let unit = machine.unit_of(this);
-    /// let mut counters = CounterSession::take(machine.events(&EVENTS), &unit, CounterSet::ALL, msr, apic, &MEMORY)?;
-    /// let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles)])?;
-    /// counters.start(id, 0)?;
-    /// let count = counters.read(id, 100)?; // at time 100
-    /// assert_eq!((count.value, count.running), (0, 100)); // nothing happens on this mock
-    /// # Ok::<(), Box<dyn core::error::Error>>(())
-    /// ```
-    pub fn events<'a>(&'a self, events: &'a EventTable) -> OpenedEvents<'a> {
-        OpenedEvents::new(self.unit(), events)
-    }
-
     /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
     /// reports the overflows, and re-arms the counters.
     ///
@@ -286,33 +208,32 @@ impl Machine {
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
-    /// # let (this, msr, apic) = (&processor.snapshot(), &processor, &processor);
+    /// # let (this, hardware) = (&processor.snapshot(), &processor);
     /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
     /// let machine = Machine::detect(this);
-    /// let mut session = machine.initialize(this, msr, apic, &MEMORY)?;
+    /// let mut session = machine.initialize(this, hardware, &MEMORY)?;
     /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
     /// # processor.interrupt_at(1);
     /// // In the interrupt's handler:
     /// let mut sources = vec![];
-    /// let serviced = machine.service(&msr, &apic, &MEMORY, |overflow| sources.push(overflow.source))?;
+    /// let serviced = machine.service(&hardware, &MEMORY, |overflow| sources.push(overflow.source))?;
     /// assert_eq!((serviced.claim, sources), (Claim::Ours, vec![KProfileSource::BRANCH_MISPREDICTIONS]));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     #[inline]
-    pub fn service<M: MsrBackend, P: Platform>(
+    pub fn service<H: Hardware>(
         &self,
-        msr: &M,
-        platform: &P,
+        hardware: &H,
         memory: &CounterMemory,
         overflowed: impl FnMut(Overflow),
     ) -> Result<Serviced, ServiceError> {
         match self {
-            Self::Intel(emon) => emon.service(msr, platform, memory, overflowed),
-            Self::Amd(amd64) => amd64.service(msr, platform, memory, overflowed),
-            Self::Zen(zen) => zen.service(msr, platform, memory, overflowed),
+            Self::Intel(emon) => emon.service(hardware, memory, overflowed),
+            Self::Amd(amd64) => amd64.service(hardware, memory, overflowed),
+            Self::Zen(zen) => zen.service(hardware, memory, overflowed),
             // Counters of which the interface of time alone does not know.
             Self::CountersOnly(..) | Self::TimeOnly(..) => {
-                ProfileInterface::service(self, msr, platform, memory, overflowed)
+                ProfileInterface::service(self, hardware, memory, overflowed)
             }
         }
     }
@@ -418,6 +339,42 @@ impl Machine {
     /// }
     /// ```
     ///
+    /// The samples of profile sources have the branches that a recorder records, if the events have the records as
+    /// their facility:
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+    /// use pmu::core::branch_recording::BranchRecorder;
+    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events};
+    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::core::registers::MAX_COUNTERS;
+    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
+    /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
+    /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
+    /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
+    /// # let processor = MockMsr::<8>::new(pmu).with_branches(branches);
+    /// # let (this, hardware) = (&processor.snapshot(), &processor);
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
+    /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
+    /// let machine = Machine::detect(this);
+    /// let unit = machine.branches_of(this, &hardware)?;
+    /// let source = Events::new(&machine, EventTable::none()).with(Branches::new(&unit, &RECORDS));
+    /// let mut session = source.initialize(this, CounterSet::GENERAL, hardware, &COUNTERS)?;
+    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
+    /// let mut recorder = BranchRecorder::take(&unit, hardware, &RECORDS)?;
+    /// recorder.start(BranchFilter::USER)?;
+    /// # processor.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::Conditional, Privilege::User));
+    /// # processor.interrupt_at(1);
+    /// // In the interrupt's handler:
+    /// let mut last = None;
+    /// source.service_samples(&hardware, &COUNTERS, |_, sample| last = sample.branches().next())?;
+    /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Context
     /// Task.
     ///
@@ -460,16 +417,15 @@ impl Machine {
     ///
     /// ```
     /// # use pmu::Machine;
-    /// # use pmu::core::{Claim, CounterMemory, OpenedEvents, Platform, service};
-    /// # use pmu::core::msr::MsrBackend;
+    /// # use pmu::core::{Claim, CounterMemory, CounterUnit, Events, Hardware, service};
     /// use pmu::intel::precise::Pebs;
     /// # fn push(_address: u64, _tag: u64) {}
     /// /// The kernel's handler of the performance interrupt, with the event source of the processor's session.
-    /// fn handler<M: MsrBackend, P: Platform>(
-    ///     events: &OpenedEvents<'_, Option<Pebs<'static>>>,
-    ///     (msr, platform, counters): (&M, &P, &CounterMemory),
+    /// fn handler<H: Hardware>(
+    ///     events: &Events<'_, CounterUnit, Option<Pebs<'static>>>,
+    ///     (hardware, counters): (&H, &CounterMemory),
     /// ) -> Claim {
-    ///     let serviced = service(events, msr, platform, counters, |sample| {
+    ///     let serviced = service(events, hardware, counters, |sample| {
     ///         if let Some(address) = sample.instruction().and_then(|instruction| instruction.address) {
     ///             push(address, sample.tag);
     ///         }

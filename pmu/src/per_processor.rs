@@ -74,13 +74,13 @@ pub unsafe trait Processors {
 pub unsafe trait OnProcessor {}
 
 // SAFETY: (1) a session is not `Send` so that it stays on its processor, whose registers it means; used
-// elsewhere it would program the wrong ones, which breaks no memory; (2) what it holds is sent (`I`, `M`, `P`), or
+// elsewhere it would program the wrong ones, which breaks no memory; (2) what it holds is sent (`I`, `H`), or
 // shared (the counter memory, which is atomics).
-unsafe impl<I: Send, M: Send, P: Send> OnProcessor for Session<'_, I, M, P> {}
+unsafe impl<I: Send, H: Send> OnProcessor for Session<'_, I, H> {}
 
 // SAFETY: as for a session: (1) they are not `Send` so that they stay on their processor; (2) what they hold is
-// sent (`S`, `M`, `P`), or shared (the counter memory, which is atomics).
-unsafe impl<S: Send, M: Send, P: Send> OnProcessor for CounterSession<'_, S, M, P> {}
+// sent (`S`, `H`), or shared (the counter memory, which is atomics).
+unsafe impl<S: Send, H: Send> OnProcessor for CounterSession<'_, S, H> {}
 
 /// Storage for a static, with one slot for each of `N` processors. A slot holds a value that must stay on its
 /// processor, such as a [`Session`].

@@ -90,12 +90,11 @@ const HEADER: u32 = 96;
 /// The kernel publishes the page in each of the cases that the [module](crate::user) lists:
 ///
 /// ```
-/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, Platform};
-/// use pmu::core::msr::MsrBackend;
+/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, Hardware};
 /// use pmu::user::{UserClock, UserPage};
 ///
-/// fn publish<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &CounterSession<'_, S, M, P>,
+/// fn publish<S: EventSource, H: Hardware>(
+///     counters: &CounterSession<'_, S, H>,
 ///     event: EventId,
 ///     page: &UserPage,
 ///     (clock, tsc): (&UserClock, u64),

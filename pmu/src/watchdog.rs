@@ -21,7 +21,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// use pmu::Watchdog;
 /// use pmu::core::{
 ///     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-///     EventTable, OpenedEvents, service,
+///     EventTable, Events, service,
 /// };
 /// use pmu::core::registers::MAX_COUNTERS;
 /// # use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
@@ -35,8 +35,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// #     fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
 /// #     fn update(&self, _: MsrUpdate) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
 /// # }
-/// # #[derive(Clone, Copy)] struct Apic;
-/// # impl Platform for Apic {
+/// # impl Platform for Registers {
 /// #     fn unmask_performance_interrupt(&self) {}
 /// #     fn mask_performance_interrupt(&self) {}
 /// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::PlatformError> { Ok(()) }
@@ -51,10 +50,10 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///     processor: usize,
 ///     unit: &'static CounterUnit,
 ///     hertz: u64,
-/// ) -> Result<CounterSession<'static, OpenedEvents<'static>, Registers, Apic>, CounterError> {
-///     let events = OpenedEvents::new(unit, &EVENTS[processor]);
+/// ) -> Result<CounterSession<'static, Events<'static>, Registers>, CounterError> {
+///     let events = Events::new(unit, &EVENTS[processor]);
 ///     let event = Watchdog::event(unit, hertz, 10).ok_or(CounterError::NoCounterForEvent)?;
-///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, Apic, &MEMORY[processor])?;
+///     let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Registers, &MEMORY[processor])?;
 ///     let id = counters.open(unit, &[event])?;
 ///     WATCHDOGS[processor].watch(id);
 ///     counters.start(id, 0)?;
@@ -68,8 +67,8 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///
 /// /// The performance interrupt, which is an NMI.
 /// fn nmi(processor: usize, unit: &'static CounterUnit) -> Claim {
-///     let (events, watchdog) = (OpenedEvents::new(unit, &EVENTS[processor]), &WATCHDOGS[processor]);
-///     let serviced = service(&events, &Registers, &Apic, &MEMORY[processor], |overflow| {
+///     let (events, watchdog) = (Events::new(unit, &EVENTS[processor]), &WATCHDOGS[processor]);
+///     let serviced = service(&events, &Registers, &MEMORY[processor], |overflow| {
 ///         if watchdog.is_stuck(overflow.event) {
 ///             println!("processor {processor} is stuck");
 ///         }

@@ -156,7 +156,7 @@ fn profile_by_time(interval: u32, enough: &dyn Fn(Duration) -> bool) -> Result<P
     let nothing =
         Snapshot::capture(|_, _| raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
     let mut session =
-        interface.initialize(&nothing, NoRegisters, &timer, memory).map_err(failed)?;
+        interface.initialize(&nothing, (NoRegisters, &timer), memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(KProfileSource::TIME, &mut hardware, || {
         workload::run(enough);
@@ -174,8 +174,7 @@ fn profile_by_counter(
     let timer = ThreadTimer::new().map_err(Error::Timer)?;
     let Counters { interface, processor, registers, memory, .. } = counters;
     interface.set_interval(source, interval.into()).map_err(Error::Interval)?;
-    let mut session =
-        interface.initialize(processor, registers, registers, memory).map_err(failed)?;
+    let mut session = interface.initialize(processor, registers, memory).map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(source, &mut hardware, || {
         counters.begin();

@@ -95,7 +95,7 @@ impl Counters {
             PROFILES.interrupt(frame, overflow.source);
         };
         // The model raises no fault where the driver is right, and is strict where it is not.
-        let _ = self.interface.service(&self.registers, &self.registers, &self.memory, dispatch);
+        let _ = self.interface.service(&self.registers, &self.memory, dispatch);
     }
 }
 

@@ -10,7 +10,7 @@ use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
 use pmu_core::registers::Counter;
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventSelect, Platform};
+use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventSelect, Hardware};
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
@@ -33,25 +33,24 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// units' registers.
 ///
 /// The session's event source has the value, and so has the interrupt handler: see
-/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with).
+/// [`Events::with`](pmu_core::Events::with).
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, CounterUnit, Platform, service};
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::{Claim, CounterMemory, CounterUnit, Hardware, service};
 /// # fn push(_address: u64, _latency: Option<u16>) {}
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
-/// use pmu_core::{CounterSession, EventId, EventsError, OpenedEvents};
+/// use pmu_core::{CounterSession, EventId, EventsError, Events};
 /// static SAMPLING: IbsMemory = IbsMemory::new(); // one per processor
 ///
-/// /// The events of the processor's session and of its handler: `OpenedEvents::new(…).with(facility(…))`.
+/// /// The events of the processor's session and of its handler: `Events::new(…).with(facility(…))`.
 /// fn facility(units: Option<&IbsUnits>) -> Option<Ibs<'_>> {
 ///     units.map(|units| Ibs::new(units, &SAMPLING))
 /// }
-/// type Events<'a> = OpenedEvents<'a, Option<Ibs<'a>>>;
+/// type WithIbs<'a> = Events<'a, CounterUnit, Option<Ibs<'a>>>;
 ///
 /// /// Samples one op in 400,000.
-/// fn sample_ops<M: MsrBackend, P: Platform>(
-///     session: &mut CounterSession<'_, Events<'_>, M, P>,
+/// fn sample_ops<H: Hardware>(
+///     session: &mut CounterSession<'_, WithIbs<'_>, H>,
 ///     unit: &CounterUnit,
 /// ) -> Result<EventId, EventsError> {
 ///     let ops = session.open(unit, &[IbsSampling::ops().event().every(400_000)])?;
@@ -59,11 +58,11 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// }
 ///
 /// /// In the handler of NMIs.
-/// fn handler<M: MsrBackend, P: Platform>(
-///     events: &Events<'_>,
-///     (msr, platform, counters): (&M, &P, &CounterMemory),
+/// fn handler<H: Hardware>(
+///     events: &WithIbs<'_>,
+///     (hardware, counters): (&H, &CounterMemory),
 /// ) -> Claim {
-///     let serviced = service(events, msr, platform, counters, |sample| {
+///     let serviced = service(events, hardware, counters, |sample| {
 ///         let Some(op) = sample.instruction() else { return }; // an overflow of a counter
 ///         let latency = op.access.and_then(|access| access.latency); // of a load that missed, in cycles
 ///         push(op.address.unwrap_or(0), latency);
@@ -387,21 +386,17 @@ impl EventFacility for Ibs<'_> {
         self.of(counter).map(|(_, unit, _)| registers(unit))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(
-        &self,
-        msr: &M,
-        platform: &P,
-    ) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
         for (_, _, memory) in self.each() {
             // Until the entry is unmasked, a sample would interrupt nothing, and the unit would stay stopped.
             memory.change(USABLE, 0);
         }
         // SAFETY: the register names an entry of the local vector table, and is only read.
         let register = unsafe { MsrAddress::new(IBS_CTL) };
-        let assigned = IbsCtl::from_bits(msr.rdmsr_retrying(register)?);
+        let assigned = IbsCtl::from_bits(hardware.rdmsr_retrying(register)?);
         // Firmware assigns the entry of the local vector table. Without one, a sample would not interrupt.
         if !assigned.lvt_offset_valid()
-            || platform.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
+            || hardware.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
         {
             return Ok(CounterSet::NONE);
         }

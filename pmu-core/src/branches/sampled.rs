@@ -20,21 +20,20 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 /// use pmu_core::{
-///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, EventsError, GenericEvent, OpenedEvents,
-///     Platform, ServiceError, Serviced, service,
+///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, EventsError, GenericEvent, Hardware, Events,
+///     ServiceError, Serviced, service,
 /// };
-/// use pmu_core::msr::MsrBackend;
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
-/// type Source<'a> = OpenedEvents<'a, Branches<'a>>;
+/// type Source<'a> = Events<'a, CounterUnit, Branches<'a>>;
 ///
 /// /// The source of a processor: `records` is what `pmu_intel::branches` or `pmu_amd::branches` says of it.
 /// fn source<'a>(unit: &'a CounterUnit, events: &'a EventTable, records: &'a BranchUnit) -> Source<'a> {
-///     OpenedEvents::new(unit, events).with(Branches::new(records, &RECORDS))
+///     Events::new(unit, events).with(Branches::new(records, &RECORDS))
 /// }
 ///
-/// fn start<M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, Source<'_>, M, P>,
+/// fn start<H: Hardware>(
+///     counters: &mut CounterSession<'_, Source<'_>, H>,
 ///     this_processor: &CounterUnit,
 /// ) -> Result<(), EventsError> {
 ///     let misses = Event::generic(GenericEvent::BranchMisses).every(10_007).with_branches(BranchFilter::USER);
@@ -42,12 +41,12 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 ///     counters.start(misses, 0)
 /// }
 /// # fn push(_: u64, _: u64, _: u64) {}
-/// fn interrupt<M: MsrBackend, P: Platform>(
+/// fn interrupt<H: Hardware>(
 ///     source: &Source<'_>,
-///     (msr, platform): (&M, &P),
+///     hardware: &H,
 ///     memory: &CounterMemory, // this processor's
 /// ) -> Result<Serviced, ServiceError> {
-///     service(source, msr, platform, memory, |sample| {
+///     service(source, hardware, memory, |sample| {
 ///         for branch in sample.branches() {
 ///             push(sample.tag, branch.from, branch.to); // the newest first
 ///         }

@@ -12,12 +12,10 @@ use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::table::EventTable;
 use crate::interval::{Interval, IntervalLimits, IntervalUnit};
 use crate::profile::interface::InterfaceError;
-use crate::profile::source::{KProfileSource, ProfileSource, SourceTable};
-use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
+use crate::profile::source::{KProfileSource, ProfileSource};
 use crate::write_once::WriteOnce;
 
 /// A profile source that the kernel adds to the sources of a [profile interface](crate::profile::ProfileInterface). An
@@ -454,71 +452,4 @@ impl AddedSources {
 fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
     let period = event.period().ok_or(InterfaceError::NoPeriod)?;
     IntervalLimits::EVENTS.check(period).map_err(InterfaceError::Interval)
-}
-
-/// A profile interface with [`AddedSources`] in addition to the sources of the interface's table.
-///
-/// An added source runs as an [opened](crate::CounterSession::open) event. Therefore wrap the `WithAddedSources`
-/// in a [`WithOpenedEvents`](crate::profile::WithOpenedEvents), and create the session from this `WithOpenedEvents`.
-///
-/// ```
-/// use pmu_core::profile::{AddedSlot, AddedSources, WithAddedSources, WithOpenedEvents};
-/// use pmu_core::{EventEntry, EventTable};
-/// # use pmu_core::profile::DefaultInterface;
-/// # static MACHINE: DefaultInterface = DefaultInterface::new();
-/// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
-/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
-///
-/// let machine = WithAddedSources::new(&MACHINE, &ADDED);
-/// let of_processor_0 = WithOpenedEvents::new(&machine, &EVENTS[0]);
-/// // The session of `of_processor_0.initialize(…)` can also start the sources in `ADDED`.
-/// # let _ = of_processor_0;
-/// ```
-#[derive(Debug)]
-pub struct WithAddedSources<'a, I> {
-    interface: &'a I,
-    added: &'static AddedSources,
-}
-
-impl<I> Clone for WithAddedSources<'_, I> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<I> Copy for WithAddedSources<'_, I> {}
-
-impl<'a, I: SourceInterface> WithAddedSources<'a, I> {
-    /// Combines the sources of `interface` with the sources in `added`. All processors of the machine share `added`.
-    pub const fn new(interface: &'a I, added: &'static AddedSources) -> Self {
-        Self { interface, added }
-    }
-}
-
-// SAFETY: the units and the table of events are the interface's.
-unsafe impl<I: SourceInterface> SourceInterface for WithAddedSources<'_, I> {
-    type Processor = I::Processor;
-    type Facility = I::Facility;
-
-    forward_interface!(self => self.interface);
-
-    #[inline]
-    fn facility(&self) -> I::Facility {
-        self.interface.facility()
-    }
-
-    #[inline]
-    fn has_idle_facility(&self) -> bool {
-        self.interface.has_idle_facility()
-    }
-
-    #[inline]
-    fn added(&self) -> &'static AddedSources {
-        self.added
-    }
-
-    #[inline]
-    fn opened(&self) -> &EventTable {
-        self.interface.opened()
-    }
 }

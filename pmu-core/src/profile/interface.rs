@@ -12,8 +12,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::detection::NoInterface;
 use crate::frame::ProcessorNumber;
 use crate::interval::{Interval, IntervalError, IntervalLimits};
-use crate::msr::backend::MsrBackend;
-use crate::platform::{Platform, PlatformError};
+use crate::platform::{Hardware, PlatformError};
 use crate::profile::session::{Overflow, Session};
 use crate::profile::source::{
     KProfileSource, ProfileSource, SourceIndex, SourceInformation, SourceTable,
@@ -140,19 +139,18 @@ pub trait ProfileInterface: SourceInterface {
     /// of all these counters, even of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterMemory, CounterSlot, Platform};
+    /// # use pmu_core::{CounterError, CounterMemory, CounterSlot, Hardware};
     /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
     /// # use pmu_core::registers::MAX_COUNTERS;
-    /// # use pmu_core::msr::MsrBackend;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
     ///
     /// /// Each processor, as it comes up. Without counters, profiling by time remains.
-    /// fn processor_up<I: SourceInterface, M: MsrBackend, P: Platform>(
+    /// fn processor_up<I: SourceInterface, H: Hardware>(
     ///     interface: &'static I,
     ///     this_processor: &I::Processor,
-    ///     (msr, platform): (M, P),
-    /// ) -> Result<Option<Session<'static, &'static I, M, P>>, InterfaceError> {
-    ///     match interface.initialize(this_processor, msr, platform, &COUNTERS) {
+    ///     hardware: H,
+    /// ) -> Result<Option<Session<'static, &'static I, H>>, InterfaceError> {
+    ///     match interface.initialize(this_processor, hardware, &COUNTERS) {
     ///         Err(InterfaceError::Counters(CounterError::Unresponsive)) => Ok(None),
     ///         session => session.map(Some),
     ///     }
@@ -169,17 +167,16 @@ pub trait ProfileInterface: SourceInterface {
     ///
     /// After an error, no counter runs. The kernel can still profile by time: see
     /// [`DefaultInterface`](crate::profile::DefaultInterface).
-    fn initialize<'a, M: MsrBackend, P: Platform>(
+    fn initialize<'a, H: Hardware>(
         &'a self,
         processor: &Self::Processor,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
-    ) -> Result<Session<'a, &'a Self, M, P>, InterfaceError>
+    ) -> Result<Session<'a, &'a Self, H>, InterfaceError>
     where
         Self: Sized,
     {
-        Session::initialize(self, processor, CounterSet::GENERAL, msr, platform, memory)
+        Session::initialize(self, processor, CounterSet::GENERAL, hardware, memory)
     }
 
     /// Takes ownership of those counters in `only` that the processor has, and returns a session. `only` may include
@@ -187,55 +184,52 @@ pub trait ProfileInterface: SourceInterface {
     /// counter, and supports only `ProfileTime`.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, CounterSet, Platform};
+    /// # use pmu_core::{CounterMemory, CounterSet, Hardware};
     /// # use pmu_core::profile::{InterfaceError, ProfileInterface, Session, SourceInterface};
-    /// # use pmu_core::msr::MsrBackend;
     /// /// Takes all counters but fixed counter 1, which is a watchdog's.
-    /// fn processor_up<'a, I: SourceInterface, M: MsrBackend, P: Platform>(
+    /// fn processor_up<'a, I: SourceInterface, H: Hardware>(
     ///     interface: &'a I,
     ///     this_processor: &I::Processor,
-    ///     (msr, platform): (M, P),
+    ///     hardware: H,
     ///     memory: &'a CounterMemory,
-    /// ) -> Result<Session<'a, &'a I, M, P>, InterfaceError> {
+    /// ) -> Result<Session<'a, &'a I, H>, InterfaceError> {
     ///     let own = CounterSet::ALL.without(CounterSet::fixed(1 << 1));
-    ///     interface.initialize_only(this_processor, own, msr, platform, memory)
+    ///     interface.initialize_only(this_processor, own, hardware, memory)
     /// }
     /// ```
     ///
     /// # Errors
     /// The errors of [`initialize`](Self::initialize).
-    fn initialize_only<'a, M: MsrBackend, P: Platform>(
+    fn initialize_only<'a, H: Hardware>(
         &'a self,
         processor: &Self::Processor,
         only: CounterSet,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
-    ) -> Result<Session<'a, &'a Self, M, P>, InterfaceError>
+    ) -> Result<Session<'a, &'a Self, H>, InterfaceError>
     where
         Self: Sized,
     {
-        Session::initialize(self, processor, only, msr, platform, memory)
+        Session::initialize(self, processor, only, hardware, memory)
     }
 
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
     /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
-    /// The samples of [`WithOpenedEvents::service_samples`](crate::profile::WithOpenedEvents::service_samples) contain
+    /// The samples of [`Events::service_samples`](crate::profile::Events::service_samples) contain
     /// the records of a [facility](SourceInterface::Facility), such as branches.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, Platform, ServiceError};
+    /// # use pmu_core::{CounterMemory, Hardware, ServiceError};
     /// # use pmu_core::profile::{KProfileSource, ProfileInterface};
-    /// # use pmu_core::msr::MsrBackend;
     /// # fn count(_: KProfileSource, _events: u64) {}
     /// /// The performance interrupt's handler, which is not an NMI.
     /// fn performance_interrupt(
     ///     interface: &impl ProfileInterface,
-    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     hardware: &impl Hardware,
     ///     memory: &CounterMemory, // this processor's
     /// ) -> Result<(), ServiceError> {
-    ///     let serviced = interface.service(msr, platform, memory, |overflow| {
+    ///     let serviced = interface.service(hardware, memory, |overflow| {
     ///         count(overflow.source, overflow.events);
     ///     });
     ///     serviced.map(|_| ())
@@ -248,17 +242,16 @@ pub trait ProfileInterface: SourceInterface {
     /// # Errors
     /// The errors of [`pmu_core::service`](crate::service).
     #[inline]
-    fn service<M: MsrBackend, P: Platform>(
+    fn service<H: Hardware>(
         &self,
-        msr: &M,
-        platform: &P,
+        hardware: &H,
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Overflow),
     ) -> Result<Serviced, ServiceError>
     where
         Self: Sized,
     {
-        serve_interrupt(self, msr, platform, memory, move |overflow, _| {
+        serve_interrupt(self, hardware, memory, move |overflow, _| {
             self.added().take_up_interval(SourceInterface::opened(self), &overflow);
             if let Some(overflow) = Overflow::of(self.table(), self.added(), overflow) {
                 overflowed(overflow);

@@ -12,8 +12,7 @@ use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
-use crate::msr::backend::MsrBackend;
-use crate::platform::{Platform, PlatformError};
+use crate::platform::Hardware;
 use crate::profile::added::{AddedSource, AddedSources};
 use crate::profile::interface::InterfaceError;
 use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
@@ -30,21 +29,24 @@ use crate::profile::source_interface::{SourceInterface, declared_information};
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
-/// needs_send::<pmu_core::profile::Session<'static, &'static pmu_core::profile::DefaultInterface, (), ()>>();
+/// needs_send::<pmu_core::profile::Session<'static, &'static pmu_core::profile::DefaultInterface, ()>>();
 /// ```
 #[derive(Debug)]
-pub struct Session<'a, I, M, P> {
-    counters: CounterSession<'a, I, M, SessionPlatform<P>>,
+pub struct Session<'a, I, H> {
+    counters: CounterSession<'a, I, H>,
+    /// Sources can be started: the embedder has provided the memory, and the session is open.
+    usable: bool,
+    /// The profile timer runs.
+    has_timer: bool,
 }
 
-impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
+impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     /// Opens a session: see [`ProfileInterface::initialize_only`](crate::profile::ProfileInterface::initialize_only).
     pub(crate) fn initialize(
         interface: I,
         processor: &I::Processor,
         only: CounterSet,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
     ) -> Result<Self, InterfaceError>
     where
@@ -58,10 +60,9 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             let error = CounterError::InsufficientMemory { needed: declared.len() as u16, lent: 0 };
             return Err(error.into());
         }
-        let platform = SessionPlatform { platform, usable, running: false };
         let wanted = has_counters && !only.is_empty();
         let counters = if wanted && (usable || declared.is_empty()) {
-            let taken = CounterSession::take(interface, &own, only, msr, platform, memory);
+            let taken = CounterSession::take(interface, &own, only, hardware, memory);
             if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
                 (interface.answer(), &taken)
             {
@@ -73,13 +74,13 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             if let Some(answer) = interface.answer().filter(|_| wanted && !usable) {
                 answer.note_no_memory();
             }
-            CounterSession::unopened(interface, declared, msr, platform, memory).without_counters()
+            CounterSession::unopened(interface, declared, hardware, memory).without_counters()
         };
-        Ok(Self { counters })
+        Ok(Self { counters, usable, has_timer: false })
     }
 
     /// Returns the counter session on which the sources run. Use this session to open further events.
-    pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, M, SessionPlatform<P>> {
+    pub fn counters_mut(&mut self) -> &mut CounterSession<'a, I, H> {
         &mut self.counters
     }
 
@@ -87,14 +88,6 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// the memory has no slot.
     pub fn counters(&self) -> SessionCounters {
         self.counters.counters()
-    }
-
-    fn timer(&self) -> &SessionPlatform<P> {
-        &self.counters.platform
-    }
-
-    fn timer_mut(&mut self) -> &mut SessionPlatform<P> {
-        &mut self.counters.platform
     }
 
     /// Returns information on a source, for this processor. The session has checked that the counters work, so a
@@ -115,7 +108,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         } else {
             self.supported_row(source).is_ok()
         };
-        if !(available && self.timer().usable && information.is_supported()) {
+        if !(available && self.usable && information.is_supported()) {
             information.availability = Availability::Unsupported;
             information.interval = 0;
         } else if source != KProfileSource::TIME {
@@ -127,7 +120,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Returns whether the source runs on this processor.
     pub fn is_running(&self, source: KProfileSource) -> bool {
         if source == KProfileSource::TIME {
-            self.timer().running
+            self.has_timer
         } else {
             self.event(source).is_some_and(|event| self.counters.find(event).is_some())
         }
@@ -170,7 +163,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
                     _ if self.counters.own().is_empty() => false,
                     row => self.counters.row_select(row).is_some(),
                 };
-                here && self.timer().usable
+                here && self.usable
             })
             .ok_or(InterfaceError::UnsupportedSource(source))
     }
@@ -183,11 +176,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// ```
     /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
-    /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::Platform;
+    /// # use pmu_core::Hardware;
     /// /// Starts the first of some sources that this processor has.
-    /// fn start_any<I: SourceInterface, M: MsrBackend, P: Platform>(
-    ///     session: &mut Session<'_, I, M, P>,
+    /// fn start_any<I: SourceInterface, H: Hardware>(
+    ///     session: &mut Session<'_, I, H>,
     ///     sources: &[KProfileSource],
     /// ) -> Result<Option<KProfileSource>, InterfaceError> {
     ///     for source in sources {
@@ -218,11 +210,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         if source != KProfileSource::TIME {
             return self.counters.start_row(row).map_err(|error| of_source(error, source));
         }
-        if self.timer().running {
+        if self.has_timer {
             return Err(InterfaceError::AlreadyStarted(source));
         }
         self.start_timer(row)?;
-        self.timer_mut().running = true;
+        self.has_timer = true;
         Ok(())
     }
 
@@ -251,7 +243,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     fn open_added(&mut self, source: KProfileSource) -> Result<EventId, InterfaceError> {
         let unsupported = InterfaceError::UnsupportedSource(source);
         let (_, event) = self.added_source(source).ok_or(unsupported)?;
-        if !self.timer().usable {
+        if !self.usable {
             return Err(unsupported);
         }
         let opened = self.counters.open(&self.counters.unit_here(), slice::from_ref(&event));
@@ -270,7 +262,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     fn start_timer(&self, row: usize) -> Result<(), InterfaceError> {
         let unsupported = InterfaceError::UnsupportedSource(KProfileSource::TIME);
         let cell = self.interface().intervals().get(row).ok_or(unsupported)?;
-        self.timer().platform.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
+        self.counters.hardware.start_profile_timer(Interval::stored(cell.load(Relaxed)))?;
         Ok(())
     }
 
@@ -289,11 +281,11 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
             let row = self.row(source).ok_or(not_started)?;
             return self.counters.stop_row(row).map_err(|error| of_source(error, source));
         }
-        if !self.timer().running {
+        if !self.has_timer {
             return Err(not_started);
         }
-        self.timer().platform.stop_profile_timer();
-        self.timer_mut().running = false;
+        self.counters.hardware.stop_profile_timer();
+        self.has_timer = false;
         Ok(())
     }
 
@@ -302,11 +294,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// ```
     /// # use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface};
-    /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::Platform;
+    /// # use pmu_core::Hardware;
     /// /// Sets the interval of `ProfileTime`, and applies it to this processor's timer at once.
-    /// fn set_time<I: SourceInterface, M: MsrBackend, P: Platform>(
-    ///     session: &mut Session<'_, I, M, P>,
+    /// fn set_time<I: SourceInterface, H: Hardware>(
+    ///     session: &mut Session<'_, I, H>,
     ///     units: u64,
     /// ) -> Result<(), InterfaceError> {
     ///     session.interface().set_interval(KProfileSource::TIME, units)?;
@@ -335,11 +326,10 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     ///
     /// ```
     /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
-    /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::Platform;
+    /// # use pmu_core::Hardware;
     /// /// Returns a running source's events in a function, which takes less than the source's interval.
-    /// fn events_in<I: SourceInterface, M: MsrBackend, P: Platform>(
-    ///     session: &Session<'_, I, M, P>,
+    /// fn events_in<I: SourceInterface, H: Hardware>(
+    ///     session: &Session<'_, I, H>,
     ///     source: KProfileSource,
     ///     function: impl FnOnce(),
     /// ) -> Result<Option<u64>, InterfaceError> {
@@ -417,7 +407,7 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
         &mut self,
         now: u64,
         mut overflowed: impl FnMut(Overflow),
-    ) -> Result<CounterWindow<'_, 'a, I, M, SessionPlatform<P>>, InterfaceError> {
+    ) -> Result<CounterWindow<'_, 'a, I, H>, InterfaceError> {
         let (table, added) = (self.interface().table(), self.interface().added());
         Ok(self.counters.lend(now, |overflow| {
             if let Some(overflow) = Overflow::of(table, added, *overflow) {
@@ -451,14 +441,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// Programs the counters again, and starts the timer if it was running.
     pub(crate) fn program_again(
         &mut self,
-        program: impl FnOnce(
-            &mut CounterSession<'a, I, M, SessionPlatform<P>>,
-        ) -> Result<CounterSet, CounterError>,
+        program: impl FnOnce(&mut CounterSession<'a, I, H>) -> Result<CounterSet, CounterError>,
     ) -> Result<CounterSet, InterfaceError> {
         let outcome = program(&mut self.counters);
-        if self.timer().running {
+        if self.has_timer {
             let timer = self.apply_interval(KProfileSource::TIME);
-            self.timer_mut().running = timer.is_ok();
+            self.has_timer = timer.is_ok();
             return outcome.map_err(InterfaceError::Counters).and_then(|anew| timer.map(|()| anew));
         }
         Ok(outcome?)
@@ -471,12 +459,12 @@ impl<'a, I: SourceInterface, M: MsrBackend, P: Platform> Session<'a, I, M, P> {
     /// The errors of [`CounterSession::shut_down`]. After an error, the session stays open, and `shut_down` may be
     /// called again.
     pub fn shut_down(&mut self) -> Result<(), InterfaceError> {
-        if self.timer().running {
-            self.timer().platform.stop_profile_timer();
-            self.timer_mut().running = false;
+        if self.has_timer {
+            self.counters.hardware.stop_profile_timer();
+            self.has_timer = false;
         }
         self.counters.shut_down()?;
-        self.timer_mut().usable = false;
+        self.usable = false;
         Ok(())
     }
 
@@ -495,29 +483,6 @@ fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
         CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
         CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
         error => InterfaceError::Counters(error),
-    }
-}
-
-/// The kernel's [`Platform`], with a record of whether the profile timer runs.
-#[derive(Debug)]
-pub struct SessionPlatform<P> {
-    pub(crate) platform: P,
-    /// Sources can be started: the embedder has provided the memory, and the session is open.
-    pub(crate) usable: bool,
-    pub(crate) running: bool,
-}
-
-impl<P: Platform> Platform for SessionPlatform<P> {
-    fn unmask_performance_interrupt(&self) {
-        self.platform.unmask_performance_interrupt();
-    }
-
-    fn mask_performance_interrupt(&self) {
-        self.platform.mask_performance_interrupt();
-    }
-
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-        self.platform.unmask_extended_interrupt(entry)
     }
 }
 
@@ -544,31 +509,5 @@ impl Overflow {
             None => added.of(&overflow)?,
         };
         Some(Self { source, events: period, counter })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A platform with one extended entry.
-    struct One;
-
-    impl Platform for One {
-        fn unmask_performance_interrupt(&self) {}
-
-        fn mask_performance_interrupt(&self) {}
-
-        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-            if entry == 1 { Ok(()) } else { Err(PlatformError::ExtendedEntryInUse(entry.into())) }
-        }
-    }
-
-    #[test]
-    fn a_session_reaches_the_extended_entries_of_its_platform() {
-        let session = SessionPlatform { platform: One, usable: true, running: false };
-        assert_eq!(session.unmask_extended_interrupt(1), Ok(()));
-        let taken = Err(PlatformError::ExtendedEntryInUse(2));
-        assert_eq!(session.unmask_extended_interrupt(2), taken);
     }
 }

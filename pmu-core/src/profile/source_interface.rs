@@ -102,6 +102,12 @@ pub unsafe trait SourceInterface {
     /// Returns the table of sources.
     fn table(&self) -> &'static SourceTable;
 
+    /// Returns a value that identifies the table: its address, or 0 for a table without rows.
+    #[inline]
+    fn rows_id(&self) -> usize {
+        ptr::from_ref(self.table()).addr()
+    }
+
     /// Returns the description of the boot processor's counters.
     fn unit(&self) -> &CounterUnit;
 
@@ -144,16 +150,15 @@ pub unsafe trait SourceInterface {
         EventTable::none()
     }
 
-    /// On a core that needs [`OnSharedCore`](crate::shared_core::OnSharedCore), returns the [`CoreThread`] of the
-    /// logical processor that executes the call. On any other core, returns `None`. All calls on one processor return
-    /// the same result.
+    /// Returns the logical processor that executes the call, if the processor's facility is
+    /// [`OnSharedCore`](crate::shared_core::OnSharedCore).
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
     }
 
     /// Hardware beside the counters that [opened](crate::CounterSession::open) events can ask for. A vendor's
-    /// interface has none: [`WithOpenedEvents::with`](crate::profile::WithOpenedEvents::with) adds that of one
+    /// interface has none: [`Events::with`](crate::Events::with) adds that of one
     /// processor.
     type Facility: EventFacility;
 
@@ -193,8 +198,9 @@ unsafe impl<I: SourceInterface> EventSource for I {
         Some(self.interval_cell(row)?.load(Ordering::Relaxed))
     }
 
+    #[inline]
     fn table_id(&self) -> usize {
-        core::ptr::from_ref(self.table()).addr()
+        self.rows_id()
     }
 
     #[inline]
@@ -221,9 +227,6 @@ unsafe impl<I: SourceInterface> EventSource for I {
 /// Forwards what of a [`SourceInterface`] every wrapper leaves to the interface that it wraps, `$inner`.
 macro_rules! forward_interface {
     ($self:ident => $inner:expr) => {
-        forward_interface!($self => $inner; $inner.core_thread());
-    };
-    ($self:ident => $inner:expr; $thread:expr) => {
         fn name(&$self) -> &'static str {
             $inner.name()
         }
@@ -235,6 +238,11 @@ macro_rules! forward_interface {
         #[inline]
         fn table(&$self) -> &'static SourceTable {
             $inner.table()
+        }
+
+        #[inline]
+        fn rows_id(&$self) -> usize {
+            $inner.rows_id()
         }
 
         #[inline]
@@ -264,11 +272,6 @@ macro_rules! forward_interface {
         fn answer(&$self) -> Option<&CounterAnswer> {
             $inner.answer()
         }
-
-        #[inline]
-        fn core_thread(&$self) -> Option<CoreThread<'_>> {
-            $thread
-        }
     };
 }
 pub(crate) use forward_interface;
@@ -288,6 +291,11 @@ unsafe impl<I: SourceInterface + ?Sized> SourceInterface for &I {
     #[inline]
     fn has_idle_facility(&self) -> bool {
         (**self).has_idle_facility()
+    }
+
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        (**self).core_thread()
     }
 
     #[inline]

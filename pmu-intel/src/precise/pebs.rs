@@ -25,7 +25,7 @@ use crate::precise::unit::PreciseUnit;
 /// overflows, and loads the counter again.
 ///
 /// The session's event source has the value, and so has the interrupt handler: see
-/// [`OpenedEvents::with`](pmu_core::OpenedEvents::with). The processor writes nothing before the first precise event
+/// [`Events::with`](pmu_core::Events::with). The processor writes nothing before the first precise event
 /// runs.
 ///
 /// # Context
@@ -84,16 +84,16 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
-    /// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
+    /// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
     /// use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new(); // one per processor
     /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor
     ///
-    /// fn events<'a>(counters: &'a CounterUnit, unit: &'a PreciseUnit) -> OpenedEvents<'a, Option<Pebs<'a>>> {
+    /// fn events<'a>(counters: &'a CounterUnit, unit: &'a PreciseUnit) -> Events<'a, CounterUnit, Option<Pebs<'a>>> {
     ///     // SAFETY: RECORDS is this processor's alone. The kernel's statics are mapped, writable, in each address
     ///     // space. The kernel has no other driver of the Debug Store. Its backend keeps no address.
     ///     let pebs = unsafe { Pebs::new(unit, &RECORDS, None) };
-    ///     OpenedEvents::new(counters, &EVENTS).with(pebs.ok())
+    ///     Events::new(counters, &EVENTS).with(pebs.ok())
     /// }
     /// ```
     ///
@@ -101,7 +101,7 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// use pmu_core::branches::{BranchMemory, BranchSlot, BranchUnit, Branches};
-    /// use pmu_core::{CounterUnit, EventTable, OpenedEvents, Sample};
+    /// use pmu_core::{CounterUnit, EventTable, Events, Sample};
     /// use pmu_intel::precise::{Pebs, PreciseRecord};
     /// static BRANCHES: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
     ///
@@ -111,8 +111,8 @@ impl<'a> Pebs<'a> {
     ///     table: &'a EventTable,
     ///     pebs: Option<Pebs<'a>>,
     ///     branches: &'a BranchUnit, // of `pmu_intel::branches`
-    /// ) -> OpenedEvents<'a, Both<'a>> {
-    ///     OpenedEvents::new(counters, table).with((pebs, Branches::new(branches, &BRANCHES)))
+    /// ) -> Events<'a, CounterUnit, Both<'a>> {
+    ///     Events::new(counters, table).with((pebs, Branches::new(branches, &BRANCHES)))
     /// }
     /// /// Returns the record of a sample.
     /// fn record(sample: &Sample<'_, Both<'_>>) -> Option<PreciseRecord<'static>> {

@@ -167,12 +167,11 @@ const MAX_EVENTS: usize = 9;
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// Opens the issue slots of user mode, which take turns with other groups.
-/// fn open<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, S, M, P>,
+/// fn open<S: EventSource, H: Hardware>(
+///     counters: &mut CounterSession<'_, S, H>,
 ///     unit: &TopDownUnit,
 /// ) -> Result<EventId, EventsError> {
 ///     let events = unit.events(counters.counters().usable);

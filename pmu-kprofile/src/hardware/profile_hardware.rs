@@ -1,9 +1,8 @@
 //! The trait by which profile objects use the hardware of all processors.
 
-use pmu_core::Platform;
+use pmu_core::Hardware;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
-use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource, ProfileInterface, Session};
 use pmu_core::windows::{HalInterface, Rules};
 
@@ -115,38 +114,35 @@ pub trait ProfileHardware {
 ///
 /// # Examples
 /// ```
-/// use pmu_core::msr::MsrBackend;
-/// use pmu_core::Platform;
+/// use pmu_core::Hardware;
 /// use pmu_core::frame::ProcessorNumber;
 /// use pmu_core::profile::{ProfileInterface, Session};
 /// use pmu_kprofile::hardware::ThisProcessor;
 /// use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
 ///
-/// fn start<I: ProfileInterface, M: MsrBackend, P: Platform>(
+/// fn start<I: ProfileInterface, H: Hardware>(
 ///     lists: &Profiles<64, 1>,
 ///     object: &'static ProfileObject<'static>,
-///     session: &mut Session<'_, I, M, P>,
+///     session: &mut Session<'_, I, H>,
 /// ) -> Result<(), ProfileError> {
 ///     let mut hardware = ThisProcessor::new(session, ProcessorNumber::from_index(0));
 ///     lists.try_start(object, &mut hardware)
 /// }
 /// ```
 #[derive(Debug)]
-pub struct ThisProcessor<'s, 'a, I, M, P> {
-    session: &'s mut Session<'a, I, M, P>,
+pub struct ThisProcessor<'s, 'a, I, H> {
+    session: &'s mut Session<'a, I, H>,
     number: ProcessorNumber,
 }
 
-impl<'s, 'a, I, M, P> ThisProcessor<'s, 'a, I, M, P> {
+impl<'s, 'a, I, H> ThisProcessor<'s, 'a, I, H> {
     /// Creates the profile hardware from the session of the only processor. `number` is the number of that processor.
-    pub fn new(session: &'s mut Session<'a, I, M, P>, number: ProcessorNumber) -> Self {
+    pub fn new(session: &'s mut Session<'a, I, H>, number: ProcessorNumber) -> Self {
         Self { session, number }
     }
 }
 
-impl<I: ProfileInterface, M: MsrBackend, P: Platform> ProfileHardware
-    for ThisProcessor<'_, '_, I, M, P>
-{
+impl<I: ProfileInterface, H: Hardware> ProfileHardware for ThisProcessor<'_, '_, I, H> {
     fn this_processor(&self) -> ProcessorNumber {
         self.number
     }

@@ -46,8 +46,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`GuestInterrupts`](crate::mediated::GuestInterrupts).
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
 /// use pmu_virt::mediated::{GuestInterrupts, HostCounters, Loaded};
 /// use pmu_virt::VirtualPmu;
 /// # use std::error::Error;
@@ -59,26 +58,26 @@ const PERF_METRICS: u64 = 1 << 15;
 /// # fn deliver(_: &mut VirtualPmu) {}
 ///
 /// /// Lets the guest run, with interrupts off. `interrupts` is what an NMI's handler reaches.
-/// fn run<S: EventSource, M: MsrBackend, P: Platform>(
+/// fn run<S: EventSource, H: Hardware>(
 ///     host: &HostCounters,
-///     session: &mut CounterSession<'_, S, M, P>,
+///     session: &mut CounterSession<'_, S, H>,
 ///     guest: &mut VirtualPmu,
 ///     interrupts: &GuestInterrupts,
-///     (msr, platform): (&M, &P),
+///     hardware: &H,
 ///     clock: impl Fn() -> u64,
 /// ) -> Result<(), Box<dyn Error>> {
 ///     let mut window = session.lend(clock(), |_| ())?; // a sampler takes the pending overflows here
 ///     write_hosts_field(window.lent().global_control()); // before `load`, which borrows it
-///     let outcome = host.load(window.lent(), guest, interrupts, msr).and_then(|mut loaded| {
+///     let outcome = host.load(window.lent(), guest, interrupts, hardware).and_then(|mut loaded| {
 ///         loop {
 ///             // Not in the handler: from Intel's version 3 on, unmasking raises an interrupt while the guest has not
 ///             // acknowledged the overflow.
 ///             if guests_entry() & 1 << 16 == 0 {
-///                 platform.unmask_performance_interrupt();
+///                 hardware.unmask_performance_interrupt();
 ///             }
 ///             match enter_guest(&loaded) { // first, and after a `write`, with `loaded.global_control()`
 ///                 Exit::Wrmsr(register, value) => {
-///                     let _ = host.write(&mut loaded, guest, register, value, msr)?;
+///                     let _ = host.write(&mut loaded, guest, register, value, hardware)?;
 ///                 }
 ///                 Exit::Interrupt => {} // its handler has run
 ///                 Exit::Stop => break,
@@ -86,7 +85,7 @@ const PERF_METRICS: u64 = 1 << 15;
 ///             interrupts.deliver_to(guest);
 ///             deliver(guest); // by `VirtualPmu::deliver_pmi`, which masks the guest's entry on Intel
 ///         }
-///         host.put(loaded, saved_global_control(), guest, msr).map_err(|(_, error)| error)
+///         host.put(loaded, saved_global_control(), guest, hardware).map_err(|(_, error)| error)
 ///     });
 ///     window.end(clock())?; // also after an error
 ///     Ok(outcome.map(|_| ())?)
@@ -97,12 +96,11 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`CounterWindow::end`](pmu_core::lending::CounterWindow::end), which would take the counters back:
 ///
 /// ```compile_fail,E0505
-/// # use pmu_core::{CounterSession, EventSource, Platform};
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::{CounterSession, EventSource, Hardware};
 /// # use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 /// # use pmu_virt::VirtualPmu;
-/// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
-/// #     host: &HostCounters, session: &mut CounterSession<'_, S, M, P>, guest: &mut VirtualPmu,
+/// # fn wrong<S: EventSource, H: Hardware>(
+/// #     host: &HostCounters, session: &mut CounterSession<'_, S, H>, guest: &mut VirtualPmu,
 /// #     interrupts: &GuestInterrupts, msr: &M,
 /// # ) {
 /// let mut window = session.lend(0, |_| ()).unwrap();

@@ -22,27 +22,26 @@ use crate::policy::EventPolicy;
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
-/// use pmu_core::{Claim, CounterMemory, EventSource, Platform, Sample, service};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{Claim, CounterMemory, EventSource, Hardware, Sample, service};
 /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
 ///
 /// /// The performance counters' part of an NMI handler, in a window and outside. Returns the number of interrupts
 /// /// that it accounts for, as `Claim::interrupts`; 0: the NMI is another source's.
-/// fn counters_interrupted<S: EventSource, M: MsrBackend, P: Platform>(
+/// fn counters_interrupted<S: EventSource, H: Hardware>(
 ///     host: &HostCounters,
 ///     processor: usize,
 ///     source: &S,
-///     (msr, platform, memory): (&M, &P, &CounterMemory),
+///     (hardware, memory): (&H, &CounterMemory),
 ///     sample: impl FnMut(Sample<'_, S::Facility>),
 /// ) -> u32 {
-///     let serviced = service(source, msr, platform, memory, sample);
+///     let serviced = service(source, hardware, memory, sample);
 ///     let claimed = serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim).interrupts();
 ///     let is_lent = serviced.is_ok_and(|serviced| serviced.lent);
 ///     // Within the window whatever the session claimed; outside, what is left over.
 ///     let last = &INTERRUPTS[LAST[processor].load(Ordering::Relaxed)];
-///     let is_guests = (is_lent || claimed == 0) && host.interrupted(last, msr);
+///     let is_guests = (is_lent || claimed == 0) && host.interrupted(last, hardware);
 ///     // Within the window the LVT entry stays masked, where delivery masked it: the task unmasks it before VM entry.
 ///     claimed + u32::from(is_guests)
 /// }

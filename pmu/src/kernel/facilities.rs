@@ -6,11 +6,12 @@ use pmu_core::branches::{BranchMemory, BranchUnit};
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::msr::MsrBackend;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
+use pmu_core::shared_core::CoreThread;
 use pmu_core::{NoFacility, Snapshot, WriteOnce};
 use pmu_intel::precise::{PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::TopDownUnit;
 
-use crate::kernel::architecture::{FacilitiesOf, FacilityOf};
+use crate::kernel::architecture::{Architecture, FacilitiesOf, FacilityOf};
 use crate::kernel::required::Kernel;
 
 /// A kernel's [function](crate::Kernel::physical_address) that returns the physical address of memory, from its first
@@ -142,6 +143,11 @@ impl<K: Kernel> FacilitySource for FacilityOnDemand<K> {
     #[inline]
     fn has_idle_facility(&self) -> bool {
         self.0.is_idle()
+    }
+
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        K::Architecture::shared_core()
     }
 }
 

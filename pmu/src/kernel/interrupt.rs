@@ -8,7 +8,7 @@ use pmu_core::{
 };
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
-use crate::kernel::pmu::{Pmu, PmuError, PmuSource};
+use crate::kernel::pmu::{Pmu, PmuError, PmuEvents};
 use crate::kernel::required::{Kernel, KernelHooks};
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::Facilities) recorded.
@@ -94,7 +94,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         if let (Some(of), Some(sources)) =
             (self.processors.get(K::this_processor()), self.sources())
         {
-            let events = of.source(sources);
+            let events = self.events(of, sources);
             let is_stuck = &mut interrupted.is_stuck;
             let mut accounted = [false; E];
             let report = |report, sample: PmuSample<'_, K>| match report {
@@ -114,12 +114,12 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                     sampled(sample);
                 }
             };
-            let (msr, apic) = (K::msr(), KernelHooks::<K>::new());
+            let hardware = (K::msr(), KernelHooks::<K>::new());
             // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
-                apic.mask_performance_interrupt();
+                hardware.mask_performance_interrupt();
             }
-            match events.service_samples(&msr, &apic, &of.counters, report) {
+            match events.service_samples(&hardware, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.lent = serviced.lent;
@@ -161,7 +161,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Any context, including NMI.
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
         let sources = self.sources()?;
-        Overflow::of(sources.table(), sources.added(), *overflow).map(|overflow| overflow.source)
+        Overflow::of(sources.table(), &self.added, *overflow).map(|overflow| overflow.source)
     }
 
     /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of
@@ -253,8 +253,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn events_of(
         &'static self,
         processor: usize,
-    ) -> Option<(PmuSource<K>, &'static CounterMemory)> {
+    ) -> Option<(PmuEvents<K>, &'static CounterMemory)> {
         let (of, sources) = (self.processors.get(processor)?, self.sources()?);
-        Some((of.source(sources), &of.counters))
+        Some((self.events(of, sources), &of.counters))
     }
 }

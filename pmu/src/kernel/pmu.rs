@@ -4,10 +4,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::{fmt, ptr};
 
 use pmu_core::branch_recording::BranchError;
-use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, Session, WithOpenedEvents};
+use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable,
+    CounterError, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, Events,
     EventsError, NoFacility, WriteOnce,
 };
 use pmu_kprofile::hardware::Mailbox;
@@ -119,8 +119,18 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &self.profiles
     }
 
-    /// Returns the machine's sources with the added ones; `None` before the first
-    /// [`processor_up`](Self::processor_up).
+    /// Returns what the counters of a processor count.
+    #[inline]
+    pub(super) fn events(
+        &'static self,
+        of: &'static ProcessorMemory<K, E>,
+        sources: &'static MachineSources<K>,
+    ) -> PmuEvents<K> {
+        let facility = FacilityOnDemand(&of.facilities);
+        Events::new(sources, &of.events).adding(&self.added).with(facility)
+    }
+
+    /// Returns the machine's sources; `None` before the first [`processor_up`](Self::processor_up).
     #[inline]
     pub(super) fn sources(&'static self) -> Option<&'static MachineSources<K>> {
         self.sources.get()
@@ -137,7 +147,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
             if let Some(machine) = machine {
                 // If another processor was first, its value is as good: it has the same machine.
-                let _ = self.sources.set(MachineSources::new(machine, &self.added));
+                let _ = self.sources.set(MachineSources::new(machine));
             }
         }
     }
@@ -158,10 +168,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
 /// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
 /// [opened](pmu_core::CounterSession::open) events.
-pub type PmuSession<K> = Session<'static, PmuSource<K>, <K as Kernel>::Msr, KernelHooks<K>>;
+pub type PmuSession<K> = Session<'static, PmuEvents<K>, (<K as Kernel>::Msr, KernelHooks<K>)>;
 
-/// The sources, the opened events and the [facilities](crate::Facilities) of one processor.
-pub type PmuSource<K> = WithOpenedEvents<'static, MachineSources<K>, FacilityOnDemand<K>>;
+/// The sources, the opened events and the [facilities](crate::Facilities) of one processor of a [`Pmu`].
+pub type PmuEvents<K> =
+    Events<'static, MachineSources<K>, FacilityOnDemand<K>, &'static AddedSources>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {
@@ -188,12 +199,6 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
             is_asked: AtomicBool::new(false),
             clock_timer: AtomicU64::new(0),
         }
-    }
-
-    /// Returns the sources and events of the processor, and its facilities.
-    #[inline]
-    pub(super) fn source(&'static self, sources: &'static MachineSources<K>) -> PmuSource<K> {
-        WithOpenedEvents::new(sources, &self.events).with(FacilityOnDemand(&self.facilities))
     }
 
     /// Returns the tag of the watchdog's event: an address, which no event of the kernel has. So the watchdog does not

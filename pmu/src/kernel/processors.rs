@@ -69,11 +69,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
                 // promises the rest.
                 unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
-                let session = of.source(sources).initialize(
+                let session = self.events(of, sources).initialize(
                     this_processor,
                     K::counters(),
-                    K::msr(),
-                    KernelHooks::new(),
+                    (K::msr(), KernelHooks::new()),
                     &of.counters,
                 )?;
                 let (unit, counters) = (sources.unit_of(this_processor), session.counters().usable);

@@ -5,17 +5,15 @@ use core::marker::PhantomData;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu_core::CounterUnit;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{
-    AddedSources, CounterAnswer, InterfaceError, KProfileSource, ProfileInterface, SourceInterface,
-    SourceTable,
+    CounterAnswer, InterfaceError, KProfileSource, ProfileInterface, SourceInterface, SourceTable,
 };
-use pmu_core::shared_core::CoreThread;
+use pmu_core::{CounterUnit, EventTable, Events};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
-use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
+use crate::kernel::architecture::{MachineOf, ProcessorOf};
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
 use crate::kernel::thread_events::Pages;
@@ -215,7 +213,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     }
 
     fn supports(&self, source: KProfileSource) -> bool {
-        self.0.sources().is_some_and(|sources| sources.query(source).is_supported())
+        let queried =
+            |sources| Events::new(sources, EventTable::none()).adding(&self.0.added).query(source);
+        self.0.sources().is_some_and(|sources| queried(sources).is_supported())
     }
 
     #[inline(never)]
@@ -252,7 +252,7 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
     ProcessorNumber::from_index(index as u16)
 }
 
-/// The profile sources of a machine, and the sources that the kernel added. The value refers directly to the machine's
+/// The profile sources of a machine. The value refers directly to the machine's
 /// sources and counters. So the interrupt handler need not match on the variants of [`Machine`](crate::Machine).
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
@@ -260,7 +260,6 @@ pub struct MachineSources<K: Kernel> {
     table: &'static SourceTable,
     intervals: &'static [AtomicU32],
     answer: Option<&'static CounterAnswer>,
-    added: &'static AddedSources,
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -271,15 +270,15 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 }
 
 impl<K: Kernel> MachineSources<K> {
-    pub(super) fn new(machine: &'static MachineOf<K>, added: &'static AddedSources) -> Self {
+    pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
         let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
         let answer = machine.answer();
-        Self { machine, unit, table, intervals, answer, added, kernel: PhantomData }
+        Self { machine, unit, table, intervals, answer, kernel: PhantomData }
     }
 }
 
-// SAFETY: the units are the machine's, one of them and the added sources fields that nothing changes, and there is no
-// table of opened events.
+// SAFETY: the units are the machine's, one of them a field that nothing changes, and there is no table of opened
+// events.
 unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
     type Processor = ProcessorOf<K>;
     type Facility = ();
@@ -319,15 +318,5 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
 
     fn answer(&self) -> Option<&CounterAnswer> {
         self.answer
-    }
-
-    #[inline]
-    fn added(&self) -> &'static AddedSources {
-        self.added
-    }
-
-    #[inline]
-    fn core_thread(&self) -> Option<CoreThread<'_>> {
-        K::Architecture::shared_core()
     }
 }

@@ -15,7 +15,7 @@ use machine::{Apic, Msr, register};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
+    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
@@ -25,17 +25,17 @@ static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
 static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new();
 
-type Events<'a> = OpenedEvents<'a, Branches<'a>>;
+type WithBranches<'a> = Events<'a, CounterUnit, Branches<'a>>;
 
-fn events<'a>(unit: &'a CounterUnit, branches: &'a BranchUnit) -> Events<'a> {
-    OpenedEvents::new(unit, &EVENTS).with(Branches::new(branches, &RECORDS))
+fn events<'a>(unit: &'a CounterUnit, branches: &'a BranchUnit) -> WithBranches<'a> {
+    Events::new(unit, &EVENTS).with(Branches::new(branches, &RECORDS))
 }
 
 /// The handler of the performance interrupt. Returns the number of periods that were over, with branches.
 fn performance_interrupt(unit: &CounterUnit, branches: &BranchUnit) -> u32 {
     let mut reported = 0;
     let events = events(unit, branches);
-    let serviced = service(&events, &Msr, &Apic, &MEMORY, |sample| {
+    let serviced = service(&events, &(Msr, Apic), &MEMORY, |sample| {
         reported += u32::from(sample.branch_records().is_some());
         sample.branches().for_each(|branch| _ = black_box((branch.from, branch.to)));
     });
@@ -45,7 +45,7 @@ fn performance_interrupt(unit: &CounterUnit, branches: &BranchUnit) -> u32 {
 /// Interrupts each 65,536 instructions.
 fn sample(unit: &CounterUnit, branches: &BranchUnit) -> Result<bool, CounterError> {
     let events = events(unit, branches);
-    let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Msr, Apic, &MEMORY)?;
+    let mut counters = CounterSession::take(events, unit, CounterSet::ALL, (Msr, Apic), &MEMORY)?;
     let sampled =
         Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);
     let sampled = counters.open(unit, &[sampled.with_branches(BranchFilter::USER)])?;

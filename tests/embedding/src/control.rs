@@ -9,13 +9,14 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, ProfileSource, Session,
-    SourceInterface, WithAddedSources, WithOpenedEvents,
+    SourceInterface,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventSource, EventTable, GenericEvent, Platform, Snapshot,
+    EventEntry, EventId, EventSelect, EventSource, EventTable, Events, GenericEvent, Platform,
+    Snapshot,
 };
 use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileHardware};
@@ -137,8 +138,8 @@ operations! {
 }
 
 type Table = EventTable<[EventEntry; 24]>;
-type Sources = WithAddedSources<'static, Machine>;
-type OneSession = Session<'static, WithOpenedEvents<'static, Sources>, Msr, Apic>;
+type OneSession =
+    Session<'static, Events<'static, Machine, (), &'static AddedSources>, (Msr, Apic)>;
 
 static EVENTS: Table = EventTable::new();
 static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
@@ -149,7 +150,6 @@ struct Place<T>(UnsafeCell<Option<T>>);
 unsafe impl<T> Sync for Place<T> {}
 /// The session that the mailbox's requests are for.
 static SESSION: Place<OneSession> = Place(UnsafeCell::new(None));
-static WITH_ADDED: Place<Sources> = Place(UnsafeCell::new(None));
 
 /// The requester is processor 0, and the session that of processor 1.
 struct TwoProcessors(Cell<u16>);
@@ -218,7 +218,7 @@ struct Opened {
 impl Opened {
     fn open<S: EventSource, P: Platform>(
         unit: &CounterUnit,
-        counters: &mut CounterSession<'_, S, Msr, P>,
+        counters: &mut CounterSession<'_, S, (Msr, P)>,
     ) -> Self {
         let raw = |event| Event::raw(EventSelect::from_bits(event));
         // SAFETY: places in memory.
@@ -261,7 +261,7 @@ impl Opened {
 /// Starts, turns, switches and stops a processor's events.
 fn count<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut CounterSession<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, (Msr, P)>,
     opened: &Opened,
 ) -> Option<()> {
     for event in opened.each_alone().take(3) {
@@ -306,7 +306,7 @@ fn count<S: EventSource, P: Platform>(
 /// Changes what is the session's, beside running events.
 fn share<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut CounterSession<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, (Msr, P)>,
     opened: &Opened,
 ) {
     FREEZE.measure(|| counters.freeze_on_interrupt());
@@ -322,15 +322,11 @@ fn share<S: EventSource, P: Platform>(
 }
 
 /// Runs a session through every operation, with a register that faults from its initialization on (0: none).
-fn session(
-    sources: &'static Sources,
-    machine: &'static Machine,
-    processor: &Snapshot,
-    faulty: u32,
-) -> Option<()> {
-    let both = WithOpenedEvents::new(sources, &EVENTS);
+fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
+    let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
-    let mut session = INITIALIZE.measure(|| both.initialize(processor, all, Msr, Apic, &MEMORY))?;
+    let mut session =
+        INITIALIZE.measure(|| both.initialize(processor, all, (Msr, Apic), &MEMORY))?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     session = drain(session, true)?;
@@ -358,16 +354,11 @@ static LATER: AddedSource = AddedSource::new(
 static ADDED: AddedSources<[AddedSlot; 1]> = AddedSources::new();
 
 /// Starts and stops an added source, beside events that are opened, with a register that faults meanwhile.
-fn added(
-    sources: &'static Sources,
-    machine: &'static Machine,
-    processor: &Snapshot,
-    faulty: u32,
-) -> Option<()> {
+fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
     let source = LATER.row().source();
-    let both = WithOpenedEvents::new(sources, &EVENTS);
+    let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
-    let mut session = both.initialize(processor, all, Msr, Apic, &MEMORY).ok()?;
+    let mut session = both.initialize(processor, all, (Msr, Apic), &MEMORY).ok()?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     for event in opened.each_alone() {
@@ -386,13 +377,9 @@ pub fn measure(machine: &'static Machine, processor: &Snapshot) -> Option<()> {
     let counters = (0xC1..0xC9).chain(0x4C1..0x4C9).chain(0x309..0x30C);
     let others = [0x1A6, 0x1A7, 0x38D, 0x38E, 0x38F, 0x390];
     ADDED.add(&LATER).ok()?;
-    // SAFETY: nothing else uses it yet.
-    unsafe { *WITH_ADDED.0.get() = Some(WithAddedSources::new(machine, &ADDED)) };
-    // SAFETY: nothing changes it from here on.
-    let sources = unsafe { (*WITH_ADDED.0.get()).as_ref() }?;
     for faulty in selects.chain(counters).chain(others).chain([0]) {
-        session(sources, machine, processor, faulty)?;
-        added(sources, machine, processor, faulty)?;
+        session(machine, processor, faulty)?;
+        added(machine, processor, faulty)?;
     }
     let covered = OPERATIONS.iter().all(|operation| operation.succeeded.load(Ordering::Relaxed));
     covered.then_some(())

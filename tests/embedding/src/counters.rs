@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use machine::{Apic, Msr, register};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
+    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
@@ -21,15 +21,15 @@ static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
 /// The handler of the performance interrupt. Returns the number of periods that were over.
 fn performance_interrupt(unit: &CounterUnit) -> u32 {
     let mut reported = 0;
-    let events = OpenedEvents::new(unit, &EVENTS);
-    let serviced = service(&events, &Msr, &Apic, &MEMORY, |_| reported += 1);
+    let events = Events::new(unit, &EVENTS);
+    let serviced = service(&events, &(Msr, Apic), &MEMORY, |_| reported += 1);
     if serviced.is_ok() { reported } else { 0 }
 }
 
 /// Counts cycles, and interrupts each 65,536 instructions.
 fn count(unit: &CounterUnit) -> Result<bool, CounterError> {
-    let events = OpenedEvents::new(unit, &EVENTS);
-    let mut counters = CounterSession::take(events, unit, CounterSet::ALL, Msr, Apic, &MEMORY)?;
+    let events = Events::new(unit, &EVENTS);
+    let mut counters = CounterSession::take(events, unit, CounterSet::ALL, (Msr, Apic), &MEMORY)?;
     let cycles = counters.open(unit, &[Event::generic(GenericEvent::Cycles)])?;
     let sampled =
         Event::generic(GenericEvent::Instructions).every(0x1_0000).on(CounterSet::GENERAL);

@@ -13,18 +13,19 @@ use pmu_core::profile::SourceInterface;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventTable, GenericEvent, Snapshot, service,
+    EventTable, Events, GenericEvent, Snapshot, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
 
 fn count(machine: &Machine, this: &Snapshot) -> Result<u64, CounterError> {
-    let (events, unit) = (machine.events(&EVENTS), machine.unit_of(this));
-    let mut counters = CounterSession::take(events, &unit, CounterSet::ALL, Msr, Apic, &COUNTERS)?;
+    let (events, unit) = (Events::new(machine.unit(), &EVENTS), machine.unit_of(this));
+    let mut counters =
+        CounterSession::take(events, &unit, CounterSet::ALL, (Msr, Apic), &COUNTERS)?;
     let instructions = counters.open(&unit, &[Event::generic(GenericEvent::Instructions)])?;
     counters.start(instructions, 0)?;
-    let serviced = service(&events, &Msr, &Apic, &COUNTERS, |overflow| _ = black_box(overflow));
+    let serviced = service(&events, &(Msr, Apic), &COUNTERS, |overflow| _ = black_box(overflow));
     let _ = black_box(serviced);
     let count = counters.read(instructions, 0)?;
     counters.shut_down()?;

@@ -14,7 +14,7 @@ use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, OpenedEvents, Snapshot, service,
+    EventTable, Events, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 6]> = CounterMemory::new();
@@ -23,8 +23,9 @@ static SAMPLES: IbsMemory = IbsMemory::new();
 
 /// Samples, serves and switches an event of each unit. Returns the ops that were counted.
 fn sample(counters: &CounterUnit, units: &IbsUnits) -> Result<u64, CounterError> {
-    let source = OpenedEvents::new(counters, &EVENTS).with(Ibs::new(units, &SAMPLES));
-    let mut session = CounterSession::take(source, counters, CounterSet::ALL, Msr, Apic, &MEMORY)?;
+    let source = Events::new(counters, &EVENTS).with(Ibs::new(units, &SAMPLES));
+    let mut session =
+        CounterSession::take(source, counters, CounterSet::ALL, (Msr, Apic), &MEMORY)?;
     let mut thread = [ThreadEvent::Unused; 2];
     for (place, request) in thread.iter_mut().zip([IbsSampling::ops(), IbsSampling::fetches()]) {
         let event = request.event().every(black_box(100_000)).with_total();
@@ -32,7 +33,7 @@ fn sample(counters: &CounterUnit, units: &IbsUnits) -> Result<u64, CounterError>
         session.start(event, 0)?;
         *place = ThreadEvent::Opened(event);
     }
-    let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
+    let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         let _ = black_box(sample.instruction());
     }));
     session.switch_out(&mut thread, 1, |_| ()).map_err(|error| error.reason)?;

@@ -44,8 +44,8 @@ fn profile<I: ProfileInterface<Processor = Snapshot>>(
 ) -> Result<(), i32> {
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
-    let mut session: Session<'_, &I, _, _> =
-        interface.initialize(processor, Msr, Apic, &MEMORY).map_err(|_| 2)?;
+    let mut session: Session<'_, &I, _> =
+        interface.initialize(processor, (Msr, Apic), &MEMORY).map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -67,7 +67,7 @@ fn profile<I: ProfileInterface<Processor = Snapshot>>(
     register(counter).ok_or(5)?.store(1, Ordering::Relaxed);
     register(0x38E).ok_or(5)?.store(1, Ordering::Relaxed);
     let mut acted = 0;
-    let serviced = interface.service(&Msr, &Apic, &MEMORY, |overflow| {
+    let serviced = interface.service(&(Msr, Apic), &MEMORY, |overflow| {
         acted = PROFILES.interrupt(&Frame { pc: 0x1009, process: None }, overflow.source).hits;
     });
     PROFILES.timer_interrupt(&Frame { pc: 0x2000, process: None });

@@ -16,18 +16,19 @@ use pmu::user::{UserClock, UserPage};
 use pmu::{Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Session, SourceInterface};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::reading::user_view;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventSelect, EventTable, GenericEvent, Snapshot, service, stop_all,
+    EventCount, EventEntry, EventSelect, EventTable, Events, GenericEvent, Snapshot, service,
+    stop_all,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
-type OneSession = Session<'static, &'static Machine, Msr, Apic>;
+type OneSession = Session<'static, &'static Machine, (Msr, Apic)>;
 
 static MEMORY: Memory = CounterMemory::new();
 static OF_SOURCES: Memory = CounterMemory::new();
@@ -63,9 +64,9 @@ fn any<T, E>(outcome: Result<T, E>) -> Option<T> {
 
 /// Events alone, in groups, and of threads; sharing, and what a processor loses.
 fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
-    let events = machine.events(&EVENTS);
+    let events = Events::new(machine.unit(), &EVENTS);
     let all = CounterSet::from_bits(black_box(u64::MAX));
-    let mut counters = CounterSession::take(events, unit, all, Msr, Apic, &MEMORY)?;
+    let mut counters = CounterSession::take(events, unit, all, (Msr, Apic), &MEMORY)?;
     let raw = Event::raw(EventSelect::from_bits(black_box(0x01C0)));
     EVENTS.set_min_period(black_box(0x1000));
     any(counters.freeze_on_interrupt());
@@ -92,7 +93,7 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let stuck = |overflow: pmu_core::EventOverflow| {
         black_box(WATCHDOG.is_stuck(overflow.event));
     };
-    any(service(&events, &Msr, &Apic, &MEMORY, |sample| stuck(*sample)));
+    any(service(&events, &(Msr, Apic), &MEMORY, |sample| stuck(*sample)));
     if let Some(group) = any(counters.open(unit, black_box(&[raw, raw.user_only()]))) {
         let mut counts = [EventCount::default(); 2];
         any(counters.start(group, 2));
@@ -124,15 +125,15 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
 /// Sources of any machine, with events beside them.
 fn profile(machine: &Machine, processor: &Snapshot) {
     let source = black_box(KProfileSource::TOTAL_CYCLES);
-    let with_events = machine.with_events(&WITH_SOURCES);
+    let with_events = Events::new(machine, &WITH_SOURCES);
     let apic = || LocalApic::new(ApicOfMemory, black_box(Delivery::NON_MASKABLE), NoTimer);
     let Some(mut session) =
-        any(with_events.initialize(processor, CounterSet::ALL, Msr, apic(), &OF_SOURCES))
+        any(with_events.initialize(processor, CounterSet::ALL, (Msr, apic()), &OF_SOURCES))
     else {
         return;
     };
     any(session.start(source));
-    any(with_events.service(&Msr, &apic(), &OF_SOURCES, |overflow| {
+    any(with_events.service(&(Msr, apic()), &OF_SOURCES, |overflow| {
         black_box(overflow);
     }));
     any(session.apply_interval(source));
@@ -142,9 +143,9 @@ fn profile(machine: &Machine, processor: &Snapshot) {
     }));
     any(session.stop(source));
     any(session.shut_down());
-    if let Some(mut session) = any(machine.initialize(processor, Msr, apic(), &OF_SOURCES)) {
+    if let Some(mut session) = any(machine.initialize(processor, (Msr, apic()), &OF_SOURCES)) {
         any(session.start(source));
-        any(machine.service(&Msr, &apic(), &OF_SOURCES, |overflow| {
+        any(machine.service(&(Msr, apic()), &OF_SOURCES, |overflow| {
             black_box(overflow);
         }));
         any(session.shut_down());

@@ -14,7 +14,7 @@ use machine::{Apic, Msr};
 use pmu_core::precise::Precision;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
+    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
@@ -26,14 +26,14 @@ static RECORDS: PreciseMemory<[AtomicU64; 512]> = PreciseMemory::new();
 fn sample(unit: &CounterUnit, precise: &PreciseUnit) -> Result<(), CounterError> {
     // SAFETY: the registers are memory, and no processor writes records.
     let pebs = unsafe { Pebs::new(precise, &RECORDS, None) }.ok();
-    let source = OpenedEvents::new(unit, &EVENTS).with(pebs);
-    let taken = CounterSession::take(source, unit, CounterSet::GENERAL, Msr, Apic, &MEMORY);
+    let source = Events::new(unit, &EVENTS).with(pebs);
+    let taken = CounterSession::take(source, unit, CounterSet::GENERAL, (Msr, Apic), &MEMORY);
     let mut counters = taken?;
     let branches = Event::generic(GenericEvent::Branches).every(10_007);
     let branches = branches.precise(Precision::ZeroSkidRequested);
     let event = counters.open(unit, &[*black_box(&branches)])?;
     counters.start_if_free(event, 0)?;
-    let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
+    let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         black_box((sample.tag, sample.address(0)));
     }));
     counters.report_samples(|sample| _ = black_box(sample.tag))?;

@@ -13,7 +13,7 @@ use machine::{Apic, Msr};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventTable, EventsError, GenericEvent, OpenedEvents, Snapshot, service,
+    EventTable, Events, EventsError, GenericEvent, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
@@ -22,14 +22,14 @@ static RELOADS: ReloadMemory = ReloadMemory::new();
 
 /// Starts, serves and stops a group whose first event is reloaded by the second.
 fn reload(unit: &CounterUnit, reload: &CounterReload) -> Result<(), EventsError> {
-    let source = OpenedEvents::new(unit, &EVENTS).with(AutoCounterReload::new(reload, &RELOADS));
-    let taken = CounterSession::take(source, unit, CounterSet::GENERAL, Msr, Apic, &MEMORY);
+    let source = Events::new(unit, &EVENTS).with(AutoCounterReload::new(reload, &RELOADS));
+    let taken = CounterSession::take(source, unit, CounterSet::GENERAL, (Msr, Apic), &MEMORY);
     let mut counters = taken.map_err(|reason| EventsError { events: 0, reason })?;
     let misses = Event::generic(GenericEvent::BranchMisses).every(5_000).reloaded_by(0b10);
     let branches = Event::generic(GenericEvent::Branches).every(100_000).reloaded_by(0b10);
     let group = counters.open(unit, black_box(&[misses, branches]))?;
     counters.start(group, 0)?;
-    let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
+    let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         black_box(sample.tag);
     }));
     counters.stop(group, 1)?;

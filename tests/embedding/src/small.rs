@@ -23,7 +23,7 @@ static BUFFER: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 /// The handler of the performance interrupt.
 fn performance_interrupt(emon: &Emon, frame: &Frame) {
-    let serviced = emon.service(&Msr, &Apic, &MEMORY, |overflow| {
+    let serviced = emon.service(&(Msr, Apic), &MEMORY, |overflow| {
         PROFILES.interrupt(frame, overflow.source);
     });
     black_box(serviced.is_ok());
@@ -37,7 +37,7 @@ fn timer_interrupt(frame: &Frame) {
 /// Profiles for as long as `run` runs.
 fn profile(emon: &Emon, source: KProfileSource, run: fn(&Emon)) -> Result<(), i32> {
     emon.set_interval(source, 0x10000).map_err(|_| 2)?;
-    let mut session = emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 3)?;
+    let mut session = emon.initialize(&snapshot(), (Msr, Apic), &MEMORY).map_err(|_| 3)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,

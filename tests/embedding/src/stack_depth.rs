@@ -21,7 +21,7 @@ use pmu_core::frame::{ProcessId, ProcessorNumber};
 use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, SourceInterface};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventSource, EventTable, GenericEvent, Platform, Snapshot,
+    EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, Platform, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
@@ -34,9 +34,9 @@ const STACK_LIMIT: usize = 576;
 /// Beside opened events of a machine.
 const STACK_LIMIT_OF_EVENTS: usize = 608;
 /// Bytes that a processor's counters and session may take.
-const STATE_LIMIT: usize = 8 * COUNTERS + 96;
+const STATE_LIMIT: usize = 8 * COUNTERS + 104;
 const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()
-    + size_of::<Session<'_, &Emon, Msr, Apic>>();
+    + size_of::<Session<'_, &Emon, (Msr, Apic)>>();
 
 const SOURCES: [KProfileSource; 4] = [
     KProfileSource::TOTAL_CYCLES,
@@ -78,7 +78,7 @@ fn emon() -> Option<&'static Emon> {
 fn performance_interrupt() {
     let Some(emon) = emon() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
-    let serviced = emon.service(&Msr, &Apic, &MEMORY, |overflow| {
+    let serviced = emon.service(&(Msr, Apic), &MEMORY, |overflow| {
         PROFILES.interrupt(&frame, overflow.source);
     });
     if let Ok(serviced) = serviced {
@@ -90,8 +90,8 @@ fn performance_interrupt() {
 fn interrupt_of_events() {
     let Some(machine) = machine() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
-    let both = machine.with_events(&EVENTS);
-    let serviced = both.service(&Msr, &Apic, &COUNTERS_OF_EVENTS, |report| match report {
+    let both = Events::new(machine, &EVENTS);
+    let serviced = both.service(&(Msr, Apic), &COUNTERS_OF_EVENTS, |report| match report {
         Report::Source(overflow) => _ = PROFILES.interrupt(&frame, overflow.source),
         Report::Event(_) => _ = PERIODS.fetch_add(1, Ordering::Relaxed),
     });
@@ -112,7 +112,7 @@ static PERIODS: AtomicU32 = AtomicU32::new(0);
 /// Opens events of each kind and starts them: with a period and a total, and only counted, on a fixed counter.
 fn open<S: EventSource, P: Platform>(
     unit: &CounterUnit,
-    counters: &mut CounterSession<'_, S, Msr, P>,
+    counters: &mut CounterSession<'_, S, (Msr, P)>,
 ) -> Result<(), CounterError> {
     let raw = Event::raw(EventSelect::from_bits(0x01D1)).with_total().rotating();
     let instructions = Event::generic(GenericEvent::Instructions);
@@ -127,7 +127,7 @@ fn open<S: EventSource, P: Platform>(
 /// with a register that faults meanwhile (0: none). Returns the deepest stack of a handler, or the number of the
 /// failed step.
 fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
-    mut session: Session<'_, I, Msr, Apic>,
+    mut session: Session<'_, I, (Msr, Apic)>,
     performance_interrupt: fn(),
     status: u64,
     faulty: u32,
@@ -178,12 +178,13 @@ fn measure(machine: &'static Machine, emon: &'static Emon) -> Result<[usize; 2],
     let mut deepest = [0; 2];
     for status in [0, 1, 0xF, 0xFF | 0x7 << 32] {
         for faulty in [0, 0x38E, 0x38F, 0x390, 0x4C1, 0xC1, 0x186, 0x309] {
-            let taken = emon.initialize(&snapshot(), Msr, Apic, &MEMORY).map_err(|_| 2)?;
+            let taken = emon.initialize(&snapshot(), (Msr, Apic), &MEMORY).map_err(|_| 2)?;
             let depth = interrupt(taken, performance_interrupt, status & 0xF, faulty)?;
             deepest[0] = deepest[0].max(depth);
-            let both = machine.with_events(&EVENTS);
+            let both = Events::new(machine, &EVENTS);
             let (all, memory) = (CounterSet::ALL, &COUNTERS_OF_EVENTS);
-            let mut taken = both.initialize(&snapshot(), all, Msr, Apic, memory).map_err(|_| 8)?;
+            let mut taken =
+                both.initialize(&snapshot(), all, (Msr, Apic), memory).map_err(|_| 8)?;
             open(SourceInterface::unit(machine), taken.counters_mut()).map_err(|_| 9)?;
             let depth = interrupt(taken, interrupt_of_events, status, faulty)?;
             deepest[1] = deepest[1].max(depth);

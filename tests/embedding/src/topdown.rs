@@ -15,7 +15,7 @@ use pmu_core::reading::sample_read;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
-    EventsError, OpenedEvents, Snapshot, service,
+    Events, EventsError, Snapshot, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 
@@ -26,14 +26,14 @@ static DIVISION: DivisionMemory = DivisionMemory::new();
 /// Counts, serves and switches a group of the slots. Returns the thousandths that retired.
 fn count(unit: &TopDownUnit) -> Result<Option<u32>, EventsError> {
     let of_switch = |error: EventsError| EventsError { events: 0, reason: error.reason };
-    let source = OpenedEvents::new(unit.counters(), &EVENTS).with(TopDown::new(unit, &DIVISION));
+    let source = Events::new(unit.counters(), &EVENTS).with(TopDown::new(unit, &DIVISION));
     let all = CounterSet::ALL;
-    let taken = CounterSession::take(source, unit.counters(), all, Msr, Apic, &MEMORY);
+    let taken = CounterSession::take(source, unit.counters(), all, (Msr, Apic), &MEMORY);
     let mut counters = taken.map_err(EventsError::from)?;
     let events = unit.events(counters.counters().usable).each(|event| event.user_only());
     let group = counters.open(unit.counters(), black_box(&events))?;
     counters.start(group, 0)?;
-    let _ = black_box(service(&source, &Msr, &Apic, &MEMORY, |sample| {
+    let _ = black_box(service(&source, &(Msr, Apic), &MEMORY, |sample| {
         let reads = sample_read(&source, &Msr, &MEMORY, sample.event, 0);
         reads.into_iter().flatten().for_each(|read| {
             let _ = black_box(read.count);

@@ -88,7 +88,7 @@ impl Processor<'_> {
                     self.dispatch(overflow.source);
                 };
                 let interface = &self.machine.interface;
-                let serviced = interface.service(&self.chip, &self.chip, &self.memory, tell);
+                let serviced = interface.service(&self.chip, &self.memory, tell);
                 self.faults.fetch_add(serviced.is_err().into(), SeqCst);
             }
         }
@@ -162,7 +162,7 @@ impl Drop for Timers {
 
 /// The hardware as the tasks of one processor use it: their profiles are of this processor only.
 struct Hardware<'s, 'm> {
-    session: &'s mut Session<'m, &'m Emon, &'m Chip, &'m Chip>,
+    session: &'s mut Session<'m, &'m Emon, &'m Chip>,
     number: ProcessorNumber,
 }
 
@@ -200,7 +200,7 @@ struct Account {
 /// Starts and stops profiles on a processor that is interrupted, until the time is over.
 fn play(processor: &Processor<'_>, until: Instant) -> Account {
     let Processor { chip, machine, memory, .. } = processor;
-    let mut session = machine.interface.initialize(&machine.processor, chip, chip, memory).unwrap();
+    let mut session = machine.interface.initialize(&machine.processor, chip, memory).unwrap();
     if machine.freezes {
         session.freeze_on_interrupt().unwrap();
     }

@@ -4,15 +4,12 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, OpenedEvents,
-};
+use pmu_core::{CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, Events};
 
 use crate::opened::{Mock, Processor, Random, raw};
 
 pub type LargeTable = EventTable<[EventEntry; 24]>;
-pub type Refined<'a, 'm> =
-    CounterSession<'a, OpenedEvents<'a>, &'m WithExtra<'m, 'm>, &'m Mock<'m>>;
+pub type Refined<'a, 'm> = CounterSession<'a, Events<'a>, (&'m WithExtra<'m, 'm>, &'m Mock<'m>)>;
 
 /// Extra registers.
 pub const EXTRA: [u32; 4] = [0x1A6, 0x1A7, 0x3F6, 0x3F7];
@@ -88,9 +85,9 @@ impl<'m, 'h> WithExtra<'m, 'h> {
         only: CounterSet,
         memory: &'a CounterMemory,
         table: &'a EventTable,
-    ) -> CounterSession<'a, OpenedEvents<'a>, &'m Self, &'m Mock<'h>> {
-        let source = OpenedEvents::new(&processor.unit, table);
-        CounterSession::take(source, &processor.unit, only, self, self.mock, memory).unwrap()
+    ) -> CounterSession<'a, Events<'a>, (&'m Self, &'m Mock<'h>)> {
+        let source = Events::new(&processor.unit, table);
+        CounterSession::take(source, &processor.unit, only, (self, self.mock), memory).unwrap()
     }
 }
 

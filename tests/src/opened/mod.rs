@@ -9,7 +9,7 @@ use crate::deviations::snapshot;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventTable, OpenedEvents, Snapshot,
+    EventEntry, EventId, EventSelect, EventTable, Events, Snapshot,
 };
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
@@ -20,7 +20,7 @@ use pmu_virt::{
 pub type Mock<'h> = MockMsr<'h, 64>;
 pub type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 pub type Table = EventTable<[EventEntry; 12]>;
-pub type Opened<'a, 'm> = CounterSession<'a, OpenedEvents<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub type Opened<'a, 'm> = CounterSession<'a, Events<'a>, &'m Mock<'m>>;
 
 /// Events that general counters count, by number and unit mask; of the first two there are fixed counters.
 pub const KINDS: [(u8, u8); 8] =
@@ -90,9 +90,8 @@ impl Processor {
         memory: &'a CounterMemory,
         table: &'a EventTable,
     ) -> Opened<'a, 'm> {
-        let source = OpenedEvents::new(&self.unit, table);
-        let mut counters =
-            CounterSession::take(source, &self.unit, only, mock, mock, memory).unwrap();
+        let source = Events::new(&self.unit, table);
+        let mut counters = CounterSession::take(source, &self.unit, only, mock, memory).unwrap();
         if self.freezing {
             counters.freeze_on_interrupt().unwrap();
         }

@@ -7,7 +7,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventId, EventSource, EventStatus, EventTable, OpenedEvents,
+    EventId, EventSource, EventStatus, EventTable, Events,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::{Random, happened, raw};
@@ -244,7 +244,7 @@ fn goes_between(first: &mut Scene<'_>, second: &mut Scene<'_>, filter: BranchFil
     // The third core has no records.
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();
-    let source = OpenedEvents::new(first.counters, &table as &EventTable);
+    let source = Events::new(first.counters, &table as &EventTable);
     let (mock, all) = (first.mock, CounterSet::ALL);
     let mut counted = 0;
     for round in 1..=6 {
@@ -254,8 +254,7 @@ fn goes_between(first: &mut Scene<'_>, second: &mut Scene<'_>, filter: BranchFil
     let ThreadEvent::SwitchedOut(saved) = thread[0] else { panic!("{what}") };
     assert_eq!(saved.count().value, counted, "{what}");
     first.session.shut_down().unwrap();
-    let mut without =
-        CounterSession::take(source, first.counters, all, mock, mock, &memory).unwrap();
+    let mut without = CounterSession::take(source, first.counters, all, mock, &memory).unwrap();
     without.switch_in(first.counters, &mut thread, 7).expect(&what);
     let ThreadEvent::Opened(id) = thread[0] else { panic!("{what}") };
     assert_eq!(without.event_status(id), Ok(EventStatus::Inactive), "{what}");

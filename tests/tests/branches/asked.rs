@@ -12,15 +12,15 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
+    EventId, EventStatus, EventTable, Events, Sample, service,
 };
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::Privilege;
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
 
-pub(crate) type Source<'a> = OpenedEvents<'a, Branches<'a>>;
-type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>, &'a Mock<'a>>;
+pub(crate) type Source<'a> = Events<'a, CounterUnit, Branches<'a>>;
+type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>>;
 
 /// The period of every event.
 const PERIOD: u64 = 100_000;
@@ -62,12 +62,11 @@ fn with_world(processor: &Processor, act: impl FnOnce(&mut World<'_>)) {
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();
     let facility = Branches::new(&unit, &records);
-    let source = OpenedEvents::new(&counters, &table as &EventTable).with(facility);
-    let session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+    let source = Events::new(&counters, &table as &EventTable).with(facility);
+    let session = CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
     let samples = RefCell::new(vec![]);
     let handler = |mock: &Mock<'_>| {
-        let _ = service(&source, mock, mock, &memory, |sample: Sample<'_, _>| {
+        let _ = service(&source, mock, &memory, |sample: Sample<'_, _>| {
             samples.borrow_mut().push(taken_of(&sample));
         });
     };

@@ -10,7 +10,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId,
-    EventSource, EventStatus, EventTable, OpenedEvents, Sample, service,
+    EventSource, EventStatus, EventTable, Events, Sample, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::{happened, raw};
@@ -19,7 +19,7 @@ use pmu_virt::mock::{Deviation, Fault};
 
 const PERIOD: u64 = 100_000;
 
-type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>, &'a Mock<'a>>;
+type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>>;
 
 /// The samples of a session: tags, branches, and whether these were frozen; `None` without records.
 type Found = Vec<(u64, Option<(Vec<u64>, bool)>)>;
@@ -43,17 +43,16 @@ fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>, &Prepared)
     let records: Records = BranchMemory::<[BranchSlot; 32]>::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();
-    let source = OpenedEvents::new(&counters, &table as &EventTable);
+    let source = Events::new(&counters, &table as &EventTable);
     let source = source.with(Branches::new(unit, &records));
     let samples = RefCell::new(vec![]);
     let handler = |mock: &Mock<'_>| {
         (1..=5).for_each(|number| mock.branch(&kernel(number)));
         let report = |sample: Sample<'_, _>| samples.borrow_mut().push(found(&sample));
-        assert_eq!(service(&source, mock, mock, &memory, report).map(|of| of.others), Ok(0));
+        assert_eq!(service(&source, mock, &memory, report).map(|of| of.others), Ok(0));
     };
     mock.on_interrupt(&handler);
-    let session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+    let session = CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
     let mut scene = Scene { mock: &mock, records: &records, session, samples: &samples };
     act(&mut scene, &prepared);
     no_breach(&mock, processor.name);
@@ -103,10 +102,9 @@ fn what_no_facility_meets_is_refused_as_the_event_is_opened() {
         let (counters, mock) = (processor.counters(), processor.mock());
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 8]>::new();
-        let source = OpenedEvents::new(&counters, &table as &EventTable);
+        let source = Events::new(&counters, &table as &EventTable);
         let mut without =
-            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
-                .unwrap();
+            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
         let plain = raw(2).every(PERIOD);
         let event = plain.with_branches(BranchFilter::ALL);
         let refused = CounterError::BranchesUnsupported;
@@ -143,11 +141,10 @@ fn memory_with_room_for_fewer_records_than_there_are_is_refused() {
         let records = BranchMemory::<[BranchSlot; 15]>::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 2]>::new();
-        let source = OpenedEvents::new(&counters, &table as &EventTable);
+        let source = Events::new(&counters, &table as &EventTable);
         let source = source.with(Branches::new(&unit, &records));
         let mut session =
-            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
-                .unwrap();
+            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
         let event = raw(2).every(PERIOD).with_branches(BranchFilter::ALL);
         let opened = session.open(&counters, &[event]).map(|_| ());
         // Core 2's format has eight records.
@@ -315,21 +312,16 @@ fn a_facility_that_no_event_asks_costs_no_access() {
         let mock = processor.mock();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 8]>::new();
-        let source = OpenedEvents::new(&counters, &table as &EventTable);
+        let source = Events::new(&counters, &table as &EventTable);
         let mut session =
-            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory)
-                .unwrap();
+            CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
         let plain = session.open(&counters, &[raw(3).every(PERIOD)]).unwrap();
         let without = operate(&mock, Box::new(|step| run(&mut session, plain, step)));
         assert_eq!(with, without, "{}", processor.name);
     }
 }
 
-fn run<S: EventSource>(
-    session: &mut CounterSession<'_, S, &Mock<'_>, &Mock<'_>>,
-    event: EventId,
-    step: u32,
-) {
+fn run<S: EventSource>(session: &mut CounterSession<'_, S, &Mock<'_>>, event: EventId, step: u32) {
     match step {
         0 => session.start(event, 0).unwrap(),
         1 => session.switch_out(&mut [], 1, |_| ()).unwrap(),

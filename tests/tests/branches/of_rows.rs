@@ -6,19 +6,19 @@ use pmu::Machine;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventTable, Sample};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events, Sample};
 use pmu_tests::opened::{KINDS, happened};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 
-type Source<'a> = WithOpenedEvents<'a, Machine, Branches<'a>>;
+type Source<'a> = Events<'a, Machine, Branches<'a>>;
 
 struct Scene<'s> {
     mock: &'s Mock<'s>,
-    session: Session<'s, Source<'s>, &'s Mock<'s>, &'s Mock<'s>>,
+    session: Session<'s, Source<'s>, &'s Mock<'s>>,
     /// Opens a session.
-    initialize: &'s dyn Fn() -> Session<'s, Source<'s>, &'s Mock<'s>, &'s Mock<'s>>,
+    initialize: &'s dyn Fn() -> Session<'s, Source<'s>, &'s Mock<'s>>,
     recorder: Recorder<'s, 's>,
     /// Addresses of the branches of each sample; `None` if the sample has no branch records.
     samples: &'s RefCell<Vec<Option<Vec<u64>>>>,
@@ -44,7 +44,7 @@ fn with_rows(processor: &Processor, freezing: bool, act: impl FnOnce(&mut Scene<
     let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
     let (snapshot, memory) = (mock.snapshot(), CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new());
     let machine = Machine::detect(&snapshot);
-    let of = machine.with_events(EventTable::none()).with(Branches::new(&unit, &records));
+    let of = Events::new(&machine, EventTable::none()).with(Branches::new(&unit, &records));
     let (samples, (source, kind)) = (RefCell::new(vec![]), source(&machine));
     let handler = |mock: &Mock<'_>| {
         let sampled = |report: Report, sample: Sample<'_, Branches<'_>>| {
@@ -52,12 +52,11 @@ fn with_rows(processor: &Processor, freezing: bool, act: impl FnOnce(&mut Scene<
             let found = |records: &Branches<'_>| records.iter().map(|branch| branch.from).collect();
             samples.borrow_mut().push(sample.branch_records().map(found));
         };
-        let serviced = of.service_samples(mock, mock, &memory, sampled).unwrap();
+        let serviced = of.service_samples(mock, &memory, sampled).unwrap();
         assert_eq!(serviced.others, 0, "{}", processor.name);
     };
     mock.on_interrupt(&handler);
-    let initialize =
-        || of.initialize(&snapshot, CounterSet::GENERAL, &mock, &mock, &memory).unwrap();
+    let initialize = || of.initialize(&snapshot, CounterSet::GENERAL, &mock, &memory).unwrap();
     let mut session = initialize();
     session.start(source).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();

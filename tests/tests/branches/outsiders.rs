@@ -7,8 +7,7 @@ use pmu_core::branches::{BranchFilter, BranchFreeze, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
-    service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::GuestFacility;
@@ -280,9 +279,9 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             let (mock, records) = (processor.mock(), Records::new());
             let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
             let table = EventTable::<[EventEntry; 1]>::new();
-            let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+            let source = Events::new(&counter_unit, &table as &EventTable);
             let mut counters =
-                CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
+                CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory)
                     .unwrap();
             let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
             counters.start(event, 0).unwrap();
@@ -293,7 +292,7 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             let found = RefCell::new(vec![]);
             let handler = |mock: &Mock<'_>| {
                 let source = source.with(Branches::new(&other_unit, &records));
-                let served = service(&source, mock, mock, &memory, |sample| {
+                let served = service(&source, mock, &memory, |sample| {
                     let branches = sample.facility().unwrap();
                     found.borrow_mut().extend(branches.iter().map(|branch| branch.from));
                 });
@@ -311,7 +310,7 @@ fn the_interrupt_accesses_no_register_of_another_processors_branch_records() {
             assert_eq!(found.take(), [], "{at}");
             let without = {
                 let handler = |mock: &Mock<'_>| {
-                    service(&source, mock, mock, &memory, |_| ()).unwrap();
+                    service(&source, mock, &memory, |_| ()).unwrap();
                 };
                 mock.on_interrupt(&handler);
                 let before = mock.accesses().total();

@@ -6,8 +6,8 @@ use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{Branch, BranchFilter, Branches};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable,
-    OpenedEvents, service,
+    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
+    service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Deviation;
@@ -27,11 +27,10 @@ fn sample(
     let records = Records::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable)
-        .with(Branches::new(&unit, &records));
+    let source =
+        Events::new(&counter_unit, &table as &EventTable).with(Branches::new(&unit, &records));
     let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     if counters_freeze {
         counters.freeze_on_interrupt().unwrap();
     }
@@ -49,7 +48,7 @@ fn sample(
         // The way to the service.
         mock.branch(&kernel(1));
         mock.branch(&kernel(2));
-        let serviced = service(&source, mock, mock, &memory, |sample| {
+        let serviced = service(&source, mock, &memory, |sample| {
             let branches = sample.facility().unwrap();
             assert_eq!(sample.event, event);
             mock.branch(&kernel(3));
@@ -156,17 +155,16 @@ fn a_recorder_that_does_not_record_costs_the_interrupt_no_access() {
         let records = Records::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 4]>::new();
-        let source = OpenedEvents::new(&counter_unit, &table as &EventTable)
-            .with(Branches::new(&unit, &records));
+        let source =
+            Events::new(&counter_unit, &table as &EventTable).with(Branches::new(&unit, &records));
         let mut counters =
-            CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-                .unwrap();
+            CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
         let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
         counters.start(event, 0).unwrap();
         let costs = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let before = mock.accesses();
-            let serviced = service(&source, mock, mock, &memory, |sample| {
+            let serviced = service(&source, mock, &memory, |sample| {
                 let branches = sample.facility();
                 assert!(branches.is_none_or(|of| of.iter().count() == 0 && of.raw().count() == 0));
             });

@@ -6,7 +6,7 @@ use pmu_core::branches::{BranchFilter, BranchKinds, BranchMemory, BranchSlot, Br
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventId, EventSelect, EventStatus, EventTable, OpenedEvents, Sample,
+    EventEntry, EventId, EventSelect, EventStatus, EventTable, Events, Sample,
 };
 use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, Fault};
@@ -119,9 +119,14 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
     for facility in [Some(Branches::new(&unit, &few)), None] {
         let memory = CounterMemory::<[CounterSlot; 6]>::new();
         let table = EventTable::<[EventEntry; 2]>::new();
-        let source = OpenedEvents::new(&counters, &table as &EventTable).with(facility);
-        let session =
-            CounterSession::take(source, &counters, CounterSet::ALL, &hardware, &platform, &memory);
+        let source = Events::new(&counters, &table as &EventTable).with(facility);
+        let session = CounterSession::take(
+            source,
+            &counters,
+            CounterSet::ALL,
+            (&hardware, &platform),
+            &memory,
+        );
         let opened = session.unwrap().open(&counters, &[event()]);
         assert_eq!(opened.reason(), Err(CounterError::BranchesUnsupported));
     }

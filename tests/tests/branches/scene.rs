@@ -9,14 +9,14 @@ use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
-    EventTable, OpenedEvents, Sample, service,
+    EventTable, Events, Sample, service,
 };
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 
 pub(crate) const PERIOD: u64 = 100_000;
 
-pub(crate) type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>, &'a Mock<'a>>;
+pub(crate) type Session<'a> = CounterSession<'a, Source<'a>, &'a Mock<'a>>;
 
 /// The samples of a session: tags and branches; `None` without records.
 pub(crate) type Found = Vec<(u64, Option<Vec<u64>>)>;
@@ -44,11 +44,11 @@ pub(crate) fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let memory: &CounterMemory = &memory;
     let table = EventTable::<[EventEntry; 12]>::new();
-    let source = OpenedEvents::new(counters, &table as &EventTable);
+    let source = Events::new(counters, &table as &EventTable);
     let source = source.with(Branches::new(unit, &records));
     let samples = RefCell::new(vec![]);
     let handler = |mock: &Mock<'_>| {
-        let _ = service(&source, mock, mock, memory, |sample: Sample<'_, Branches<'_>>| {
+        let _ = service(&source, mock, memory, |sample: Sample<'_, Branches<'_>>| {
             let records = sample.branch_records();
             let found = records.map(|records| records.iter().map(|of| of.from).collect());
             samples.borrow_mut().push((sample.tag, found));
@@ -64,7 +64,7 @@ pub(crate) fn with_scene(processor: &Processor, act: impl FnOnce(&mut Scene<'_>)
         }
     };
     mock.on_access(&before_access);
-    let session = CounterSession::take(source, counters, CounterSet::ALL, mock, mock, memory);
+    let session = CounterSession::take(source, counters, CounterSet::ALL, mock, memory);
     let (records, samples, name) = (&records, &samples, processor.name);
     let session = session.unwrap();
     act(&mut Scene {
@@ -131,7 +131,7 @@ impl<'a> Scene<'a> {
     pub(crate) fn take_again(&mut self) {
         let (mock, all) = (self.mock, CounterSet::ALL);
         self.session =
-            CounterSession::take(self.source, self.counters, all, mock, mock, self.memory).unwrap();
+            CounterSession::take(self.source, self.counters, all, mock, self.memory).unwrap();
     }
 
     /// Returns what a borrower of the counters would see.

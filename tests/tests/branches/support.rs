@@ -10,7 +10,7 @@ use pmu_core::branches::{
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    OpenedEvents, Snapshot, service,
+    Events, Snapshot, service,
 };
 use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -21,7 +21,7 @@ pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;
 pub(crate) type Recorder<'a, 'm> = BranchRecorder<'a, &'m Mock<'m>>;
 pub(crate) type Counters<'a, 'm> =
-    CounterSession<'a, OpenedEvents<'a, Branches<'a>>, &'m Mock<'m>, &'m Mock<'m>>;
+    CounterSession<'a, Events<'a, CounterUnit, Branches<'a>>, &'m Mock<'m>>;
 
 /// Findings of the interrupts of [`with_samples`].
 #[derive(Default)]
@@ -235,11 +235,10 @@ impl Prepared {
         let records = Records::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 4]>::new();
-        let source = OpenedEvents::new(counter_unit, &table as &EventTable)
-            .with(Branches::new(unit, &records));
+        let source =
+            Events::new(counter_unit, &table as &EventTable).with(Branches::new(unit, &records));
         let mut counters =
-            CounterSession::take(source, counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-                .unwrap();
+            CounterSession::take(source, counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
         let event = counters.open(counter_unit, &[raw(3).every(100_000)]).unwrap();
         let mut recorder = BranchRecorder::take(unit, &mock, &records).unwrap();
         if freezing {
@@ -249,7 +248,7 @@ impl Prepared {
         counters.start(event, 0).unwrap();
         let samples = RefCell::new(Samples::default());
         let handler = |mock: &Mock<'_>| {
-            let serviced = service(&source, mock, mock, &memory, |sample| {
+            let serviced = service(&source, mock, &memory, |sample| {
                 let branches = sample.facility();
                 let is_frozen = branches.is_some_and(|of| of.is_frozen());
                 let branches = branches.into_iter().flat_map(|of| of.iter()).collect();

@@ -5,7 +5,7 @@ use pmu_core::branches::{BranchUnit, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
+    EventId, EventTable, Events, Sample, Snapshot, service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
 
@@ -150,8 +150,8 @@ impl MsrBackend for Zen3<'_> {
     }
 }
 
-type Source<'a> = OpenedEvents<'a, Branches<'a>>;
-type Session<'a> = CounterSession<'a, Source<'a>, &'a Zen3<'a>, &'a FakePlatform>;
+type Source<'a> = Events<'a, CounterUnit, Branches<'a>>;
+type Session<'a> = CounterSession<'a, Source<'a>, (&'a Zen3<'a>, &'a FakePlatform)>;
 
 /// A sample: its tag, and where its branches came from.
 pub(crate) type Taken = (u64, Vec<u64>);
@@ -178,18 +178,18 @@ pub(crate) fn with_scene(act: impl FnOnce(&mut Scene<'_>)) {
     let (records, platform, hardware) = (Records::new(), FakePlatform::default(), Zen3::new());
     let memory = CounterMemory::<[CounterSlot; 6]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();
-    let source = OpenedEvents::new(&counters, &table as &EventTable);
+    let source = Events::new(&counters, &table as &EventTable);
     let source = source.with(Branches::new(&unit, &records));
     let (samples, claims) = (RefCell::new(vec![]), RefCell::new(vec![]));
     let handler = |hardware: &Zen3<'_>| {
         let report = |sample: Sample<'_, _>| samples.borrow_mut().push(taken_of(&sample));
-        if let Ok(serviced) = service(&source, hardware, &platform, &memory, report) {
+        if let Ok(serviced) = service(&source, &(hardware, &platform), &memory, report) {
             claims.borrow_mut().push(serviced.claim);
         }
     };
     hardware.handler.set(Some(&handler));
     let session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &hardware, &platform, &memory);
+        CounterSession::take(source, &counters, CounterSet::ALL, (&hardware, &platform), &memory);
     // One of a predecessor's may come.
     hardware.interrupt();
     assert_eq!(claims.take(), [Claim::Ours]);

@@ -9,7 +9,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    OpenedEvents, Sample, service,
+    Events, Sample, service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -43,11 +43,10 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, asks: bo
     let lent = BranchMemory::<[BranchSlot; 32]>::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source = Events::new(&counter_unit, &table as &EventTable);
     let source = source.with(Branches::new(&unit, &lent));
     let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     let event = raw(3).every(100_000);
     let event = if asks { event.with_branches(BranchFilter::USER) } else { event };
     let cost = |act: &mut dyn FnMut()| {
@@ -59,7 +58,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, asks: bo
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
         let report = |sample: Sample<'_, _>| found.set(sample.branches().count());
-        assert_eq!(service(&source, mock, mock, &memory, report).unwrap().overflows, 1);
+        assert_eq!(service(&source, mock, &memory, report).unwrap().overflows, 1);
     };
     mock.on_interrupt(&handler);
     let interrupt = |count, recorded| {

@@ -6,7 +6,7 @@ use pmu_core::branches::{BranchMemory, BranchSlot, Branches};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, OpenedEvents, service,
+    EventSelect, EventTable, Events, service,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
 
@@ -23,10 +23,10 @@ fn measure(asks: bool) -> [Cost; 7] {
     let lent = BranchMemory::<[BranchSlot; 16]>::new();
     let memory = CounterMemory::<[CounterSlot; 6]>::new();
     let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source = Events::new(&counter_unit, &table as &EventTable);
     let source = source.with(Branches::new(&unit, &lent));
     let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &msr, &platform, &memory)
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, (&msr, &platform), &memory)
             .unwrap();
     let event = pmu_amd::branch_sampling_event(100_003).unwrap();
     let plain = Event::raw(EventSelect::from_bits(0xC4)).every(99_987);
@@ -47,7 +47,7 @@ fn measure(asks: bool) -> [Cost; 7] {
         let mut found = 0;
         let cost = cost(&mut || {
             let report = |sample: pmu_core::Sample<'_, _>| found = sample.branches().count();
-            service(&source, &&msr, &&platform, &memory, report).map(|_| ()).unwrap();
+            service(&source, &(&msr, &platform), &memory, report).map(|_| ()).unwrap();
         });
         assert_eq!(found, if asks { recorded } else { 0 });
         cost

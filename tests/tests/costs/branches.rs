@@ -5,8 +5,7 @@ use pmu_core::branch_recording::{BranchArea, BranchRecorder, SaveBranches, Xsave
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches, SavedBranches};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
-    service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
 };
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -56,11 +55,10 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let lent = BranchMemory::<[BranchSlot; 32]>::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 2]>::new();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable);
+    let source = Events::new(&counter_unit, &table as &EventTable);
     let source = source.with(Branches::new(&unit, &lent));
     let mut counters =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     let event = counters.open(&counter_unit, &[raw(3).every(100_000)]).unwrap();
     counters.start(event, 0).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &lent).unwrap();
@@ -75,7 +73,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     };
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
-        let serviced = service(&source, mock, mock, &memory, |sample| {
+        let serviced = service(&source, mock, &memory, |sample| {
             found.set(sample.facility().unwrap().iter().count());
         });
         assert_eq!(serviced.unwrap().overflows, 1);

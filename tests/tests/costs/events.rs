@@ -3,7 +3,7 @@
 use pmu_core::msr::MsrOperation;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, Event, EventTable, OpenedEvents, Snapshot, service};
+use pmu_core::{CounterSession, CounterSet, Event, EventTable, Events, Snapshot, service};
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
@@ -40,9 +40,9 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     file.set(0x1D9, 0);
     let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
-    let source = OpenedEvents::new(&unit, &table as &EventTable);
+    let source = Events::new(&unit, &table as &EventTable);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, (&msr, &platform), &memory).unwrap();
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }
@@ -67,7 +67,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
     msr.inner().set(value, 5);
     let frozen = u64::from(freezing && version >= 4) << 59;
     msr.inner().set(0x38E, counter.only().bits() | frozen);
-    let serviced = service(&source, &msr, &platform, &memory, |_| ()).unwrap();
+    let serviced = service(&source, &(&msr, &platform), &memory, |_| ()).unwrap();
     assert_eq!(serviced.overflows, u32::from(event.period().is_some()));
     let overflow = take();
     msr.inner().set(0x38E, 0);

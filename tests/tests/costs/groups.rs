@@ -1,7 +1,7 @@
 //! Costs of groups in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, Event, EventCount, OpenedEvents, service};
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, Events, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -42,11 +42,11 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let processor = Processor::new(configuration, freezing, Deviations::NONE);
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let (extra, platform) = (WithExtra::new(&mock), FakePlatform::default());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let general = processor.unit.counters() & CounterSet::GENERAL;
     let four: CounterSet = general.iter().take(4).collect();
     let mut counters =
-        CounterSession::take(source, &processor.unit, four, &extra, &platform, &memory).unwrap();
+        CounterSession::take(source, &processor.unit, four, (&extra, &platform), &memory).unwrap();
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }
@@ -59,7 +59,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let read = take(&extra, &platform);
     mock.pass(&mut happened(2, 0x1000));
     let mut reports = 0;
-    service(&source, &&extra, &platform, &memory, |_| reports += 1).unwrap();
+    service(&source, &(&extra, &platform), &memory, |_| reports += 1).unwrap();
     assert_eq!(reports, 1);
     let interrupt = take(&extra, &platform);
     let mut thread: Vec<_> = counters.group_events(group).map(ThreadEvent::Opened).collect();

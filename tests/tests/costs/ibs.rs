@@ -3,8 +3,7 @@
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
-    service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
 };
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
@@ -34,10 +33,9 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     let units = IbsUnits::of(&ibs_processor(family, model, ibs.capabilities)).unwrap();
     let (lent, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let source =
-        OpenedEvents::new(&counter_unit, &table as &EventTable).with(Ibs::new(&units, &lent));
+    let source = Events::new(&counter_unit, &table as &EventTable).with(Ibs::new(&units, &lent));
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |_| ()).unwrap();
+        service(&source, mock, &memory, |_| ()).unwrap();
     };
     mock.on_interrupt(&handler);
     let cost = |act: &mut dyn FnMut()| {
@@ -47,8 +45,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
         [after.reads - before.reads, after.writes - before.writes]
     };
     let mut session =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     table.set_min_period(1);
     let request = match kind {
         IbsKind::Fetch => IbsSampling::fetches(),

@@ -2,9 +2,7 @@
 
 use pmu_core::lending::guest_control;
 use pmu_core::reading::{remote_count, sample_read};
-use pmu_core::{
-    CounterSession, CounterSet, Event, EventCount, EventOverflow, OpenedEvents, service,
-};
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, EventOverflow, Events, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -21,10 +19,10 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
     let (extra, platform) = (WithExtra::new(&mock), FakePlatform::default());
     let unit = &processor.unit;
-    let source = OpenedEvents::new(unit, &table);
+    let source = Events::new(unit, &table);
     let four: CounterSet = (unit.counters() & CounterSet::GENERAL).iter().take(4).collect();
     let mut counters =
-        CounterSession::take(source, unit, four, &extra, &platform, &memory).unwrap();
+        CounterSession::take(source, unit, four, (&extra, &platform), &memory).unwrap();
     if freezing {
         counters.freeze_on_interrupt().unwrap();
     }
@@ -37,7 +35,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     mock.pass(&mut happened(2, 0x1000));
     take(&extra, &platform);
     let mut sample = String::new();
-    service(&source, &msr, &platform, &memory, |overflow| {
+    service(&source, &(&msr, &platform), &memory, |overflow| {
         take(&extra, &platform);
         let counts = sample_read(&source, &msr, &memory, overflow.event, 0).unwrap();
         assert_eq!(counts.filter(|read| read.count.is_ok()).count(), 4);

@@ -7,7 +7,7 @@ use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
     Platform, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
@@ -66,13 +66,13 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     // SAFETY: the mock writes to the lent memory alone, which lasts.
     let pebs = unsafe { Pebs::new(&unit, memory, Some(PHYSICAL)) }.unwrap();
-    let source = OpenedEvents::new(&counter_unit, &table as &EventTable).with(pebs);
+    let source = Events::new(&counter_unit, &table as &EventTable).with(pebs);
     table.set_min_period(1);
     let unmasked = Cell::new(0);
     let next = Cell::new(None);
     let handler = |mock: &Mock<'_>| {
         let platform = Counting { mock, unmasked: &unmasked };
-        service(&source, mock, &platform, &counters, |sample| {
+        service(&source, &(mock, &platform), &counters, |sample| {
             if let Some(period) = next.take() {
                 table.set_period(sample.event, period).unwrap();
             }
@@ -92,8 +92,7 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
         ]
     };
     let mut session =
-        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &mock, &counters)
-            .unwrap();
+        CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &counters).unwrap();
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }

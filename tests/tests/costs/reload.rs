@@ -5,7 +5,7 @@ use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventId,
-    EventSelect, EventSource, EventTable, OpenedEvents,
+    EventSelect, EventSource, EventTable, Events,
 };
 use pmu_tests::opened::Mock;
 use pmu_virt::{
@@ -29,8 +29,7 @@ fn measure<S: EventSource>(
     events: [Event; 2],
 ) -> [Cost; 5] {
     let unit = pmu_intel::counters(&mock.snapshot()).unwrap();
-    let mut session =
-        CounterSession::take(source, &unit, CounterSet::ALL, mock, mock, memory).unwrap();
+    let mut session = CounterSession::take(source, &unit, CounterSet::ALL, mock, memory).unwrap();
     let cost = |act: &mut dyn FnMut()| {
         let before = mock.accesses();
         act();
@@ -87,7 +86,7 @@ fn the_row_of_counter_reload_is_what_is_measured() {
         let unit = pmu_intel::counters(&mock.snapshot()).unwrap();
         let table = EventTable::<[EventEntry; 6]>::new();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-        let opened = OpenedEvents::new(&unit, &table as &EventTable);
+        let opened = Events::new(&unit, &table as &EventTable);
         if !reloads {
             return measure(&mock, opened, &memory, plain);
         }

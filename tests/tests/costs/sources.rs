@@ -122,7 +122,7 @@ fn measure<I: ProfileInterface<Processor = Snapshot>>(
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
-    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
     if freeze {
         session.freeze_on_interrupt().unwrap();
     }
@@ -140,7 +140,7 @@ fn measure<I: ProfileInterface<Processor = Snapshot>>(
     if let Some((register, value)) = status {
         msr.inner().set(register, value);
     }
-    let serviced = interface.service(&msr, &platform, &memory, |_| {}).unwrap();
+    let serviced = interface.service(&(&msr, &platform), &memory, |_| {}).unwrap();
     assert_eq!(serviced.overflows, 1);
     let pmi = take(&msr, &platform);
 
@@ -218,7 +218,7 @@ mod switch {
     use super::*;
     use core::cell::RefCell;
 
-    type Control<'a, I> = Session<'a, &'a I, &'a Recorder, &'a FakePlatform>;
+    type Control<'a, I> = Session<'a, &'a I, (&'a Recorder, &'a FakePlatform)>;
 
     /// Two threads with different sources take turns on one processor.
     fn take_turns<I: ProfileInterface<Processor = Snapshot>>(
@@ -229,7 +229,7 @@ mod switch {
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+            interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
         let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
         let (mut first, mut second) =
             (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
@@ -282,7 +282,7 @@ mod switch {
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+            interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
         let source = KProfileSource::TOTAL_ISSUES;
         session.start(source).unwrap();
         msr.inner().set(machine.counter_0, 9);
@@ -303,7 +303,7 @@ mod switch {
         // With a global control register, the select is read: an overflow, or registers lost?
         assert_eq!(take(&msr, &platform), cost(acknowledged, 1 + acknowledged, 1, 0));
         // The interrupt comes after all, and is spurious.
-        let serviced = interface.service(&msr, &platform, &memory, |o| panic!("{o:?}")).unwrap();
+        let serviced = interface.service(&(&msr, &platform), &memory, |o| panic!("{o:?}")).unwrap();
         assert_eq!(serviced.overflows, 0);
         session.restore(&area).unwrap();
         assert_eq!(session.read(source), Ok(9));
@@ -329,8 +329,10 @@ mod freezing {
             machine.registers.set(0x1D9, before);
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session =
-                machine.interface.initialize(&machine.processor, &msr, &platform, &memory).unwrap();
+            let mut session = machine
+                .interface
+                .initialize(&machine.processor, (&msr, &platform), &memory)
+                .unwrap();
             session.freeze_on_interrupt().unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
@@ -344,8 +346,10 @@ mod freezing {
         fn refused<I: ProfileInterface<Processor = Snapshot>>(machine: Machine<I>) {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session =
-                machine.interface.initialize(&machine.processor, &msr, &platform, &memory).unwrap();
+            let mut session = machine
+                .interface
+                .initialize(&machine.processor, (&msr, &platform), &memory)
+                .unwrap();
             let error = session.freeze_on_interrupt();
             assert_eq!(
                 error,

@@ -6,7 +6,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
-    OpenedEvents, service,
+    Events, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::opened::Mock;
@@ -39,14 +39,14 @@ fn measure(freezing: bool) -> [Cost; 9] {
     let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
     let (lent, table) = (DivisionMemory::new(), EventTable::<[EventEntry; 16]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let source = OpenedEvents::new(&counters, &table as &EventTable);
+    let source = Events::new(&counters, &table as &EventTable);
     let source = source.with(TopDown::new(&unit, &lent));
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |_| ()).unwrap();
+        service(&source, mock, &memory, |_| ()).unwrap();
     };
     mock.on_interrupt(&handler);
     let mut session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
     if freezing {
         session.freeze_on_interrupt().unwrap();
     }
@@ -75,7 +75,7 @@ fn measure(freezing: bool) -> [Cost; 9] {
     session.stop(group, 0).unwrap();
     let start = cost(&mut || session.start(group, 0).unwrap());
     let beside = cost(&mut || pass(branches, 5_000));
-    let read_group = |session: &CounterSession<'_, _, _, _>| {
+    let read_group = |session: &CounterSession<'_, _, _>| {
         session.read_group(group, 0, &mut [EventCount::default(); 9]).unwrap();
     };
     let read = cost(&mut || read_group(&session));

@@ -5,7 +5,7 @@ use core::cell::Cell;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable,
-    GenericEvent, OpenedEvents, service,
+    Events, GenericEvent, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
@@ -45,16 +45,16 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
         let unit = unit.unwrap();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let events = EventTable::<[EventEntry; 2]>::new();
-        let source = OpenedEvents::new(&unit, &events);
+        let source = Events::new(&unit, &events);
         let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, fed).unwrap());
         let unclaimed = Cell::new(0);
         let handler = |mock: &MockMsr<'_, 8>| {
-            let serviced = service(&source, mock, mock, &memory, |_| panic!("not reported"));
+            let serviced = service(&source, mock, &memory, |_| panic!("not reported"));
             unclaimed.set(unclaimed.get() + u32::from(serviced.unwrap().claim == Claim::NotOurs));
         };
         mock.on_interrupt(&handler);
         let mut counters =
-            CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+            CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
         let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles)]).unwrap();
         let mut expected = 0;
         // Short of half a range, over it, exactly a range, over one, over several; and some after each.

@@ -4,13 +4,13 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::msr::{MsrBackend, PmcIndex};
-use pmu::core::profile::{KProfileSource, SourceInterface, WithOpenedEvents};
+use pmu::core::profile::{KProfileSource, SourceInterface};
 use pmu::core::reading::UserView;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventTable, GenericEvent, OpenedEvents, service,
+    EventEntry, EventSelect, EventTable, Events, GenericEvent, service,
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;
@@ -52,14 +52,14 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     let unit = unit(VERSION_4);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&unit, &events);
+    let source = Events::new(&unit, &events);
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |_| ()).unwrap();
+        service(&source, mock, &memory, |_| ()).unwrap();
     };
     let mock = Mock::strict(pmu(VERSION_4));
     mock.on_interrupt(&handler);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let id = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
     let page = UserPage::new();
     let user = |page: &UserPage| {
@@ -106,14 +106,14 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     let unit = unit(configuration);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&unit, &events);
+    let source = Events::new(&unit, &events);
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |_| ()).unwrap();
+        service(&source, mock, &memory, |_| ()).unwrap();
     };
     let mock = Mock::strict(pmu(configuration));
     mock.on_interrupt(&handler);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let id = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
     counters.start(id, 0).unwrap();
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 1 << 30));
@@ -131,9 +131,9 @@ fn an_event_that_another_one_moves_has_another_view() {
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
     let mock = Mock::strict(pmu(VERSION_4));
-    let source = OpenedEvents::new(&unit, &events);
+    let source = Events::new(&unit, &events);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let moved = counters.open(&unit, &[INSTRUCTIONS_EVENT]).unwrap();
     counters.start(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
@@ -162,9 +162,9 @@ fn what_user_mode_cannot_read_has_no_view() {
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
     let mock = Mock::strict(pmu(configuration));
-    let source = OpenedEvents::new(&unit, &events);
+    let source = Events::new(&unit, &events);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
     let mut started = |event: Event| {
         let id = counters.open(&unit, &[event]).unwrap();
         counters.start(id, 0).unwrap();
@@ -299,11 +299,10 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let emon = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let events = EventTable::<[EventEntry; 4]>::new();
-        let both = WithOpenedEvents::new(&emon, &events);
+        let both = Events::new(&emon, &events);
         let unit = both.unit_of(&processor);
         let mock = Mock::strict(pmu(configuration));
-        let mut session =
-            both.initialize(&processor, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        let mut session = both.initialize(&processor, CounterSet::ALL, &mock, &memory).unwrap();
         let selects = || {
             let selects = mock.with_pmu(|pmu| pmu.state()).selects();
             // Those that run.

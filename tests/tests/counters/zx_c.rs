@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSet, EventCount, EventOverflow, OpenedEvents, service, stop_all};
+use pmu_core::{CounterSet, EventCount, EventOverflow, Events, service, stop_all};
 use pmu_tests::opened::*;
 use pmu_tests::{StateRegisters, recorded};
 
@@ -91,8 +91,8 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         let (processor, memory, table) = (zx_c(), Memory::new(), Table::new());
         let reports = RefCell::new(Vec::<EventOverflow>::new());
         let handler = |mock: &Mock<'_>| {
-            let source = OpenedEvents::new(&processor.unit, &table);
-            service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
+            let source = Events::new(&processor.unit, &table);
+            service(&source, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

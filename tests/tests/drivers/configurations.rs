@@ -46,7 +46,7 @@ fn a_driver_starts_counts_interrupts_and_stops() {
             let reported = RefCell::new(Vec::<Overflow>::new());
             let handler = |mock: &Mock<'_>| {
                 let push = |overflow| reported.borrow_mut().push(overflow);
-                bench.interface.service(mock, mock, &memory, push).unwrap();
+                bench.interface.service(mock, &memory, push).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -105,7 +105,7 @@ fn counters_that_freeze_unasked_go_on() {
         let (memory, reported) = (Memory::new(), RefCell::new(0));
         let handler = |mock: &Mock<'_>| {
             let count = |_| *reported.borrow_mut() += 1;
-            emon.service(mock, mock, &memory, count).unwrap();
+            emon.service(mock, &memory, count).unwrap();
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
@@ -132,7 +132,7 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
             let reported = RefCell::new(Vec::new());
             let handler = |mock: &Mock<'_>| {
                 let push = |overflow: Overflow| reported.borrow_mut().push(overflow.source);
-                bench.interface.service(mock, mock, &memory, push).unwrap();
+                bench.interface.service(mock, &memory, push).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -178,7 +178,7 @@ fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
                     let handler = |mock: &Mock<'_>| {
                         bench
                             .interface
-                            .service(mock, mock, &memory, |overflow| {
+                            .service(mock, &memory, |overflow| {
                                 let own = overflow.source == bench.sources[0];
                                 strangers.set(strangers.get() + u32::from(!own));
                             })
@@ -214,7 +214,7 @@ fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
             let overflows = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
                 let count = |_| overflows.set(overflows.get() + 1);
-                bench.interface.service(mock, mock, &memory, count).unwrap();
+                bench.interface.service(mock, &memory, count).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -254,7 +254,7 @@ fn a_hidden_pmu_is_not_detected_or_found_out() {
     let amd64 = Amd64::detect(&hidden).unwrap();
     let mock = MockMsr::<64>::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
     let memory = Memory::new();
-    let outcome = amd64.initialize(&hidden, &mock, &mock, &memory).map(|_| ());
+    let outcome = amd64.initialize(&hidden, &mock, &memory).map(|_| ());
     assert_eq!(outcome, Err(InterfaceError::Counters(CounterError::Unresponsive)));
 }
 
@@ -273,7 +273,7 @@ fn each_processor_of_a_machine_has_its_own_counters() {
             let mut sessions = [0, 1].map(|n| {
                 machine.run_on(n);
                 let (platform, memory) = (processors[n], &memory[n]);
-                bench.interface.initialize(&bench.processor, &machine, platform, memory).unwrap()
+                bench.interface.initialize(&bench.processor, (&machine, platform), memory).unwrap()
             });
             sessions[1].start(bench.sources[0]).unwrap();
             let running = |mock: &MockMsr<'_, 64>| {

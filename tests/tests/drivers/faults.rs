@@ -217,7 +217,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
 fn service_with_faults<I: ProfileInterface>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
-    then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>, &Mock<'_>>, Result<(), MsrFault>, &str),
+    then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>>, Result<(), MsrFault>, &str),
 ) {
     let accesses = Cell::new(0);
     for access in 0.. {
@@ -229,7 +229,7 @@ fn service_with_faults<I: ProfileInterface>(
                 mock.clear();
             }
             mock.inject(fault.take());
-            let serviced = bench.interface.service(mock, mock, &memory, |_| ());
+            let serviced = bench.interface.service(mock, &memory, |_| ());
             mock.inject(Fault::None);
             outcome.set(outcome.get().and(serviced.map(drop).map_err(|error| error.fault)));
             if access == 0 && mock.interrupts() == 1 {

@@ -26,11 +26,11 @@ fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn
     let overflows = Cell::new(0);
     let handler = |mock: &MockMsr<'_, 64>| {
         let count = |_| overflows.set(overflows.get() + 1);
-        driver.service(mock, mock, &memory, count).expect("no register faults");
+        driver.service(mock, &memory, count).expect("no register faults");
     };
     mock.on_interrupt(&handler);
 
-    let mut session = driver.initialize(&processor, &mock, &mock, &memory)?;
+    let mut session = driver.initialize(&processor, &mock, &memory)?;
     assert_eq!(session.counters().unresponsive.bits(), 0b0010);
     driver.set_interval(KProfileSource::TOTAL_CYCLES, 0x1000)?;
     session.start(KProfileSource::TOTAL_CYCLES)?;

@@ -5,7 +5,7 @@ use pmu_arm::Pmuv3;
 use pmu_core::profile::{
     InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface,
 };
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, Platform, Snapshot};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, Hardware, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::arm::identify;
 use pmu_tests::deviations::{self, snapshot};
@@ -101,8 +101,8 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         &'a self,
         mock: &'m Mock<'m>,
         memory: &'a Memory,
-    ) -> Result<Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>, InterfaceError> {
-        self.interface.initialize(&self.processor, mock, mock, memory)
+    ) -> Result<Session<'a, &'a I, &'m Mock<'m>>, InterfaceError> {
+        self.interface.initialize(&self.processor, mock, memory)
     }
 
     /// Lets the event of one of the sources happen in user mode.
@@ -114,7 +114,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         &'a self,
         mock: &'m Mock<'m>,
         memory: &'a Memory,
-    ) -> Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>> {
+    ) -> Session<'a, &'a I, &'m Mock<'m>> {
         self.initialize(mock, memory).unwrap()
     }
 }
@@ -205,9 +205,9 @@ pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &im
 
 /// Asserts that the driver's reports of its sources agree with the counters.
 #[track_caller]
-pub(crate) fn assert_truthful<I: ProfileInterface, P: Platform>(
+pub(crate) fn assert_truthful<I: ProfileInterface, H: Hardware>(
     bench: &Bench<'_, I>,
-    session: &Session<'_, &I, &Mock<'_>, P>,
+    session: &Session<'_, &I, H>,
     mock: &Mock<'_>,
     context: &str,
 ) {
@@ -224,38 +224,38 @@ pub(crate) fn assert_truthful<I: ProfileInterface, P: Platform>(
 /// A driver's operation, on a session that is ready for it.
 pub(crate) type Operation<I> = for<'a, 'm> fn(
     &Bench<'_, I>,
-    &mut Session<'a, &'a I, &'m Mock<'m>, &'m Mock<'m>>,
+    &mut Session<'a, &'a I, &'m Mock<'m>>,
 ) -> Result<(), InterfaceError>;
 
 /// Each operation, with what comes before it.
 pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
     fn nothing<I: ProfileInterface>(
         _: &Bench<'_, I>,
-        _: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
+        _: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         Ok(())
     }
     fn start<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.start(bench.sources[0])
     }
     fn stop<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.stop(bench.sources[0])
     }
     fn read<I: ProfileInterface>(
         bench: &Bench<'_, I>,
-        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.read(bench.sources[0]).map(|_| ())
     }
     fn shut_down<I: ProfileInterface>(
         _: &Bench<'_, I>,
-        session: &mut Session<'_, &I, &Mock<'_>, &Mock<'_>>,
+        session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.shut_down()
     }

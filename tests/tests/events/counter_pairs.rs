@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, OpenedEvents,
+    EventSelect, EventTable, Events,
 };
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};
@@ -43,9 +43,9 @@ fn outcomes(file: &str, events: impl IntoIterator<Item = Event>) -> Vec<Result<(
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 2]>::new();
     let platform = FakePlatform::default();
-    let source = OpenedEvents::new(&unit, &table);
+    let source = Events::new(&unit, &table);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, (&msr, &platform), &memory).unwrap();
     let outcomes = events.into_iter().map(|event| {
         msr.take_writes();
         let id = counters.open(&unit, &[event]);

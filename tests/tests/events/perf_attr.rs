@@ -279,7 +279,7 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     use pmu::core::registers::MAX_COUNTERS;
     use pmu::core::{
         CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
-        EventEntry, EventTable, OpenedEvents,
+        EventEntry, EventTable, Events,
     };
     use pmu::perf::PerfEvent;
     use pmu_tests::opened::{Mock, fed_events};
@@ -292,9 +292,9 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
         (pmu::amd::counters(&mock.snapshot()).unwrap(), IbsUnits::of(&mock.snapshot()).unwrap());
     let (memory, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
     let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
-    let source = OpenedEvents::new(&unit, &table as &EventTable).with(Ibs::new(&units, &memory));
+    let source = Events::new(&unit, &table as &EventTable).with(Ibs::new(&units, &memory));
     let mut session =
-        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &counters).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, &mock, &counters).unwrap();
     let mut place = |text: &str| {
         let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
         let id = session.open(&unit, &[event])?;

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu::core::thread::{ThreadEvent, Tick};
-use pmu::core::{EventOverflow, EventTable, OpenedEvents, service};
+use pmu::core::{EventOverflow, EventTable, Events, service};
 use pmu_tests::opened::{Memory, Mock, Table, happened, processors, raw};
 use pmu_virt::mock::Deviations;
 
@@ -29,7 +29,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
             let what = format!("{processor:?}, {again:?}");
             let (mock, memory) = (processor.mock(), Memory::new());
             let table = Table::new();
-            let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+            let source = Events::new(&processor.unit, &table as &EventTable);
             let (samples, now) = (Cell::new(0), Cell::new(0));
             let sampled = |overflow: EventOverflow| {
                 samples.set(samples.get() + 1);
@@ -43,7 +43,7 @@ fn a_throttled_event_samples_again_after_the_tick() {
                 assert_eq!(is_throttled, again != Again::PeriodAndSwitch && is_second, "{what}");
             };
             let handler = |mock: &Mock<'_>| {
-                service(&source, mock, mock, &memory, |sample| sampled(*sample)).unwrap();
+                service(&source, mock, &memory, |sample| sampled(*sample)).unwrap();
             };
             mock.on_interrupt(&handler);
             let mut session = processor.take(&mock, &memory, &table);
@@ -84,14 +84,14 @@ fn an_event_that_becomes_rare_does_not_wait_for_its_long_period() {
     for processor in processors(Deviations::NONE) {
         let (mock, memory) = (processor.mock(), Memory::new());
         let table = Table::new();
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let source = Events::new(&processor.unit, &table as &EventTable);
         let (samples, now) = (Cell::new(0), Cell::new(1));
         let sampled = |overflow: EventOverflow| {
             samples.set(samples.get() + 1);
             assert!(!table.account_sample(overflow.event, true, || now.get()), "there is no limit");
         };
         let handler = |mock: &Mock<'_>| {
-            service(&source, mock, mock, &memory, |sample| sampled(*sample)).unwrap();
+            service(&source, mock, &memory, |sample| sampled(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut session = processor.take(&mock, &memory, &table);

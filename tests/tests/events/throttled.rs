@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu::core::thread::{SavedEvent, ThreadEvent, Tick};
-use pmu::core::{EventCount, EventOverflow, EventStatus, EventTable, OpenedEvents, service};
+use pmu::core::{EventCount, EventOverflow, EventStatus, EventTable, Events, service};
 use pmu_tests::opened::{Memory, Mock, Opened, Processor, Table, happened, plain, raw};
 use pmu_virt::mock::Fault;
 
@@ -40,7 +40,7 @@ impl Scene<'_, '_> {
 fn scene(after: &dyn Fn(&EventTable, EventOverflow, u64), test: impl FnOnce(Scene<'_, '_>)) {
     let processor = plain(4);
     let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
-    let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+    let source = Events::new(&processor.unit, &table as &EventTable);
     let (samples, now) = (Cell::new(0), Cell::new(1));
     let sampled = |overflow: EventOverflow| {
         samples.set(samples.get() + 1);
@@ -48,7 +48,7 @@ fn scene(after: &dyn Fn(&EventTable, EventOverflow, u64), test: impl FnOnce(Scen
         after(&table, overflow, samples.get());
     };
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |sample| sampled(*sample)).unwrap();
+        service(&source, mock, &memory, |sample| sampled(*sample)).unwrap();
     };
     mock.on_interrupt(&handler);
     let session = processor.take(&mock, &memory, &table);

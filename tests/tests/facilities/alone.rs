@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
 use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::{Claim, CounterSession, CounterSet, OpenedEvents, service};
+use pmu_core::{Claim, CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::{Deviation, Deviations};
 
@@ -44,8 +44,8 @@ fn without_counters_no_register_is_accessed_for_facilities_that_need_them() {
         let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
         let hardware = &scene.hardware;
         let facilities = (LastBranch::new(hardware), Buffer { hardware, counter: None });
-        let source = OpenedEvents::new(&processor.unit, &scene.table).with(facilities);
-        let serviced = service(&source, &registers, &registers, &scene.memory, |_| ());
+        let source = Events::new(&processor.unit, &scene.table).with(facilities);
+        let serviced = service(&source, &registers, &scene.memory, |_| ());
         assert_eq!(serviced.unwrap().claim, Claim::NotOurs);
         assert_eq!((hardware.accesses.get(), mock.accesses().total()), (0, 0));
     });
@@ -192,21 +192,21 @@ fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window
     let mock = processor.mock();
     let registers = Registers(&mock, &scene.hardware, |_: &Mock<'_>| ());
     let (unit, memory) = (&processor.unit, &scene.memory);
-    let source = OpenedEvents::new(unit, &scene.table);
+    let source = Events::new(unit, &scene.table);
     let calls = Cell::new(0);
     let stopped = || Stopped(&calls);
     let refused = |error: pmu_core::ServiceError| (error.fault.register, error.masked);
     let both = source.with((Some(stopped()), (stopped(), None::<Stopped<'_>>)));
-    let serve = || service(&both, &registers, &registers, memory, |_| ()).map_err(refused);
+    let serve = || service(&both, &registers, memory, |_| ()).map_err(refused);
     assert_eq!(serve().map(|_| ()), Err((0x390, false)));
     assert_eq!(calls.replace(0), 2);
     let ops = source.with((Ops(&scene.hardware), stopped()));
-    let served = service(&ops, &registers, &registers, memory, |_| ());
+    let served = service(&ops, &registers, memory, |_| ());
     assert_eq!(served.map(|_| ()).map_err(refused), Err((0x390, false)));
     assert_eq!(calls.replace(0), 1);
     // It is called neither while counters are served nor while they are lent.
     let mut counters =
-        CounterSession::take(both, unit, CounterSet::ALL, &registers, &registers, memory).unwrap();
+        CounterSession::take(both, unit, CounterSet::ALL, &registers, memory).unwrap();
     serve().unwrap();
     let window = counters.lend(0, |_| ()).unwrap();
     assert!(serve().unwrap().lent);
@@ -235,13 +235,12 @@ fn late_interrupts_of_each_facility_are_claimed_in_a_window() {
     let [first, second, third] = late.each_ref().map(Late);
     let all = ((Ops(&scene.hardware), Some(first)), (second, third));
     let (unit, memory) = (&processor.unit, &scene.memory);
-    let source = OpenedEvents::new(unit, &scene.table).with(all);
+    let source = Events::new(unit, &scene.table).with(all);
     let mut counters =
-        CounterSession::take(source, unit, CounterSet::ALL, &registers, &registers, memory)
-            .unwrap();
+        CounterSession::take(source, unit, CounterSet::ALL, &registers, memory).unwrap();
     let serve = |interrupts: [u32; 3]| {
         late.iter().zip(interrupts).for_each(|(late, interrupts)| late.set(interrupts));
-        let served = service(&source, &registers, &registers, memory, |_| ()).unwrap();
+        let served = service(&source, &registers, memory, |_| ()).unwrap();
         (served.claim, served.lent)
     };
     assert_eq!(serve([1, 1, 1]), (Claim::NotOurs, false));

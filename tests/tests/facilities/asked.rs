@@ -12,8 +12,8 @@ use pmu_core::msr::{
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId, EventTable,
-    OpenedEvents, Sample, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
+    EventTable, Events, Sample, service,
 };
 use pmu_tests::opened::{Mock, Processor, happen, plain, processors, raw};
 use pmu_virt::mock::{Deviations, Fault};
@@ -109,7 +109,8 @@ impl MsrBackend for Hardware<'_> {
     }
 }
 
-type Session<'a> = CounterSession<'a, OpenedEvents<'a, Marks<'a>>, &'a Hardware<'a>, &'a Mock<'a>>;
+type Session<'a> =
+    CounterSession<'a, Events<'a, CounterUnit, Marks<'a>>, (&'a Hardware<'a>, &'a Mock<'a>)>;
 
 struct World<'a> {
     processor: &'a Processor,
@@ -165,9 +166,9 @@ fn with_world(processor: &Processor, act: impl FnOnce(&mut World<'_>)) {
     let table = EventTable::<[EventEntry; 8]>::new();
     let known: Known = [const { AtomicU64::new(0) }; 64];
     let unit = &processor.unit;
-    let source = OpenedEvents::new(unit, &table as &EventTable).with(Marks(&known));
+    let source = Events::new(unit, &table as &EventTable).with(Marks(&known));
     let session =
-        CounterSession::take(source, unit, CounterSet::ALL, &hardware, &mock, &memory).unwrap();
+        CounterSession::take(source, unit, CounterSet::ALL, (&hardware, &mock), &memory).unwrap();
     let (events, thread) = (vec![], [ThreadEvent::Unused]);
     let mut world = World { processor, hardware: &hardware, session, events, thread, now: 0 };
     let two = CounterSet::from_bits(0b11);
@@ -340,7 +341,7 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let table = EventTable::<[EventEntry; 8]>::new();
         let known: Known = [const { AtomicU64::new(0) }; 64];
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable).with(Marks(&known));
+        let source = Events::new(&processor.unit, &table as &EventTable).with(Marks(&known));
         let hardware = Hardware {
             mock: &mock,
             marks: RefCell::default(),
@@ -353,12 +354,13 @@ fn a_sample_has_what_the_facility_of_its_source_collected() {
                 let collected = sample.facility().unwrap().0[OVERFLOWED].load(Relaxed);
                 samples.borrow_mut().push((sample.tag, collected & sample.counter.only().bits()));
             };
-            service(&source, &hardware, &mock, &memory, report).unwrap();
+            service(&source, &(&hardware, &mock), &memory, report).unwrap();
         };
         mock.on_interrupt(&handler);
         let all = CounterSet::ALL;
         let mut session =
-            CounterSession::take(source, &processor.unit, all, &hardware, &mock, &memory).unwrap();
+            CounterSession::take(source, &processor.unit, all, (&hardware, &mock), &memory)
+                .unwrap();
         let event = raw(2).every(period(0)).tagged(7).on(CounterSet::GENERAL);
         let event = session.open(&processor.unit, &[event]).unwrap();
         session.start(event, 0).unwrap();

@@ -13,7 +13,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
+    EventCount, EventEntry, EventId, EventTable, Events, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};
@@ -34,8 +34,8 @@ type Msr = &'static Mock;
 type Precise = (Option<Pebs<'static>>, Option<Ibs<'static>>);
 type Sampled = ((Precise, Branches<'static>), Option<AutoCounterReload<'static>>);
 type All = (Sampled, Option<TopDown<'static>>);
-type Source = OpenedEvents<'static, All>;
-type Session = CounterSession<'static, Source, Msr, Msr>;
+type Source = Events<'static, CounterUnit, All>;
+type Session = CounterSession<'static, Source, Msr>;
 pub(crate) type Outcome = Result<(), Failure>;
 
 #[derive(Debug)]
@@ -221,7 +221,7 @@ impl Machine {
         }));
         let handler = |mock: &Mock| {
             let report = |sample: Sample<'_, All>| machine.note(&sample);
-            let _ = service(&machine.source(), mock, mock, &machine.counters, report);
+            let _ = service(&machine.source(), mock, &machine.counters, report);
         };
         mock.on_interrupt(Box::leak(Box::new(handler)));
         machine
@@ -235,7 +235,7 @@ impl Machine {
         let branches = Branches::new(&self.branch_unit, &self.branches);
         let reload = self.reload.as_ref();
         let reload = reload.map(|reload| AutoCounterReload::new(reload, &self.reloads));
-        let opened = OpenedEvents::new(&self.counter_unit, &self.table as &EventTable);
+        let opened = Events::new(&self.counter_unit, &self.table as &EventTable);
         let ibs = self.sampling.as_ref().map(|units| Ibs::new(units, &self.sampled));
         let top_down = self.top_down.as_ref().map(|unit| TopDown::new(unit, &self.division));
         opened.with(((((pebs, ibs), branches), reload), top_down))
@@ -290,7 +290,7 @@ impl World {
         if self.session.is_none() {
             let (source, unit, all) = (machine.source(), &machine.counter_unit, CounterSet::ALL);
             let (mock, memory) = (machine.mock, &machine.counters);
-            self.session = Some(CounterSession::take(source, unit, all, mock, mock, memory)?);
+            self.session = Some(CounterSession::take(source, unit, all, mock, memory)?);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, OpenedEvents, service,
+    EventId, EventOverflow, EventTable, Events, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::Reason;
@@ -24,8 +24,8 @@ use pmu_virt::{Configuration, IntelConfiguration, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;
-type Source = OpenedEvents<'static, (Pebs<'static>, Branches<'static>)>;
-type Session = CounterSession<'static, Source, Msr, Msr>;
+type Source = Events<'static, CounterUnit, (Pebs<'static>, Branches<'static>)>;
+type Session = CounterSession<'static, Source, Msr>;
 type Outcome = Result<(), Failure>;
 
 /// The part whose call failed.
@@ -145,13 +145,12 @@ impl Machine {
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         let pebs = unsafe { Pebs::new(&self.precise_unit, self.records, Some(PHYSICAL)) };
         let branches = Branches::new(&self.branch_unit, &self.branches);
-        OpenedEvents::new(&self.counter_unit, &self.table as &EventTable)
-            .with((pebs.unwrap(), branches))
+        Events::new(&self.counter_unit, &self.table as &EventTable).with((pebs.unwrap(), branches))
     }
 
     fn interrupted(&'static self) {
         let (source, mock) = (self.source(), &self.mock);
-        service(&source, mock, mock, &self.counters, |sample| self.note(*sample)).unwrap();
+        service(&source, mock, &self.counters, |sample| self.note(*sample)).unwrap();
     }
 
     fn note(&self, overflow: EventOverflow) {
@@ -171,7 +170,7 @@ impl World {
         let (unit, mock) = (&machine.counter_unit, machine.mock);
         if self.session.is_none() {
             let (source, all, memory) = (machine.source(), CounterSet::ALL, &machine.counters);
-            let taken = CounterSession::take(source, unit, all, mock, mock, memory);
+            let taken = CounterSession::take(source, unit, all, mock, memory);
             self.session = Some(taken?);
         }
         if self.branches.is_none() {

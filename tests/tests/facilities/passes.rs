@@ -1,6 +1,6 @@
 //! One interrupt, with the facilities' records.
 
-use pmu_core::{Claim, OpenedEvents};
+use pmu_core::{Claim, Events};
 use pmu_virt::mock::Deviations;
 
 use super::hardware::{FROZEN, OWN_BRANCH, Registers};
@@ -124,9 +124,8 @@ fn bits_of_a_facility_that_is_not_served_are_others() {
             }
             scene.hardware.raised();
             let registers = Registers(mock, &scene.hardware, |_: &Mock<'_>| ());
-            let source = OpenedEvents::new(&processor.unit, &scene.table);
-            let serviced =
-                pmu_core::service(&source, &registers, &registers, &scene.memory, |_| ()).unwrap();
+            let source = Events::new(&processor.unit, &scene.table);
+            let serviced = pmu_core::service(&source, &registers, &scene.memory, |_| ()).unwrap();
             assert_eq!(serviced.others, FROZEN, "{}", scene.context);
             assert!(scene.hardware.frozen.get(), "{}", scene.context);
         });

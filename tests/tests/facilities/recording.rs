@@ -8,7 +8,7 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::precise::Precision;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, Event, EventId, EventTable, OpenedEvents, Sample,
+    CounterId, CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, Events, Sample,
     service,
 };
 use pmu_tests::opened::{Memory, Mock, Processor, Random, Table, happen, processors, raw};
@@ -96,8 +96,8 @@ impl MsrBackend for Hardware<'_> {
     }
 }
 
-type Source<'a> = OpenedEvents<'a, Recorder<'a>>;
-type Session<'a> = CounterSession<'a, Source<'a>, &'a Hardware<'a>, &'a Mock<'a>>;
+type Source<'a> = Events<'a, CounterUnit, Recorder<'a>>;
+type Session<'a> = CounterSession<'a, Source<'a>, (&'a Hardware<'a>, &'a Mock<'a>)>;
 
 /// A sample: tag, period, and the record's number.
 type Seen = (u64, u64, Option<u64>);
@@ -136,14 +136,14 @@ fn with_world(processor: &Processor, interrupts: bool, act: impl FnOnce(&mut Wor
     let hardware = Hardware { processor, mock: &mock, lent: &lent, enabled, truth, interrupts, at };
     let (unit, seen) = (&processor.unit, RefCell::default());
     let facility = Recorder { lent: &lent, shown: None };
-    let source = OpenedEvents::new(unit, &table as &EventTable).with(facility);
+    let source = Events::new(unit, &table as &EventTable).with(facility);
     let handler = |_: &Mock<'_>| {
         let report = |sample: Sample<'_, Recorder<'_>>| note(&seen, &sample);
-        service(&source, &hardware, &mock, &memory, report).unwrap();
+        service(&source, &(&hardware, &mock), &memory, report).unwrap();
     };
     mock.on_interrupt(&handler);
     let all = CounterSet::ALL;
-    let mut session = CounterSession::take(source, unit, all, &hardware, &mock, &memory).unwrap();
+    let mut session = CounterSession::take(source, unit, all, (&hardware, &mock), &memory).unwrap();
     if processor.freezing {
         session.freeze_on_interrupt().unwrap();
     }

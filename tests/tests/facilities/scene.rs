@@ -3,8 +3,8 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::{
-    Claim, CounterId, CounterSession, CounterSet, EventId, OpenedEvents, Sample, ServiceError,
-    Serviced, service,
+    Claim, CounterId, CounterSession, CounterSet, CounterUnit, EventId, Events, Sample,
+    ServiceError, Serviced, service,
 };
 use pmu_tests::deviations::{pairs, single};
 use pmu_tests::opened::*;
@@ -22,11 +22,10 @@ pub(crate) const PRECISE: usize = 3;
 /// The facilities of the source of the events.
 pub(crate) type Facilities<'a> = (LastBranch<'a>, (Trace<'a>, (Ops<'a>, Buffer<'a>)));
 
-pub(crate) type Source<'a> = OpenedEvents<'a, Facilities<'a>>;
+pub(crate) type Source<'a> = Events<'a, CounterUnit, Facilities<'a>>;
 
 /// Counters of a session, over registers that call the scene before each access.
-pub(crate) type Session<'a, 'r, 'h, B> =
-    CounterSession<'a, Source<'a>, &'r Registers<'r, 'h, B>, &'r Registers<'r, 'h, B>>;
+pub(crate) type Session<'a, 'r, 'h, B> = CounterSession<'a, Source<'a>, &'r Registers<'r, 'h, B>>;
 
 pub(crate) struct Scene<'a> {
     pub(crate) processor: &'a Processor,
@@ -96,7 +95,7 @@ impl<'a> Scene<'a> {
     ) -> Session<'s, 'r, 'h, B> {
         let (unit, memory) = (&self.processor.unit, &self.memory);
         let all = CounterSet::ALL;
-        let taken = CounterSession::take(self.source(), unit, all, registers, registers, memory);
+        let taken = CounterSession::take(self.source(), unit, all, registers, memory);
         let mut counters = taken.unwrap();
         self.start(&mut counters);
         counters
@@ -130,8 +129,7 @@ impl<'a> Scene<'a> {
         let hardware = &self.hardware;
         let buffer = Buffer { hardware, counter: self.counters[1] };
         let others = (Trace(hardware), (Ops(hardware), buffer));
-        OpenedEvents::new(&self.processor.unit, &self.table)
-            .with((LastBranch::new(hardware), others))
+        Events::new(&self.processor.unit, &self.table).with((LastBranch::new(hardware), others))
     }
 
     /// Notes a sample, with the records.
@@ -145,7 +143,7 @@ impl<'a> Scene<'a> {
         let registers = Registers(mock, &self.hardware, |mock: &Mock<'_>| self.step(mock));
         let outer = self.hardware.serving.replace(true);
         let (source, told) = (self.source(), |sample: Sample<'_, _>| self.note(&sample));
-        let serviced = service(&source, &registers, &registers, &self.memory, told);
+        let serviced = service(&source, &registers, &self.memory, told);
         self.hardware.serving.set(outer);
         self.last.set(Some(serviced));
         let claim = match serviced {

@@ -4,7 +4,7 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
 use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::{CounterError, CounterSession, CounterSet, OpenedEvents, Sample};
+use pmu_core::{CounterError, CounterSession, CounterSet, Events, Sample};
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
 
@@ -312,9 +312,9 @@ fn of_a_pair_both_are_resumed_if_one_cannot_be_suspended() {
         let noted = |name, fails| Noted { name, calls: &calls, fails };
         let pair = (noted("first", first), noted("second", second));
         let (unit, memory) = (&processor.unit, &scene.memory);
-        let source = OpenedEvents::new(unit, &scene.table).with(pair);
+        let source = Events::new(unit, &scene.table).with(pair);
         let all = CounterSet::ALL;
-        let taken = CounterSession::take(source, unit, all, &registers, &registers, memory);
+        let taken = CounterSession::take(source, unit, all, &registers, memory);
         let mut counters = taken.unwrap();
         let outcome = match counters.lend(0, |_| ()) {
             Ok(window) => window.end(0).map_err(CounterError::from),

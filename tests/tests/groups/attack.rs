@@ -2,11 +2,11 @@
 //! defect.
 
 use pmu_core::facility::SoftwareEvents;
-use pmu_core::shared_core::{CoreCounters, OnSharedCore};
+use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterSession, CounterSet, Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents,
-    SoftwareEvent,
+    CounterSession, CounterSet, CounterUnit, Event, EventEntry, EventId, EventStatus, EventTable,
+    Events, SoftwareEvent,
 };
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -132,10 +132,9 @@ fn many_copies_of_a_member_are_no_whole_group() {
     let processor = plain(4);
     let (memory, table, mock) =
         (Memory::new(), EventTable::<[EventEntry; 600]>::new(), processor.mock());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let mut counters =
-        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, &memory)
-            .unwrap();
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &memory).unwrap();
     let mut saved = [raw(2), raw(3)].map(|event| SavedEvent::new(&processor.unit, &event).unwrap());
     SavedEvent::make_group(&mut saved).unwrap();
     for _ in 0..258 {
@@ -151,10 +150,10 @@ fn many_copies_of_a_member_are_no_whole_group() {
 }
 
 /// The processor's sessions with software events.
-fn with_software(test: impl Fn(&Processor, OpenedEvents<'_, SoftwareEvents>, &Mock<'_>)) {
+fn with_software(test: impl Fn(&Processor, Events<'_, CounterUnit, SoftwareEvents>, &Mock<'_>)) {
     let processor = plain(4);
     let (table, mock) = (Table::new(), processor.mock());
-    test(&processor, OpenedEvents::new(&processor.unit, &table).with(SoftwareEvents), &mock);
+    test(&processor, Events::new(&processor.unit, &table).with(SoftwareEvents), &mock);
 }
 
 /// Beside an event that gets a counter, a clock does not count whose group is elsewhere.
@@ -163,7 +162,7 @@ fn a_software_event_of_a_part_of_a_group_does_not_count() {
     with_software(|processor, source, mock| {
         let (memory, unit) = (Memory::new(), &processor.unit);
         let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, &memory).unwrap();
+            CounterSession::take(source, unit, CounterSet::ALL, mock, &memory).unwrap();
         let lone = counters.open(unit, &[raw(4)]).unwrap();
         counters.start(lone, 0).unwrap();
         let clock = Event::software(SoftwareEvent::TaskClock);
@@ -190,9 +189,10 @@ fn a_software_event_starts_wherever_a_counter_is_free_or_not() {
     with_software(|processor, source, mock| {
         let (memory, core, unit) = (Memory::new(), CoreCounters::new(), &processor.unit);
         let faults = Event::software(SoftwareEvent::PageFaults);
-        let source = OnSharedCore::new(source, &core, false, pmu_intel::SiblingErratum::EVENTS);
+        let thread = CoreThread::new(&core, false, pmu_intel::SiblingErratum::EVENTS);
+        let source = source.with(OnSharedCore::new(thread, SoftwareEvents));
         let mut counters =
-            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, &memory).unwrap();
+            CounterSession::take(source, unit, CounterSet::ALL, mock, &memory).unwrap();
         for event in [faults, faults.exclusive()] {
             let event = counters.open(unit, &[event]).unwrap();
             assert_eq!(counters.start_if_free(event, 0), Ok(()));

@@ -320,7 +320,7 @@ fn groups_at_random() {
 #[test]
 fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
     use core::cell::RefCell;
-    use pmu_core::{Claim, OpenedEvents, service};
+    use pmu_core::{Claim, Events, service};
     use pmu_virt::mock::PmiFault;
     for processor in processors(Deviations::NONE) {
         for which in 0..3 {
@@ -329,14 +329,13 @@ fn an_interrupt_comes_while_an_event_of_its_group_is_closed() {
                     let what =
                         format!("{processor:?} closes {which} sampled {sampled} late {late}");
                     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-                    let source = OpenedEvents::new(&processor.unit, &table);
+                    let source = Events::new(&processor.unit, &table);
                     let seen = RefCell::new(vec![]);
                     let unclaimed = core::cell::Cell::new(0);
                     let handler = |mock: &Mock<'_>| {
-                        let served = service(&source, mock, mock, &memory, |o| {
-                            seen.borrow_mut().push(o.event)
-                        })
-                        .unwrap();
+                        let served =
+                            service(&source, mock, &memory, |o| seen.borrow_mut().push(o.event))
+                                .unwrap();
                         if served.claim == Claim::NotOurs {
                             unclaimed.set(unclaimed.get() + 1);
                         }

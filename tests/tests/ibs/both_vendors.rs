@@ -9,7 +9,7 @@ use pmu_core::precise::{NotPrecise, Precision, SampleParts};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, service,
+    EventEntry, EventTable, Events, GenericEvent, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened};
@@ -103,9 +103,9 @@ fn run(machine: Machine, event: &Event) -> Outcome {
     let pebs =
         precise.as_ref().map(|unit| unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap());
     let ibs = units.as_ref().map(|units| Ibs::new(units, &sampling));
-    let source = OpenedEvents::new(&unit, &table as &EventTable).with((pebs, ibs));
+    let source = Events::new(&unit, &table as &EventTable).with((pebs, ibs));
     let (msr, seen) = (&mock, RefCell::new(vec![]));
-    let mut session = CounterSession::take(source, &unit, CounterSet::ALL, msr, msr, &counters)?;
+    let mut session = CounterSession::take(source, &unit, CounterSet::ALL, msr, &counters)?;
     table.set_min_period(1);
     let id = session.open(&unit, &[*event])?;
     session.start(id, 0)?;
@@ -126,7 +126,7 @@ fn run(machine: Machine, event: &Event) -> Outcome {
                 let address = instruction.and_then(|found| found.address);
                 seen.borrow_mut().push(address.expect("an instruction's own address"));
             };
-            let claim = service(&source, msr, msr, &counters, report).unwrap().claim;
+            let claim = service(&source, msr, &counters, report).unwrap().claim;
             assert!(claim.interrupts() > 0, "{machine:?}");
         }
     }

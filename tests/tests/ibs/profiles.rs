@@ -70,7 +70,7 @@ fn objects_of_both_kinds_see_each_sample_at_its_address_while_they_are_started()
                 PlainFrame { pc: INTERRUPTED, cs: 8, flags: 2, processor: 0, process: None };
             let handler = |mock: &Mock<'_>| {
                 let memory = &kernel.counter_memory;
-                let serviced = service(&kernel.source(), mock, mock, memory, |sample| {
+                let serviced = service(&kernel.source(), mock, memory, |sample| {
                     let address = sample.instruction().and_then(|found| found.address);
                     profiles.interrupt(&SampledFrame::new(&frame, address), SOURCE);
                 });

@@ -7,7 +7,7 @@ use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventStatus, EventTable, OpenedEvents, Sample, service,
+    Event, EventEntry, EventId, EventStatus, EventTable, Events, Sample, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::fed_events;
@@ -186,9 +186,9 @@ macro_rules! sampler {
 pub(crate) use sampler;
 
 /// The source of a session's events.
-pub(crate) type Source<'m> = OpenedEvents<'m, Ibs<'m>>;
+pub(crate) type Source<'m> = Events<'m, CounterUnit, Ibs<'m>>;
 /// A session on a mock.
-pub(crate) type Session<'m> = CounterSession<'m, Source<'m>, &'m Mock<'m>, &'m Mock<'m>>;
+pub(crate) type Session<'m> = CounterSession<'m, Source<'m>, &'m Mock<'m>>;
 
 /// A kernel's memory of one processor, and what its handler has seen.
 pub(crate) struct Kernel {
@@ -257,7 +257,7 @@ impl Kernel {
 
     pub(crate) fn source(&self) -> Source<'_> {
         let ibs = Ibs::new(&self.units, &self.memory);
-        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(ibs)
+        Events::new(&self.counters, &self.table as &EventTable).with(ibs)
     }
 
     /// Takes those of the processor's counters and units.
@@ -267,7 +267,7 @@ impl Kernel {
         only: CounterSet,
     ) -> Result<Session<'m>, CounterError> {
         let (unit, memory) = (&self.counters, &self.counter_memory);
-        let session = CounterSession::take(self.source(), unit, only, mock, mock, memory)?;
+        let session = CounterSession::take(self.source(), unit, only, mock, memory)?;
         self.table.set_min_period(1);
         Ok(session)
     }
@@ -293,7 +293,7 @@ impl Kernel {
     /// Services an interrupt.
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
         let serviced =
-            service(&self.source(), mock, mock, &self.counter_memory, |sample| self.note(&sample));
+            service(&self.source(), mock, &self.counter_memory, |sample| self.note(&sample));
         let count = |cell: &Cell<u32>, more| cell.set(cell.get() + more);
         match serviced.map(|serviced| serviced.claim) {
             Ok(Claim::NotOurs) => {

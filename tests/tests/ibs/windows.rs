@@ -266,8 +266,7 @@ fn a_samples_late_interrupt_within_a_window_is_claimed_once_and_touches_no_regis
                 let told = || answers.take();
                 let handler = |mock: &Mock<'_>| {
                     let (source, memory) = (kernel.source(), &kernel.counter_memory);
-                    let served =
-                        service(&source, mock, mock, memory, |sample| kernel.note(&sample));
+                    let served = service(&source, mock, memory, |sample| kernel.note(&sample));
                     let served = served.unwrap();
                     answers.borrow_mut().push((served.claim, served.lent));
                 };

@@ -131,7 +131,7 @@ fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
     let (emon, registers) = (Emon::declared(), Registers::default());
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
     let processor = pmu_tests::intel_processor(1, 4);
-    let mut session = emon.initialize(&processor, &registers, NoPlatform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&registers, NoPlatform), &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::default());
     for from in [TIME, KProfileSource::BRANCH_MISPREDICTIONS] {
         // Each source alone, beside an object of the same source, and beside one of another.

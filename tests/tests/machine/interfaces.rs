@@ -8,7 +8,7 @@ use pmu_core::profile::SourceInterface;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, GenericEvent, NoInterface, OpenedEvents, Snapshot,
+    EventSelect, EventTable, Events, GenericEvent, NoInterface, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -162,9 +162,10 @@ fn an_event_of_guests_takes_svm() {
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let events = EventTable::<[EventEntry; 2]>::new();
         let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
-        let opened = OpenedEvents::new(&unit, &events);
+        let opened = Events::new(&unit, &events);
         let mut counters =
-            CounterSession::take(opened, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+            CounterSession::take(opened, &unit, CounterSet::ALL, (&msr, &platform), &memory)
+                .unwrap();
         let event = Event::generic(GenericEvent::Instructions).in_guests();
         let refused = counters.open(&unit, &[event]).reason().err();
         assert_eq!(refused, (!has).then_some(CounterError::GuestModeUnsupported), "{ecx:#x}");

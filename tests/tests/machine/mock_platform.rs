@@ -15,7 +15,7 @@ fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
     let processor = intel_processor(2, 4);
     let interface = Emon::detect(&processor).unwrap();
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = interface.initialize(&processor, &mock, &memory).unwrap();
     assert_eq!(mock.timer(), None);
     let interval = interface.set_interval(KProfileSource::TIME, 12_345).unwrap();
     session.start(KProfileSource::TIME).unwrap();

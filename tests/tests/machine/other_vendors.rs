@@ -13,7 +13,7 @@ use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventSelect, EventTable, GenericEvent, NoInterface, Snapshot,
+    Event, EventEntry, EventSelect, EventTable, Events, GenericEvent, NoInterface, Snapshot,
 };
 use pmu::{Watchdog, core::service};
 use pmu_tests::Reason;
@@ -96,9 +96,9 @@ fn started(
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 2]>::new();
     let platform = FakePlatform::default();
-    let source = pmu::core::OpenedEvents::new(unit, &events);
+    let source = pmu::core::Events::new(unit, &events);
     let mut counters =
-        CounterSession::take(source, unit, CounterSet::ALL, msr, &platform, &memory)?;
+        CounterSession::take(source, unit, CounterSet::ALL, (msr, &platform), &memory)?;
     assert_eq!(counters.counters().usable, unit.counters(), "every counter answers");
     let opened = counters.open(unit, &[*event]);
     msr.take_writes();
@@ -208,9 +208,9 @@ fn an_overflow_on_zx_c_is_acknowledged_while_its_counters_are_enabled() {
     let platform = FakePlatform::default();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 2]>::new();
-    let source = machine.events(&events);
+    let source = Events::new(machine.unit(), &events);
     let mut counters =
-        CounterSession::take(source, machine.unit(), CounterSet::ALL, &msr, &platform, &memory)
+        CounterSession::take(source, machine.unit(), CounterSet::ALL, (&msr, &platform), &memory)
             .unwrap();
     let cycles = Event::raw(EventSelect::from_bits(0x0082)).every(0x1_0000);
     let id = counters.open(machine.unit(), &[cycles]).unwrap();
@@ -220,7 +220,7 @@ fn an_overflow_on_zx_c_is_acknowledged_while_its_counters_are_enabled() {
         msr.registers.set(GLOBAL_STATUS, 1);
         let mut told = Vec::new();
         let serviced =
-            service(&source, &&msr, &&platform, &memory, |overflow| told.push(overflow.event))
+            service(&source, &(&msr, &platform), &memory, |overflow| told.push(overflow.event))
                 .unwrap();
         assert_eq!((told, serviced.claim), (vec![id], Claim::Ours));
         assert_eq!(msr.registers.get(GLOBAL_STATUS), 0);

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 
 use pmu::Machine;
 use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, SourceInterface};
-use pmu_core::{Claim, CounterError, CounterSession, CounterSet, NoInterface, Snapshot};
+use pmu_core::{Claim, CounterError, CounterSession, CounterSet, Events, NoInterface, Snapshot};
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor, recorded, result};
 use pmu_virt::mock::Deviations;
@@ -28,11 +28,11 @@ fn a_machine_reports_the_overflows_of_its_interface() {
         let handler = |mock: &Mock<'_>| {
             let count =
                 |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
-            machine.service(mock, mock, &memory, count).unwrap();
+            machine.service(mock, &memory, count).unwrap();
         };
         mock.on_interrupt(&handler);
         machine.set_interval(SOURCE, INTERVAL).unwrap();
-        let mut session = machine.initialize(&processor.snapshot, &mock, &mock, &memory).unwrap();
+        let mut session = machine.initialize(&processor.snapshot, &mock, &memory).unwrap();
         session.start(SOURCE).unwrap();
         for _ in 0..3 {
             happen(&mock, 0, INTERVAL);
@@ -54,11 +54,11 @@ fn a_zens_own_sources_are_reported() {
     let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
     let handler = |mock: &Mock<'_>| {
         let count = |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
-        machine.service(mock, mock, &memory, count).unwrap();
+        machine.service(mock, &memory, count).unwrap();
     };
     mock.on_interrupt(&handler);
     machine.set_interval(SOURCE, INTERVAL).unwrap();
-    let mut session = machine.initialize(&snapshot, &mock, &mock, &memory).unwrap();
+    let mut session = machine.initialize(&snapshot, &mock, &memory).unwrap();
     session.start(SOURCE).unwrap();
     happen(&mock, 0, INTERVAL);
     session.shut_down().unwrap();
@@ -82,14 +82,14 @@ fn a_machine_without_counters_says_so_with_the_reason() {
         let (memory, table) = (Memory::new(), Table::new());
         let mock = Processor::intel(IntelConfiguration::new(4, 4, 3)).mock();
         mock.clear();
-        let (events, unit) = (machine.events(&table), machine.unit_of(&this));
-        let taken = CounterSession::take(events, &unit, CounterSet::ALL, &mock, &mock, &memory);
+        let (events, unit) = (Events::new(machine.unit(), &table), machine.unit_of(&this));
+        let taken = CounterSession::take(events, &unit, CounterSet::ALL, &mock, &memory);
         let error = taken.map(|_| ()).unwrap_err();
         assert_eq!(error, CounterError::NoCounters(why));
         assert!(error.to_string().contains(&why.to_string()), "{error}");
         assert_eq!(mock.accesses().total(), 0);
         // Time remains.
-        let session = machine.initialize(&this, &mock, &mock, &memory).unwrap();
+        let session = machine.initialize(&this, &mock, &memory).unwrap();
         assert!(session.query(KProfileSource::TIME).is_supported());
     }
 }
@@ -101,8 +101,7 @@ fn a_session_that_takes_no_counter_touches_none_and_profiles_by_time() {
         let (machine, memory) = (Machine::detect(&processor.snapshot), Memory::new());
         let mock = processor.mock();
         mock.clear();
-        let taken =
-            machine.initialize_only(&processor.snapshot, CounterSet::NONE, &mock, &mock, &memory);
+        let taken = machine.initialize_only(&processor.snapshot, CounterSet::NONE, &mock, &memory);
         let mut session = taken.unwrap();
         assert!(session.query(KProfileSource::TIME).is_supported());
         assert!(!session.query(SOURCE).is_supported());
@@ -128,7 +127,7 @@ fn sources_of_counters_that_did_not_answer_are_not_supported_any_more() {
         let (platform, memories) = (FakePlatform::default(), [const { Memory::new() }; 2]);
         let is_supported = || machine.query(KProfileSource::TOTAL_ISSUES).is_supported();
         let initialize = |msr: &RegisterFile, place: usize| {
-            let session = machine.initialize(&this, msr, &platform, &memories[place]);
+            let session = machine.initialize(&this, (msr, &platform), &memories[place]);
             session.and_then(|mut session| session.shut_down())
         };
         assert!(is_supported());
@@ -162,7 +161,7 @@ fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched
     let memory = Memory::new();
     let mock = Processor::intel(IntelConfiguration::new(4, 4, 3)).mock();
     mock.clear();
-    let serviced = machine.service(&&mock, &&mock, &memory, |overflow| panic!("{overflow:?}"));
+    let serviced = machine.service(&&mock, &memory, |overflow| panic!("{overflow:?}"));
     assert_eq!(serviced.unwrap().claim, Claim::NotOurs);
     assert_eq!(mock.accesses().total(), 0);
 }

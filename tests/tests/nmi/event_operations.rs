@@ -9,10 +9,10 @@ use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
 use pmu_core::Snapshot;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit};
+use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Events};
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::opened::{self, Mock, Table, raw, running};
@@ -141,13 +141,13 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let world = Processor::new(context, deviations, keys);
     let context = &world.context;
     let (memory, table) = (Memory::new(), Table::new());
-    let both = WithOpenedEvents::new(interface, &table);
+    let both = Events::new(interface, &table);
     let handler = |mock: &Mock<'_>| {
         let told = |report| {
             world.told(report);
             world.callback(mock, report);
         };
-        let serviced = both.service(mock, mock, &memory, told).unwrap();
+        let serviced = both.service(mock, &memory, told).unwrap();
         world.claimed(serviced.claim);
     };
     let before_access = |mock: &Mock<'_>| world.step(mock);
@@ -168,7 +168,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         }
         _ => CounterSet::ALL,
     };
-    let mut session = both.initialize(&snapshot, only, &mock, &mock, &memory).unwrap();
+    let mut session = both.initialize(&snapshot, only, &mock, &memory).unwrap();
     let unresponsive = session.counters().unresponsive;
     assert_eq!(unresponsive, CounterSet::from_bits(dead) & only, "{context}");
     if freezing {

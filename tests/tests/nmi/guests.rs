@@ -8,7 +8,7 @@ use super::world::{Accesses, World};
 use pmu_core::lending::{GuestControl, guest_control};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, OpenedEvents, service,
+    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, Events, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
@@ -61,12 +61,7 @@ impl Svm {
     }
 
     /// Enters a guest, or leaves it.
-    fn switch(
-        &self,
-        (source, memory): (&OpenedEvents<'_>, &Memory),
-        mock: &Mock<'_>,
-        in_guest: bool,
-    ) {
+    fn switch(&self, (source, memory): (&Events<'_>, &Memory), mock: &Mock<'_>, in_guest: bool) {
         self.in_guest.set(in_guest);
         if let Some(GuestControl { guest, host }) = guest_control(source, memory) {
             let value = if in_guest { guest } else { host };
@@ -186,7 +181,7 @@ impl Guests {
     #[track_caller]
     fn assert_exact<M: MsrBackend, P: pmu_core::Platform>(
         &self,
-        counters: &CounterSession<'_, OpenedEvents<'_>, M, P>,
+        counters: &CounterSession<'_, Events<'_>, (M, P)>,
         ids: [EventId; 4],
     ) {
         for event in EVENTS {
@@ -218,12 +213,12 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     let stays = matches!(fault, Fault::From(_));
     let handler = |mock: &Mock<'_>| {
         let registers = Registers(mock, &svm);
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let in_guest = svm.in_guest.get();
         if in_guest {
             svm.switch((&source, &memory), mock, false);
         }
-        match service(&source, &registers, mock, &memory, |overflow| world.told(*overflow)) {
+        match service(&source, &(&registers, mock), &memory, |overflow| world.told(*overflow)) {
             Ok(serviced) => world.claimed(serviced.claim),
             Err(fault) => assert!(stays, "{}: {fault:?}", world.context),
         }
@@ -236,9 +231,9 @@ fn switch(processor: &Processor, operation: Operation, plan: (u32, u32), fault: 
     mock.on_interrupt(&handler);
     mock.on_access(&before_access);
     let registers = Registers(&mock, &svm);
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let mut counters =
-        CounterSession::take(source, &processor.unit, CounterSet::ALL, registers, &mock, &memory)
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, (registers, &mock), &memory)
             .unwrap();
     let sampling = |event: usize| raw(kind(event)).every(PERIOD).with_total();
     let events = [

@@ -9,9 +9,7 @@ use core::cell::Cell;
 use super::world::{Accesses, World};
 use pmu::Watchdog;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
-};
+use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventOverflow, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;
 use pmu_tests::opened::*;
@@ -210,8 +208,8 @@ fn disturb(
     let context = &world.context;
     let handler = |mock: &Mock<'_>| {
         world.serving.set(true);
-        let source = OpenedEvents::new(&processor.unit, &table);
-        let outcome = service(&source, mock, mock, &memory, |overflow| world.told(*overflow));
+        let source = Events::new(&processor.unit, &table);
+        let outcome = service(&source, mock, &memory, |overflow| world.told(*overflow));
         if let Err(fault) = outcome {
             assert!(!transient, "{}: {fault:?}: what passes is tried again", world.context);
         }

@@ -70,7 +70,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             hits.set(hits.get() + dispatched.hits);
             world.callback(mock, overflow);
         };
-        let serviced = bench.interface.service(mock, mock, &memory, dispatch).unwrap();
+        let serviced = bench.interface.service(mock, &memory, dispatch).unwrap();
         world.claimed(serviced.claim, foreign);
     };
     for source in bench.sources {
@@ -95,7 +95,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         world.booking.set(false);
         world.plan.set(Some(plan));
     }
-    let session = bench.interface.initialize(&processor, &mock, &mock, &memory);
+    let session = bench.interface.initialize(&processor, &mock, &memory);
     let stays_frozen =
         found.global_status() >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
     if stays_frozen {
@@ -283,7 +283,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             let strangers = Cell::new(0);
             let world = Sources::new(&bench, &context);
             let handler = |mock: &Mock<'_>| {
-                let serviced = emon.service(mock, mock, &memory, |o| panic!("{o:?}")).unwrap();
+                let serviced = emon.service(mock, &memory, |o| panic!("{o:?}")).unwrap();
                 // The owner of the fixed counter.
                 let foreign = mock.with_pmu(|pmu| {
                     let foreign = pmu.state().global_status() >> 34 & 1 != 0;
@@ -305,7 +305,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
                 let _ = pmu.write(GLOBAL_CONTROL, 1 << 34);
                 let _ = pmu.write(0x30B, u64::MAX >> 16);
             });
-            let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
+            let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
             if shuts_down {
                 session.freeze_on_interrupt().unwrap();
             }

@@ -2,9 +2,9 @@
 
 use core::cell::RefCell;
 
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, OpenedEvents, service,
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, Events, service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
@@ -272,17 +272,16 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
         let processor = Processor::intel(IntelConfiguration::new(version, 2, 2));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithOpenedEvents::new(&emon, &table);
+        let both = Events::new(&emon, &table);
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            both.service(mock, mock, &memory, |report| reports.borrow_mut().push(report)).unwrap();
+            both.service(mock, &memory, |report| reports.borrow_mut().push(report)).unwrap();
         };
         mock.on_interrupt(&handler);
         let source = KProfileSource::TOTAL_CYCLES;
         emon.set_interval(source, 0x1000).unwrap();
         let snapshot = &processor.snapshot;
-        let mut session =
-            both.initialize(snapshot, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        let mut session = both.initialize(snapshot, CounterSet::ALL, &mock, &memory).unwrap();
         session.start(source).unwrap();
         happen(&mock, 1, 0x800);
         let counters = session.counters_mut();
@@ -316,9 +315,9 @@ fn a_period_goes_on_over_turns() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+            let source = Events::new(&processor.unit, &table as &EventTable);
             let push = |overflow: EventOverflow| reports.borrow_mut().push(overflow.event);
-            service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
+            service(&source, mock, &memory, |sample| push(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut general = (processor.unit.counters() & CounterSet::GENERAL).iter();

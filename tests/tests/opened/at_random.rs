@@ -5,7 +5,7 @@ use core::cell::Cell;
 
 use pmu_core::lending::guest_control;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSet, Event, EventId, OpenedEvents, service};
+use pmu_core::{CounterSet, Event, EventId, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
@@ -28,13 +28,13 @@ fn program(seed: u64) -> Result<(), String> {
     let processor = all[random.below(all.len() as u64) as usize];
     let control = processor.unit.global().unwrap().control.get();
     let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let failing = Cell::new(false);
     let handler = |mock: &Mock<'_>| {
         if failing.get() {
             mock.inject(Fault::Register(control));
         }
-        let _ = service(&source, mock, mock, &memory, |_| ());
+        let _ = service(&source, mock, &memory, |_| ());
         if failing.get() {
             mock.inject(Fault::None);
         }

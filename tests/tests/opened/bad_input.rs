@@ -5,7 +5,7 @@ use pmu_core::profile::ProfileInterface;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
-    EventSelect, EventTable, GenericEvent, OpenedEvents, Snapshot,
+    EventSelect, EventTable, Events, GenericEvent, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -154,10 +154,9 @@ fn a_table_has_one_owner() {
     let (memory, other, table) = (Memory::new(), Memory::new(), Table::new());
     let (mock, second) = (processor.mock(), processor.mock());
     let counters = processor.take(&mock, &memory, &table);
-    let source = OpenedEvents::new(&processor.unit, &table);
-    let take = |memory| {
-        CounterSession::take(source, &processor.unit, CounterSet::ALL, &second, &second, memory)
-    };
+    let source = Events::new(&processor.unit, &table);
+    let take =
+        |memory| CounterSession::take(source, &processor.unit, CounterSet::ALL, &second, memory);
     let in_use = Some(CounterError::MemoryInUse);
     assert_eq!(take(&memory).err(), in_use);
     assert_eq!(take(&other).err(), in_use, "the table");
@@ -242,7 +241,7 @@ fn fixed_counters_are_no_use_without_events_to_open() {
         let processor = plain(version);
         let (memory, mock) = (Memory::new(), processor.mock());
         let emon = Emon::detect(&processor.snapshot).unwrap();
-        let session = emon.initialize(&processor.snapshot, &mock, &mock, &memory);
+        let session = emon.initialize(&processor.snapshot, &mock, &memory);
         let mut session = session.unwrap();
         let fixed = CounterSet::fixed(1);
         mock.clear();
@@ -287,18 +286,12 @@ fn an_event_that_a_core_lacks_is_an_error_or_stands_still_before_anything_is_wri
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let (mock, other) = (big.mock(), small.mock());
     let select = EventSelect::from_bits(0xD0 | 0x12 << 40);
-    let source = |table| OpenedEvents::new(&big.unit, table);
+    let source = |table| Events::new(&big.unit, table);
     let mut on_big = big.take(&mock, &memories[0], &tables[0]);
     let table: &EventTable = &tables[1];
-    let mut on_small = CounterSession::take(
-        source(table),
-        &small.unit,
-        CounterSet::ALL,
-        &other,
-        &other,
-        &memories[1],
-    )
-    .unwrap();
+    let mut on_small =
+        CounterSession::take(source(table), &small.unit, CounterSet::ALL, &other, &memories[1])
+            .unwrap();
     let usable = on_small.counters().usable;
     assert_eq!(usable, small.unit.counters());
     other.clear();
@@ -352,9 +345,9 @@ fn in_txcp_is_counter_2s() {
     assert_eq!(unit.counters_for(select), CounterSet::from_bits(0b100));
     let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
-    let source = OpenedEvents::new(&unit, &table);
+    let source = Events::new(&unit, &table);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+        CounterSession::take(source, &unit, CounterSet::ALL, (&registers, &platform), &memory)
             .unwrap();
     let sampled = counters.open(&unit, &[Event::raw(select).every(0x1000)]);
     assert_eq!(sampled.reason(), Err(CounterError::IllegalBits(1 << 33)));

@@ -3,11 +3,11 @@
 
 use core::cell::{Cell, RefCell};
 use pmu_core::msr::MsrOperation;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventTable,
-    OpenedEvents, service, stop_all,
+    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventTable, Events,
+    service, stop_all,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -31,12 +31,10 @@ fn counters_of_others_are_not_touched() {
             all.iter().copied().filter(|counter| counter.bit() % 2 == 0).collect();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let (reports, others) = (Cell::new(0), Cell::new(0));
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let source = Events::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            others.set(
-                service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap().others,
-            );
+            others.set(service(&source, mock, &memory, |sample| count(*sample)).unwrap().others);
         };
         mock.on_interrupt(&handler);
         let forbidden: Vec<u32> = all
@@ -101,10 +99,10 @@ fn counters_are_taken_and_given_back() {
         let more: CounterSet = processor.unit.counters().without(own);
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let reports = Cell::new(0);
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let source = Events::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap();
+            service(&source, mock, &memory, |sample| count(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut counters = processor.take_only(own, &mock, &memory, &table);
@@ -152,12 +150,11 @@ fn what_the_former_owner_left_of_a_counter_is_no_report() {
     for version in [4, 5, 6] {
         let processor = Processor::intel(IntelConfiguration::new(version, 4, 3));
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let source = Events::new(&processor.unit, &table as &EventTable);
         let others = Cell::new(0);
         let handler = |mock: &Mock<'_>| {
             let none = |o: EventOverflow| panic!("{o:?}");
-            others
-                .set(service(&source, mock, mock, &memory, |sample| none(*sample)).unwrap().others);
+            others.set(service(&source, mock, &memory, |sample| none(*sample)).unwrap().others);
         };
         mock.on_interrupt(&handler);
         let given = general(3) | CounterSet::fixed(1);
@@ -192,10 +189,10 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
             let file = if version == 6 { file.rdpmc_step(4) } else { file };
             let msr = RecordingMsr::<_, 64>::new(file);
             let (memory, table, platform) = (Memory::new(), Table::new(), FakePlatform::default());
-            let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+            let source = Events::new(&processor.unit, &table as &EventTable);
             let only = general(0) | general(1);
             let mut counters =
-                CounterSession::take(source, &processor.unit, only, &msr, &platform, &memory)
+                CounterSession::take(source, &processor.unit, only, (&msr, &platform), &memory)
                     .unwrap();
             let id = counters.open(&processor.unit, &[raw(2).every(PERIOD)]).unwrap();
             counters.start(id, 0).unwrap();
@@ -203,7 +200,7 @@ fn the_status_bits_of_others_are_handed_out_for_nothing() {
             msr.inner().set(counter, 2);
             msr.inner().set(0x38E, 1 | set);
             msr.take();
-            let serviced = service(&source, &msr, &platform, &memory, |_| ()).unwrap();
+            let serviced = service(&source, &(&msr, &platform), &memory, |_| ()).unwrap();
             assert_eq!((serviced.overflows, serviced.others), (1, set), "version {version}");
             let accesses = msr.take();
             for access in &accesses {
@@ -249,10 +246,10 @@ fn silence_under_a_session_leaves_it_to_be_reprogrammed() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let reports = Cell::new(0);
-        let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+        let source = Events::new(&processor.unit, &table as &EventTable);
         let handler = |mock: &Mock<'_>| {
             let count = |_: EventOverflow| reports.set(reports.get() + 1);
-            service(&source, mock, mock, &memory, |sample| count(*sample)).unwrap();
+            service(&source, mock, &memory, |sample| count(*sample)).unwrap();
         };
         mock.on_interrupt(&handler);
         let mut counters = processor.take(&mock, &memory, &table);
@@ -290,17 +287,16 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         let processor = Processor::intel(IntelConfiguration::new(version, 4, fixed));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithOpenedEvents::new(&emon, &table);
+        let both = Events::new(&emon, &table);
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let push = |report: Report| reports.borrow_mut().push(report);
-            both.service(mock, mock, &memory, push).unwrap();
+            both.service(mock, &memory, push).unwrap();
         };
         mock.on_interrupt(&handler);
         let cycles = KProfileSource::TOTAL_CYCLES;
         emon.set_interval(cycles, PERIOD).unwrap();
-        let mut session =
-            both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+        let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
         session.start(cycles).unwrap();
         let counters = session.counters_mut();
         let unit = &processor.unit;
@@ -346,8 +342,7 @@ fn a_session_of_sources_takes_only_what_it_is_told_to() {
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, mock) = (Memory::new(), processor.mock());
         let only = general(1) | general(3) | CounterSet::fixed(0b11);
-        let mut session =
-            emon.initialize_only(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize_only(&processor.snapshot, only, &mock, &memory).unwrap();
         assert_eq!(session.counters().usable, general(1) | general(3));
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         assert_eq!(running(&mock), general(1));

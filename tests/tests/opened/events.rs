@@ -3,7 +3,7 @@
 use core::cell::RefCell;
 use pmu_core::{
     CounterError, CounterId, CounterSession, CounterSet, Event, EventOverflow, EventSelect,
-    EventTable, GenericEvent, OpenedEvents, service,
+    EventTable, Events, GenericEvent, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
@@ -53,9 +53,9 @@ fn periods_beyond_a_counters_reach_are_counted_in_pieces_and_reported_once() {
                 let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
                 let reports = RefCell::new(vec![]);
                 let handler = |mock: &Mock<'_>| {
-                    let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
+                    let source = Events::new(&processor.unit, &table as &EventTable);
                     let push = |o: EventOverflow| reports.borrow_mut().push(o.period);
-                    service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
+                    service(&source, mock, &memory, |sample| push(*sample)).unwrap();
                 };
                 mock.on_interrupt(&handler);
                 let mut counters = processor.take(&mock, &memory, &table);
@@ -94,8 +94,8 @@ fn a_period_is_changed_from_its_own_interrupt() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            let source = OpenedEvents::new(&processor.unit, &table as &EventTable);
-            service(&source, mock, mock, &memory, |o| {
+            let source = Events::new(&processor.unit, &table as &EventTable);
+            service(&source, mock, &memory, |o| {
                 reports.borrow_mut().push(o.period);
                 table.set_period(o.event, o.period + 0x100).unwrap();
             })
@@ -231,9 +231,9 @@ fn guest_bits_are_set_only_while_virtualization_is_on() {
     let registers = (0xC001_0200..0xC001_020C).chain(0xC000_0300..0xC000_0304);
     let msr = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
     let platform = FakePlatform::default();
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let mut counters =
-        CounterSession::take(source, &processor.unit, CounterSet::ALL, &msr, &platform, &memory)
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, (&msr, &platform), &memory)
             .unwrap();
     let ids = [raw(2), raw(2).in_guests().every(PERIOD), raw(2).outside_guests()].map(|event| {
         let id = counters.open(&processor.unit, &[event]).unwrap();

@@ -5,7 +5,7 @@ use core::cell::Cell;
 
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, OpenedEvents, service};
+use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::EventKey;
@@ -87,8 +87,8 @@ fn wrap_at(processor: &Processor, operation: Operation, (at, late): (u64, u32), 
         unclaimed: Cell::new(0),
     };
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&processor.unit, &table);
-        let serviced = service(&source, mock, mock, &memory, |o| panic!("{context}: {o:?}"));
+        let source = Events::new(&processor.unit, &table);
+        let serviced = service(&source, mock, &memory, |o| panic!("{context}: {o:?}"));
         clock.claim(serviced.unwrap().claim);
     };
     let step = |mock: &Mock<'_>| clock.step(mock);

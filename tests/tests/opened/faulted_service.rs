@@ -5,7 +5,7 @@ use core::cell::RefCell;
 
 use pmu_core::{
     CounterError, CounterId, CounterSession, CounterSet, EventCount, EventId, EventOverflow,
-    EventStatus, EventsError, OpenedEvents, ServiceError, Serviced, service,
+    EventStatus, Events, EventsError, ServiceError, Serviced, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -43,11 +43,11 @@ impl<'p> World<'p> {
 
     fn handle(&self, mock: &Mock<'_>) {
         assert!(mock.interrupts() < 100, "{:?}: interrupts without end", self.processor);
-        let source = OpenedEvents::new(&self.processor.unit, &self.table);
+        let source = Events::new(&self.processor.unit, &self.table);
         let told = |overflow| self.reports.borrow_mut().push(overflow);
         self.outcomes
             .borrow_mut()
-            .push(service(&source, mock, mock, &self.memory, |sample| told(*sample)));
+            .push(service(&source, mock, &self.memory, |sample| told(*sample)));
     }
 
     /// Opens and starts events of the first kinds from 2 on.
@@ -462,7 +462,7 @@ fn an_event_that_is_disabled_after_its_counter_faulted_stays_so_until_it_is_enab
             fault_counter(&world, &mock, on, 2);
             world.reports.take();
             assert_eq!(counters.disable(events[0], 10), Ok(()), "{context}");
-            let status = |counters: &CounterSession<'_, _, _, _>| {
+            let status = |counters: &CounterSession<'_, _, _>| {
                 events.iter().map(|of| counters.event_status(*of).unwrap()).collect::<Vec<_>>()
             };
             assert!(status(&counters).iter().all(|of| *of == EventStatus::Off), "{context}");

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventOverflow, OpenedEvents, service};
+use pmu_core::{CounterError, CounterSet, EventOverflow, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;
@@ -47,8 +47,8 @@ fn transient(processor: &Processor, scene: Scene, access: u32) {
     let (memory, table) = (Memory::new(), Table::new());
     let reports = RefCell::new(Vec::<EventOverflow>::new());
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&processor.unit, &table);
-        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
+        let source = Events::new(&processor.unit, &table);
+        service(&source, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);
@@ -119,8 +119,8 @@ fn persistent(processor: &Processor, scene: Scene, access: u32, reprograms: bool
     let (memory, table) = (Memory::new(), Table::new());
     let reports = RefCell::new(Vec::<EventOverflow>::new());
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&processor.unit, &table);
-        let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o));
+        let source = Events::new(&processor.unit, &table);
+        let _ = service(&source, mock, &memory, |o| reports.borrow_mut().push(*o));
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);
@@ -214,8 +214,8 @@ fn an_overflow_that_cannot_be_acknowledged_is_not_the_next_events() {
         assert!(matches!(stopped, Err(CounterError::StateUnknown(f)) if f.register == acknowledge));
         mock.inject(Fault::None);
         let started = counters.start(next, 2);
-        let source = OpenedEvents::new(unit, &table);
-        let interrupt = || service(&source, &mock, &mock, &memory, |o| panic!("{context}: {o:?}"));
+        let source = Events::new(unit, &table);
+        let interrupt = || service(&source, &mock, &memory, |o| panic!("{context}: {o:?}"));
         interrupt().unwrap();
         assert_eq!(started.reason(), Err(CounterError::NoFreeCounter), "{context}");
         counters.reprogram(|o| panic!("{o:?}")).unwrap();
@@ -267,8 +267,8 @@ fn a_freeze_that_fails_halfway_stops_no_event_and_is_over_after_the_shut_down() 
                 let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
                 let reports = RefCell::new(0);
                 let handler = |mock: &Mock<'_>| {
-                    let source = OpenedEvents::new(&processor.unit, &table);
-                    service(&source, mock, mock, &memory, |_| *reports.borrow_mut() += 1).unwrap();
+                    let source = Events::new(&processor.unit, &table);
+                    service(&source, mock, &memory, |_| *reports.borrow_mut() += 1).unwrap();
                 };
                 mock.on_interrupt(&handler);
                 let plain = Processor { freezing: false, ..processor };

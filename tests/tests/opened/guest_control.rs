@@ -5,8 +5,8 @@ use core::cell::RefCell;
 use pmu_core::lending::{GuestControl, guest_control};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSet, Event, EventId, EventOverflow, EventTable,
-    OpenedEvents, service,
+    CounterError, CounterMemory, CounterSet, Event, EventId, EventOverflow, EventTable, Events,
+    service,
 };
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
@@ -28,7 +28,7 @@ fn hosts() -> impl Iterator<Item = Processor> {
 /// A processor with its hypervisor.
 struct Host<'a> {
     mock: &'a Mock<'a>,
-    source: OpenedEvents<'a>,
+    source: Events<'a>,
     memory: &'a CounterMemory,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Host<'a> {
         memory: &'a CounterMemory,
         mock: &'a Mock<'a>,
     ) -> Self {
-        Self { mock, source: OpenedEvents::new(&processor.unit, table), memory }
+        Self { mock, source: Events::new(&processor.unit, table), memory }
     }
 
     fn control(&self) -> GuestControl {
@@ -199,14 +199,14 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
 fn an_event_of_guests_interrupts_and_goes_on() {
     for processor in hosts() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let told = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let load = |value| {
                 let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, value));
             };
             load(guest_control(&source, &memory).unwrap().host);
-            service(&source, mock, mock, &memory, |o| told.borrow_mut().push(o.period)).unwrap();
+            service(&source, mock, &memory, |o| told.borrow_mut().push(o.period)).unwrap();
             load(guest_control(&source, &memory).unwrap().guest);
         };
         mock.on_interrupt(&handler);
@@ -274,7 +274,7 @@ fn without_a_global_control_register_or_on_amd_there_are_no_values() {
     for processor in amd.chain([version_1]) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
         let mut counters = processor.take(&mock, &memory, &table);
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         assert_eq!(guest_control(&source, &memory), None, "{processor:?}");
         let refused = counters.open(&processor.unit, &[raw(2).in_guests()]);
         assert_eq!(refused.reason(), Err(CounterError::GuestModeUnsupported), "{processor:?}");

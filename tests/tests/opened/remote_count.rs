@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, OpenedEvents, service};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, Events, service};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
@@ -21,9 +21,9 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
     for processor in processors(Deviations::NONE) {
         let context = format!("{processor:?}");
         let (memory, table) = (Memory::new(), Table::new());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let handler = |mock: &Mock<'_>| {
-            service(&source, mock, mock, &memory, |_| ()).unwrap();
+            service(&source, mock, &memory, |_| ()).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);
@@ -71,14 +71,14 @@ fn a_count_is_current_off_its_counter_and_has_its_age_on_it() {
 fn a_count_whose_counter_faulted_is_left_to_its_processor() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total();
         let event = counters.open(&processor.unit, &[event]).unwrap();
         counters.start(event, 0).unwrap();
         mock.pass(&mut happened(2, PERIOD));
         mock.inject(Fault::From(1));
-        service(&source, &mock, &mock, &memory, |_| ()).unwrap_err();
+        service(&source, &mock, &memory, |_| ()).unwrap_err();
         mock.inject(Fault::None);
         assert!(!counters.is_started(event));
         let found = remote_count(&table, &memory, event, 0);
@@ -99,9 +99,9 @@ fn a_current_count_that_another_processor_reads_is_never_torn() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let processor = plain(4);
-            let source = OpenedEvents::new(&processor.unit, &table);
+            let source = Events::new(&processor.unit, &table);
             let handler = |mock: &Mock<'_>| {
-                service(&source, mock, mock, &memory, |_| ()).unwrap();
+                service(&source, mock, &memory, |_| ()).unwrap();
             };
             let mock = processor.mock();
             mock.on_interrupt(&handler);

@@ -5,8 +5,7 @@ use core::cell::{Cell, RefCell};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventSource, EventsError, OpenedEvents,
-    service,
+    CounterError, CounterSet, Event, EventCount, EventId, EventSource, Events, EventsError, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -29,7 +28,7 @@ impl Reads {
         Self { within: RefCell::default(), after: RefCell::default(), now: Cell::new(0) }
     }
 
-    fn handle(&self, source: &OpenedEvents<'_>, mock: &Mock<'_>, memory: &Memory) {
+    fn handle(&self, source: &Events<'_>, mock: &Mock<'_>, memory: &Memory) {
         let read = |event| {
             let counts = sample_read(source, mock, memory, event, self.now.get()).unwrap();
             counts.map(|read| (read.tag, read.count)).collect::<Vec<_>>()
@@ -39,7 +38,7 @@ impl Reads {
             overflowed.set(Some(overflow.event));
             self.within.borrow_mut().push(read(overflow.event));
         };
-        service(source, mock, mock, memory, |of| sample(*of)).unwrap();
+        service(source, mock, memory, |of| sample(*of)).unwrap();
         if let Some(event) = overflowed.get() {
             self.after.borrow_mut().push(read(event));
         }
@@ -57,7 +56,7 @@ fn an_overflow_comes_with_the_exact_counts_of_its_group() {
     );
     for processor in all {
         let (memory, table, reads) = (Memory::new(), Table::new(), Reads::new());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let handler = |mock: &Mock<'_>| reads.handle(&source, mock, &memory);
         let mock = processor.mock();
         mock.on_interrupt(&handler);
@@ -122,7 +121,7 @@ fn a_members_wrap_is_counted_or_said_to_be_unknown() {
 fn wrap(processor: &Processor, leader_first: bool, wraps: u64, with_leader: bool) {
     let context = format!("{processor:?}, {leader_first}, wrap {wraps}, together: {with_leader}");
     let (memory, table, reads) = (Memory::new(), Table::new(), Reads::new());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let handler = |mock: &Mock<'_>| reads.handle(&source, mock, &memory);
     let mock = processor.mock();
     mock.on_interrupt(&handler);
@@ -211,7 +210,7 @@ fn a_wrap_at_the_leaders_own_overflow_is_counted_or_said_to_be_unknown() {
 fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
     let context = format!("{processor:?}, {leader_first}, wrap {wraps}");
     let (memory, table, reads) = (Memory::new(), Table::new(), Reads::new());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let handler = |mock: &Mock<'_>| reads.handle(&source, mock, &memory);
     let mock = processor.mock();
     mock.on_interrupt(&handler);
@@ -256,7 +255,7 @@ fn wrap_together(processor: &Processor, leader_first: bool, wraps: u64) {
 fn what_cannot_be_read_is_said() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let unit = source.unit();
         let group = counters.open(unit, &[raw(2).tagged(2), raw(3).tagged(3)]).unwrap();
@@ -287,7 +286,7 @@ fn what_cannot_be_read_is_said() {
 fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again() {
     for processor in processors(Deviations::NONE) {
         let (memory, table) = (Memory::new(), Table::new());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let (told, left) = (Cell::new(0), Cell::new(2));
         let handler = |mock: &Mock<'_>| {
             let sample = |overflow: pmu_core::EventOverflow| {
@@ -298,7 +297,7 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
                     table.stop_reporting(overflow.event).unwrap();
                 }
             };
-            service(&source, mock, mock, &memory, |of| sample(*of)).unwrap();
+            service(&source, mock, &memory, |of| sample(*of)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

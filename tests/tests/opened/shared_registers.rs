@@ -3,7 +3,7 @@
 use core::cell::{Cell, RefCell};
 use pmu_core::{
     Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, OpenedEvents, service,
+    CounterUnit, Events, service,
 };
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -87,8 +87,8 @@ fn an_interrupt_with_another_source_touches_nothing() {
     counters.start(id, 0).unwrap();
     mock.pass(&mut happened(2, 0x1000));
     mock.clear();
-    let none = OpenedEvents::new(&CounterUnit::NONE, &table);
-    let serviced = service(&none, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap();
+    let none = Events::new(&CounterUnit::NONE, &table);
+    let serviced = service(&none, &mock, &memory, |o| panic!("{o:?}")).unwrap();
     assert_eq!((serviced.overflows, mock.accesses().total()), (0, 0));
 }
 
@@ -99,9 +99,9 @@ fn what_has_no_owner_is_acknowledged_on_request() {
     let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
     registers.set(0x38E, 1 << 62);
-    let source = OpenedEvents::new(&unit, &table);
+    let source = Events::new(&unit, &table);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+        CounterSession::take(source, &unit, CounterSet::ALL, (&registers, &platform), &memory)
             .unwrap();
     registers.take_writes();
     counters.acknowledge_others(1 << 62).unwrap();
@@ -120,12 +120,13 @@ fn an_interrupt_of_a_buffer_is_claimed_ahead_and_told() {
     let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();
     let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
-    let source = OpenedEvents::new(&unit, &table);
+    let source = Events::new(&unit, &table);
     let mut counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &registers, &platform, &memory)
+        CounterSession::take(source, &unit, CounterSet::ALL, (&registers, &platform), &memory)
             .unwrap();
     registers.set(0x38E, 1 << 55);
-    let serviced = service(&source, &registers, &platform, &memory, |o| panic!("{o:?}")).unwrap();
+    let serviced =
+        service(&source, &(&registers, &platform), &memory, |o| panic!("{o:?}")).unwrap();
     assert_eq!((serviced.claim, serviced.others), (Claim::Ours, 1 << 55));
     assert_eq!(registers.get(0x390), 0, "its owner acknowledges it");
     counters.shut_down().unwrap();
@@ -139,8 +140,8 @@ fn an_interrupt_while_its_counter_is_stopped_leaves_no_claim_behind() {
             let (memory, table) = (Memory::new(), Table::new());
             let claims = RefCell::new(vec![]);
             let handler = |mock: &Mock<'_>| {
-                let source = OpenedEvents::new(&processor.unit, &table);
-                let claim = service(&source, mock, mock, &memory, |_| ()).unwrap().claim;
+                let source = Events::new(&processor.unit, &table);
+                let claim = service(&source, mock, &memory, |_| ()).unwrap().claim;
                 claims.borrow_mut().push(claim);
             };
             let left = Cell::new(0);

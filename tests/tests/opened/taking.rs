@@ -2,7 +2,7 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterError, CounterId, CounterSession, CounterSet, OpenedEvents, service};
+use pmu_core::{CounterError, CounterId, CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
@@ -35,9 +35,9 @@ fn take<'a, 'm>(
     memory: &'a Memory,
     table: &'a Table,
 ) -> Result<Opened<'a, 'm>, CounterError> {
-    let source = OpenedEvents::new(&processor.unit, table);
+    let source = Events::new(&processor.unit, table);
     let only = CounterSet::ALL.without(anothers(processor));
-    CounterSession::take(source, &processor.unit, only, mock, mock, memory)
+    CounterSession::take(source, &processor.unit, only, mock, memory)
 }
 
 fn accesses(processor: &Processor) -> u32 {
@@ -111,8 +111,8 @@ fn an_interrupt_at_any_access_finds_nothing_and_disturbs_nothing() {
             let context = format!("{processor:?}, access {access}");
             let came = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
-                let source = OpenedEvents::new(&processor.unit, &table);
-                let serviced = service(&source, mock, mock, &memory, |o| panic!("{o:?}"));
+                let source = Events::new(&processor.unit, &table);
+                let serviced = service(&source, mock, &memory, |o| panic!("{o:?}"));
                 assert_eq!(serviced.unwrap().overflows, 0);
                 came.set(came.get() + 1);
             };

@@ -3,9 +3,7 @@
 use core::cell::RefCell;
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    Claim, CounterError, EventCount, EventOverflow, EventStatus, OpenedEvents, service,
-};
+use pmu_core::{Claim, CounterError, EventCount, EventOverflow, EventStatus, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
@@ -34,11 +32,11 @@ fn a_period_applies_at_once_and_a_pending_overflow_is_reported_once() {
 fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
     let context = format!("{processor:?}, grouped: {grouped}, {before} before {period}");
     let (memory, table) = (Memory::new(), Table::new());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let (told, claims) = (RefCell::new(vec![]), RefCell::new(vec![]));
     let push = |overflow: EventOverflow| told.borrow_mut().push(overflow.period);
     let handler = |mock: &Mock<'_>| {
-        let serviced = service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
+        let serviced = service(&source, mock, &memory, |sample| push(*sample)).unwrap();
         claims.borrow_mut().push(serviced.claim);
     };
     let mock = processor.mock();
@@ -91,10 +89,10 @@ fn apply(processor: &Processor, grouped: bool, before: u64, period: u64) {
 fn a_period_of_an_event_on_no_counter_begins_with_its_next_start_and_keeps_a_pending_overflow() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, told) = (Memory::new(), Table::new(), RefCell::new(vec![]));
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let push = |overflow: EventOverflow| told.borrow_mut().push(overflow.period);
         let handler = |mock: &Mock<'_>| {
-            service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
+            service(&source, mock, &memory, |sample| push(*sample)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -2,13 +2,8 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::profile::{
-    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, WithAddedSources,
-    WithOpenedEvents,
-};
-use pmu_core::{
-    CounterError, CounterSet, EventId, EventOverflow, EventSelect, OpenedEvents, service,
-};
+use pmu_core::profile::{AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource};
+use pmu_core::{CounterError, CounterSet, EventId, EventOverflow, EventSelect, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
@@ -23,9 +18,9 @@ fn handler<'a>(
     reports: &'a RefCell<Vec<EventOverflow>>,
 ) -> impl Fn(&Mock<'_>) + 'a {
     move |mock| {
-        let source = OpenedEvents::new(&processor.unit, table);
+        let source = Events::new(&processor.unit, table);
         let push = |overflow| reports.borrow_mut().push(overflow);
-        service(&source, mock, mock, memory, |sample| push(*sample)).unwrap();
+        service(&source, mock, memory, |sample| push(*sample)).unwrap();
     }
 }
 
@@ -234,9 +229,8 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let processor = Processor::intel(IntelConfiguration::new(4, 6, 3));
     let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
     let emon = Emon::detect(&processor.snapshot).unwrap();
-    let machine = WithAddedSources::new(&emon, added);
-    let of = WithOpenedEvents::new(&machine, &table);
-    let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory);
+    let of = Events::new(&emon, &table).adding(added);
+    let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &memory);
     let mut session = session.unwrap();
     let counters = session.counters_mut();
     let [event, other] = [2, 3].map(|event| counters.open(&processor.unit, &[raw(event)]).unwrap());

@@ -195,8 +195,7 @@ fn a_precise_event_that_starts_as_a_restart_fails_counts_or_is_said_not_to() {
             let event = session.open(&scene.counters, &[precise(0).with_total()]).unwrap();
             let fails: &'static _ = Box::leak(Box::new(move |mock: &Mock<'static>| {
                 mock.inject(Fault::Register(0x38F));
-                let _ =
-                    pmu_core::service(&scene.source(), mock, mock, &scene.counter_memory, |_| ());
+                let _ = pmu_core::service(&scene.source(), mock, &scene.counter_memory, |_| ());
                 mock.inject(Fault::None);
             }));
             scene.mock.on_interrupt(fails);

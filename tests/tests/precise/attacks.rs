@@ -11,8 +11,8 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable,
-    OpenedEvents, Sample, service,
+    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
+    EventTable, Events, Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened, raw};
@@ -320,7 +320,7 @@ fn a_borrowers_records_end_with_the_session() {
     }
 }
 
-type PairSource<F> = OpenedEvents<'static, F>;
+type PairSource<F> = Events<'static, CounterUnit, F>;
 
 /// Takes a session of a processor with architectural records and counter reload, in either order.
 fn both_facilities<F: EventFacility + 'static>(
@@ -350,17 +350,17 @@ fn both_facilities<F: EventFacility + 'static>(
     // SAFETY: the mock writes to the lent memory alone, which lasts.
     let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
     let facility = with(pebs, AutoCounterReload::new(reload, reloads));
-    let source: PairSource<F> = OpenedEvents::new(counters, table as &EventTable).with(facility);
+    let source: PairSource<F> = Events::new(counters, table as &EventTable).with(facility);
     let counter_memory: &'static CounterMemory<[CounterSlot; MAX_COUNTERS]> =
         Box::leak(Box::new(CounterMemory::new()));
     let seen: Rc<RefCell<Vec<u64>>> = Rc::default();
     let (noted, in_handler) = (seen.clone(), source);
     mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
         let report = |sample: Sample<'_, F>| noted.borrow_mut().push(sample.tag);
-        service(&in_handler, mock, mock, counter_memory, report).unwrap();
+        service(&in_handler, mock, counter_memory, report).unwrap();
     })));
     let all = CounterSet::ALL;
-    let session = CounterSession::take(source, counters, all, mock, mock, counter_memory);
+    let session = CounterSession::take(source, counters, all, mock, counter_memory);
     let mut session = session.unwrap();
     // A precise event cannot be reloaded: the register of its reload is that of the records.
     let members = [precise(2).reloaded_by(0b10), raw(3).every(1000).reloaded_by(0b10)];
@@ -374,7 +374,7 @@ fn both_facilities<F: EventFacility + 'static>(
         let alone: Vec<_> = (0..6)
             .map(|_| session.open(counters, &[precise(2).with_total().rotating()]).unwrap())
             .collect();
-        let start = |session: &mut CounterSession<'static, _, _, _>| {
+        let start = |session: &mut CounterSession<'static, _, _>| {
             session.start(group, 0).unwrap();
         };
         if round % 2 == 0 {

@@ -7,8 +7,7 @@ use core::sync::atomic::AtomicU64;
 use pmu_core::branches::Branch;
 use pmu_core::facility::EventFacility;
 use pmu_core::{
-    CounterError, CounterSession, CounterSet, CounterUnit, EventTable, OpenedEvents, Sample,
-    service,
+    CounterError, CounterSession, CounterSet, CounterUnit, EventTable, Events, Sample, service,
 };
 use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit, TracedBranches};
 use pmu_intel::precise::Pebs;
@@ -23,7 +22,7 @@ use crate::scene::{PERIOD, Records};
 use crate::support::*;
 
 pub(crate) type Trace = BranchTrace<&'static dyn Fn(Branch)>;
-pub(crate) type Traced = CounterSession<'static, OpenedEvents<'static, Trace>, Msr, Msr>;
+pub(crate) type Traced = CounterSession<'static, Events<'static, CounterUnit, Trace>, Msr>;
 
 pub(crate) const KERNEL: u64 = 0xFFFF_FFFF_8000_0000;
 
@@ -81,13 +80,13 @@ pub(crate) fn scene_on(deviations: Deviations) -> &'static Scene {
 }
 
 impl Scene {
-    fn source(&'static self) -> OpenedEvents<'static, Trace> {
-        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(self.trace)
+    fn source(&'static self) -> Events<'static, CounterUnit, Trace> {
+        Events::new(&self.counters, &self.table as &EventTable).with(self.trace)
     }
 
     pub(crate) fn take(&'static self) -> Traced {
         let (unit, mock) = (&self.counters, self.mock);
-        CounterSession::take(self.source(), unit, CounterSet::ALL, mock, mock, &self.lent).unwrap()
+        CounterSession::take(self.source(), unit, CounterSet::ALL, mock, &self.lent).unwrap()
     }
 
     /// Serves an interrupt.
@@ -95,7 +94,7 @@ impl Scene {
         &'static self,
         report: impl FnMut(Sample<'_, Trace>),
     ) -> Result<pmu_core::Serviced, pmu_core::ServiceError> {
-        service(&self.source(), self.mock, self.mock, &self.lent, report)
+        service(&self.source(), self.mock, &self.lent, report)
     }
 
     /// Traces these branches, and returns those that were seen after the trace's end.
@@ -442,16 +441,16 @@ impl Beside {
     pub(crate) fn take<F: EventFacility + Records + 'static>(
         &'static self,
         facility: F,
-    ) -> CounterSession<'static, OpenedEvents<'static, F>, Msr, Msr> {
+    ) -> CounterSession<'static, Events<'static, CounterUnit, F>, Msr> {
         let (scene, mock) = (self.scene, self.scene.mock);
-        let source = OpenedEvents::new(&scene.counters, &scene.table as &EventTable).with(facility);
+        let source = Events::new(&scene.counters, &scene.table as &EventTable).with(facility);
         let memory = &scene.counter_memory;
         mock.on_interrupt(Box::leak(Box::new(move |mock: &Mock<'static>| {
-            let serviced = service(&source, mock, mock, memory, |sample| scene.note(&sample));
+            let serviced = service(&source, mock, memory, |sample| scene.note(&sample));
             scene.served(serviced.ok().map(|serviced| serviced.claim));
         })));
         let all = CounterSet::ALL;
-        let taken = CounterSession::take(source, &scene.counters, all, mock, mock, memory);
+        let taken = CounterSession::take(source, &scene.counters, all, mock, memory);
         let mut session = taken.unwrap();
         if scene.processor.freezes {
             session.freeze_on_interrupt().unwrap();

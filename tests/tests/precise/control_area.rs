@@ -176,7 +176,7 @@ fn a_sample_has_the_index_of_the_records_that_were_written_before_the_sample() {
                 scene.note(&sample);
                 indices.borrow_mut().push(frame.pebs_index().unwrap());
             };
-            service(&source, mock, mock, &scene.counter_memory, report).unwrap();
+            service(&source, mock, &scene.counter_memory, report).unwrap();
         })));
         scene.memory.set_threshold(PreciseThreshold::NearlyFull);
         let mut session = scene.take();

@@ -2,7 +2,7 @@
 
 use pmu_core::precise::NotPrecise;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSession, CounterSet, EventId, EventTable, OpenedEvents};
+use pmu_core::{CounterError, CounterSession, CounterSet, EventId, EventTable, Events};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;
@@ -247,12 +247,11 @@ fn a_threads_event_goes_from_core_to_core_and_is_counted_where_it_can_be_precise
         let (here, there) = (Scene::new(here), Scene::new(there));
         let (mut session, mut other) = (here.take(), there.take());
         let without = Scene::new(here.processor);
-        let source = OpenedEvents::new(&without.counters, &without.table as &EventTable);
+        let source = Events::new(&without.counters, &without.table as &EventTable);
         let mut blind = CounterSession::take(
             source.with(None::<Pebs<'static>>),
             &without.counters,
             CounterSet::ALL,
-            without.mock,
             without.mock,
             &without.counter_memory,
         )

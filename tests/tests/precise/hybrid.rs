@@ -3,7 +3,7 @@
 
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterMemory, CounterSession, CounterSet, CounterSlot, EventTable, OpenedEvents};
+use pmu_core::{CounterMemory, CounterSession, CounterSet, CounterSlot, EventTable, Events};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::opened::raw;
 
@@ -37,9 +37,9 @@ fn a_threads_group_goes_between_cores_of_any_two_formats() {
             let without = Scene::new(cores[0]);
             let table = &without.table as &EventTable;
             let memory: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-            let source = OpenedEvents::new(&without.counters, table).with(None::<Pebs<'static>>);
+            let source = Events::new(&without.counters, table).with(None::<Pebs<'static>>);
             let (unit, mock) = (&without.counters, without.mock);
-            let blind = CounterSession::take(source, unit, CounterSet::ALL, mock, mock, &memory);
+            let blind = CounterSession::take(source, unit, CounterSet::ALL, mock, &memory);
             let mut blind = blind.unwrap();
             let events = [precise(0).with_total().rotating(), raw(2).user_only().rotating()];
             let (group, _) = scenes[0].start_together(&mut here, &events);

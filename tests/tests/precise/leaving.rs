@@ -7,7 +7,8 @@ use pmu_core::facility::{EventFacility, Facility, Running, RunningEvent, Unsettl
 use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::thread::Waiting;
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, EventSource, EventTable, OpenedEvents, Sample, service,
+    CounterId, CounterSession, CounterSet, CounterUnit, EventSource, EventTable, Events, Sample,
+    service,
 };
 use pmu_intel::precise::Pebs;
 use pmu_tests::StateRegisters;
@@ -49,7 +50,7 @@ impl EventFacility for Told {
 }
 
 type Both = (Option<Pebs<'static>>, Told);
-type World = CounterSession<'static, OpenedEvents<'static, Both>, Msr, Msr>;
+type World = CounterSession<'static, Events<'static, CounterUnit, Both>, Msr>;
 
 /// The status reports overflows of these counters.
 fn overflowed(mock: &Mock<'_>, counters: CounterSet) {
@@ -61,7 +62,7 @@ fn overflowed(mock: &Mock<'_>, counters: CounterSet) {
 }
 
 fn take(scene: &'static Scene, told: Told) -> World {
-    let source = OpenedEvents::new(&scene.counters, &scene.table as &EventTable);
+    let source = Events::new(&scene.counters, &scene.table as &EventTable);
     let source = source.with((scene.source().facility(), told));
     let handler = move |mock: &Mock<'static>| {
         let report = |sample: Sample<'_, Both>| {
@@ -72,13 +73,12 @@ fn take(scene: &'static Scene, told: Told) -> World {
             let (event, tag, period) = (sample.event, sample.tag, sample.period);
             scene.seen.borrow_mut().push(Seen { event, tag, period, address });
         };
-        let _ = service(&source, mock, mock, &scene.counter_memory, report).unwrap();
+        let _ = service(&source, mock, &scene.counter_memory, report).unwrap();
     };
     scene.mock.on_interrupt(Box::leak(Box::new(handler)));
     let (unit, all) = (&scene.counters, CounterSet::ALL);
     let mut session =
-        CounterSession::take(source, unit, all, scene.mock, scene.mock, &scene.counter_memory)
-            .unwrap();
+        CounterSession::take(source, unit, all, scene.mock, &scene.counter_memory).unwrap();
     if scene.processor.freezes {
         session.freeze_on_interrupt().unwrap();
     }

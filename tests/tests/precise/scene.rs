@@ -10,7 +10,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, OpenedEvents, Sample, Snapshot, service,
+    EventId, EventTable, Events, Sample, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;
@@ -22,8 +22,8 @@ use crate::support::{
     Mock, Msr, PHYSICAL, Processor, Unknown, instruction, lend, nothing_is_enabled, processors,
 };
 
-pub(crate) type Source = OpenedEvents<'static, Option<Pebs<'static>>>;
-pub(crate) type Session = CounterSession<'static, Source, Msr, Msr>;
+pub(crate) type Source = Events<'static, CounterUnit, Option<Pebs<'static>>>;
+pub(crate) type Session = CounterSession<'static, Source, Msr>;
 
 /// The period of the tests.
 pub(crate) const PERIOD: u64 = 100;
@@ -121,7 +121,7 @@ impl Scene {
     }
 
     pub(crate) fn source(&'static self) -> Source {
-        OpenedEvents::new(&self.counters, &self.table as &EventTable).with(self.pebs())
+        Events::new(&self.counters, &self.table as &EventTable).with(self.pebs())
     }
 
     pub(crate) fn pebs(&'static self) -> Option<Pebs<'static>> {
@@ -132,14 +132,7 @@ impl Scene {
 
     pub(crate) fn take(&'static self) -> Session {
         let (unit, memory) = (&self.counters, &self.counter_memory);
-        let session = CounterSession::take(
-            self.source(),
-            unit,
-            CounterSet::ALL,
-            self.mock,
-            self.mock,
-            memory,
-        );
+        let session = CounterSession::take(self.source(), unit, CounterSet::ALL, self.mock, memory);
         let mut session = session.unwrap();
         if self.processor.freezes {
             session.freeze_on_interrupt().unwrap();
@@ -200,7 +193,7 @@ impl Scene {
     pub(crate) fn handle(&'static self, mock: &Mock<'_>) {
         let source = self.source();
         let report = |sample: Sample<'_, Option<Pebs<'static>>>| self.note(&sample);
-        let serviced = service(&source, mock, mock, &self.counter_memory, report);
+        let serviced = service(&source, mock, &self.counter_memory, report);
         self.served(serviced.ok().map(|serviced| serviced.claim));
     }
 

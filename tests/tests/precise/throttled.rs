@@ -20,7 +20,7 @@ fn account(scene: &'static Scene) {
             scene.table.account_sample(sample.event, is_first, || 0);
             scene.note(&sample);
         };
-        let _ = service(&scene.source(), mock, mock, &scene.counter_memory, report).unwrap();
+        let _ = service(&scene.source(), mock, &scene.counter_memory, report).unwrap();
     };
     scene.mock.on_interrupt(Box::leak(Box::new(handler)));
 }

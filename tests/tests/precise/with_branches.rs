@@ -6,8 +6,8 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
 use pmu_core::facility::EventFacility;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
-    Sample, service,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, Sample,
+    service,
 };
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{happened, raw};
@@ -61,7 +61,7 @@ fn samples_of<F: EventFacility + 'static>(
     let lent: &'static CounterMemory<[CounterSlot; MAX_COUNTERS]> = Box::leak(Box::default());
     table.set_min_period(1);
     let facility = both(pebs, Branches::new(of_branches, records));
-    let source = OpenedEvents::new(counters, table as &EventTable).with(facility);
+    let source = Events::new(counters, table as &EventTable).with(facility);
     let found: &'static RefCell<Found> = Box::leak(Box::default());
     let handler = move |mock: &Mock<'static>| {
         (1..=5).for_each(|number| mock.branch(&branch(number, Privilege::Kernel)));
@@ -69,11 +69,10 @@ fn samples_of<F: EventFacility + 'static>(
             let branches = sample.branch_records().map(|_| sample.branches().map(|of| of.from));
             found.borrow_mut().push((sample.tag, branches.map(Iterator::collect)));
         };
-        assert_eq!(service(&source, mock, mock, lent, report).map(|of| of.others), Ok(0));
+        assert_eq!(service(&source, mock, lent, report).map(|of| of.others), Ok(0));
     };
     mock.on_interrupt(Box::leak(Box::new(handler)));
-    let mut session =
-        CounterSession::take(source, counters, CounterSet::ALL, mock, mock, lent).unwrap();
+    let mut session = CounterSession::take(source, counters, CounterSet::ALL, mock, lent).unwrap();
     if processor.freezes {
         session.freeze_on_interrupt().unwrap();
     }

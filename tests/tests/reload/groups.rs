@@ -3,7 +3,7 @@
 use core::cell::Cell;
 
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSession, CounterSet, Event, OpenedEvents};
+use pmu_core::{CounterError, CounterSession, CounterSet, Event, Events};
 use pmu_tests::Reason;
 use pmu_tests::opened::Random;
 use pmu_virt::ReloadConfiguration;
@@ -271,10 +271,9 @@ fn illegal_combinations_are_typed_errors() {
     assert!(matches!(events[0], ThreadEvent::SwitchedOut(_)));
     session.shut_down().unwrap();
     // A source that does not tell the registers.
-    let source = OpenedEvents::new(&kernel.unit, &kernel.table as &pmu_core::EventTable);
+    let source = Events::new(&kernel.unit, &kernel.table as &pmu_core::EventTable);
     let mut plain =
-        CounterSession::take(source, &kernel.unit, CounterSet::ALL, &mock, &mock, &kernel.memory)
-            .unwrap();
+        CounterSession::take(source, &kernel.unit, CounterSet::ALL, &mock, &kernel.memory).unwrap();
     let opened = plain.open(&kernel.unit, &[sampled, reloading]);
     assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NotReloadable));
     assert!(mock.breach().is_none());
@@ -368,11 +367,10 @@ fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_
     let mut session = kernel.take(&mock);
     kernel.table.set_min_period(10);
     without.table.set_min_period(10);
-    let source = OpenedEvents::new(&without.unit, &without.table as &pmu_core::EventTable);
+    let source = Events::new(&without.unit, &without.table as &pmu_core::EventTable);
     let memory = &without.memory;
     let mut plain =
-        CounterSession::take(source, &without.unit, CounterSet::ALL, &other, &other, memory)
-            .unwrap();
+        CounterSession::take(source, &without.unit, CounterSet::ALL, &other, memory).unwrap();
     let opened = session.open(&kernel.unit, &group(50, 1_000)).unwrap();
     session.start(opened, 0).unwrap();
     let mut events: Vec<ThreadEvent> =

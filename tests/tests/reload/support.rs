@@ -6,7 +6,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventOverflow, EventSelect, EventTable, OpenedEvents, service,
+    EventOverflow, EventSelect, EventTable, Events, service,
 };
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -15,8 +15,8 @@ use pmu_virt::{
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 128>;
-pub(crate) type Source<'a> = OpenedEvents<'a, AutoCounterReload<'a>>;
-pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub(crate) type Source<'a> = Events<'a, CounterUnit, AutoCounterReload<'a>>;
+pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>>;
 
 /// The events of the tests: misses, branches, and others, by number.
 pub(crate) const KINDS: [u8; 6] = [0xC5, 0xC4, 0xD0, 0xD1, 0xD2, 0xD3];
@@ -81,14 +81,14 @@ impl Kernel {
     }
 
     pub(crate) fn source(&self) -> Source<'_> {
-        let opened = OpenedEvents::new(&self.unit, &self.table as &EventTable);
+        let opened = Events::new(&self.unit, &self.table as &EventTable);
         opened.with(AutoCounterReload::new(&self.reload, &self.reloads))
     }
 
     pub(crate) fn take<'a, 'm>(&'a self, mock: &'m Mock<'m>) -> Session<'a, 'm> {
         let all = CounterSet::ALL;
         let mut session =
-            CounterSession::take(self.source(), &self.unit, all, mock, mock, &self.memory).unwrap();
+            CounterSession::take(self.source(), &self.unit, all, mock, &self.memory).unwrap();
         if self.freezing {
             session.freeze_on_interrupt().unwrap();
         }
@@ -97,7 +97,7 @@ impl Kernel {
 
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
         let report = |overflow: EventOverflow| self.reported.borrow_mut().push(overflow.tag);
-        match service(&self.source(), mock, mock, &self.memory, |sample| report(*sample)) {
+        match service(&self.source(), mock, &self.memory, |sample| report(*sample)) {
             Ok(serviced) if serviced.claim == Claim::NotOurs => {
                 self.unclaimed.set(self.unclaimed.get() + 1);
             }

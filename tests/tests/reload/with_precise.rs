@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::precise::Precision;
 use pmu_core::reload::AutoCounterReload;
-use pmu_core::{Claim, CounterSession, CounterSet, EventTable, OpenedEvents, service};
+use pmu_core::{Claim, CounterSession, CounterSet, EventTable, Events, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::Random;
 use pmu_virt::mock::ProcessMemory;
@@ -221,12 +221,12 @@ fn a_session_with_counter_reload_has_precise_events_beside_its_groups() {
             // SAFETY: the mock writes to the lent memory alone, which lasts.
             let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
             let reloads = AutoCounterReload::new(&kernel.reload, &kernel.reloads);
-            let opened = OpenedEvents::new(&kernel.unit, &kernel.table as &EventTable);
+            let opened = Events::new(&kernel.unit, &kernel.table as &EventTable);
             opened.with((pebs, reloads))
         };
         let [recorded, reported]: &[Cell<u32>; 2] = leak(Default::default());
         let handler = leak(move |mock: &Mock<'_>| {
-            let serviced = service(&source(), mock, mock, &kernel.memory, |sample| {
+            let serviced = service(&source(), mock, &kernel.memory, |sample| {
                 let seen = if sample.instruction().is_some() { recorded } else { reported };
                 seen.set(seen.get() + 1);
             });
@@ -234,7 +234,7 @@ fn a_session_with_counter_reload_has_precise_events_beside_its_groups() {
         });
         mock.on_interrupt(handler);
         let (all, lent) = (CounterSet::ALL, &kernel.memory);
-        let session = CounterSession::take(source(), &kernel.unit, all, mock, mock, lent);
+        let session = CounterSession::take(source(), &kernel.unit, all, mock, lent);
         let mut session = session.unwrap();
         if freezing {
             session.freeze_on_interrupt().unwrap();

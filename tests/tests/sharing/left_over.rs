@@ -4,7 +4,7 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    OpenedEvents, Snapshot, stop_all,
+    Events, Snapshot, stop_all,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
@@ -43,9 +43,9 @@ fn take(version: u32, left: u64, fault: Fault) -> (u64, CounterSet) {
     msr.fail(fault);
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 4]>::new();
-    let source = OpenedEvents::new(&unit, &table);
+    let source = Events::new(&unit, &table);
     let counters =
-        CounterSession::take(source, &unit, CounterSet::ALL, &msr, &platform, &memory).unwrap();
+        CounterSession::take(source, &unit, CounterSet::ALL, (&msr, &platform), &memory).unwrap();
     (msr.get(PEBS_ENABLE), counters.counters().usable)
 }
 

@@ -10,7 +10,7 @@ use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
     Snapshot,
 };
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -159,8 +159,9 @@ fn the_counters_that_were_cleared_are_taken_and_the_others_are_left_out() {
     msr.fail(Fault::WritesTo(0x1987));
     let only = ALL.without(pmu_intel::clear_stale(&processor, ALL, &msr));
     let (memory, table) = (Memory::new(), Table::new());
-    let source = OpenedEvents::new(&unit, &table);
-    let mut counters = CounterSession::take(source, &unit, only, &msr, &platform, &memory).unwrap();
+    let source = Events::new(&unit, &table);
+    let mut counters =
+        CounterSession::take(source, &unit, only, (&msr, &platform), &memory).unwrap();
     let usable = CounterSet::from_bits(0b1111) | CounterSet::fixed(0b101);
     assert_eq!(counters.counters().usable, usable);
     counters.shut_down().unwrap();

@@ -33,10 +33,10 @@ fn a_session_whose_registers_were_lost_works_again() {
         let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
         let handler = |mock: &MockMsr<'_, 8>| {
             let tell = |overflow: Overflow| told.borrow_mut().push(overflow.source);
-            emon.service(mock, mock, &memory, tell).unwrap();
+            emon.service(mock, &memory, tell).unwrap();
         };
         mock.on_interrupt(&handler);
-        let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
+        let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
         if freezes {
             session.freeze_on_interrupt().unwrap();
         }
@@ -98,7 +98,7 @@ fn saved_counters_are_restored_after_their_processor_lost_its_registers() {
     for version in [1, 2] {
         let ((emon, processor), memory) = (emon(version, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-        let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+        let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
         session.start(CYCLES).unwrap();
         msr.set(0xC1, msr.get(0xC1) + 9);
         let mut area = SavedCounters::<[SavedCounter; 4]>::new();
@@ -118,7 +118,7 @@ fn saved_counters_are_restored_after_their_processor_lost_its_registers() {
 fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     for register in [0xC1, 0x186] {
         msr.set(register, 0);
@@ -132,7 +132,7 @@ fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
 fn a_counter_that_cannot_be_programmed_again_is_named() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     session.start(BRANCHES).unwrap();
     msr.set(0x186, 0);
@@ -154,7 +154,7 @@ fn the_freeze_bit_is_read_back_after_it_was_set() {
     let file = RegisterFile::intel(4, true);
     file.set(DEBUGCTL, 1 << 12);
     let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     msr.take();
     session.freeze_on_interrupt().unwrap();
     let update =

@@ -22,7 +22,7 @@ const WATCHDOG: u64 = 1 << 33;
 fn a_watchdog_survives_service_and_shut_down() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     msr.take_writes();
     // It comes after the session, and declares its bit.
@@ -32,7 +32,7 @@ fn a_watchdog_survives_service_and_shut_down() {
     assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
     msr.set(GLOBAL_STATUS, WATCHDOG | 1);
     msr.take_writes();
-    let serviced = emon.service(&&msr, &&platform, &memory, |_| ()).unwrap();
+    let serviced = emon.service(&(&msr, &platform), &memory, |_| ()).unwrap();
     assert_eq!(serviced.overflows, 1);
     assert!(msr.take_writes().contains(&(STATUS_RESET, 1)), "its status bit is its own");
     assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
@@ -50,7 +50,7 @@ fn a_watchdog_that_leaves_takes_its_bit_with_it() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     msr.set(GLOBAL_CTRL, WATCHDOG | 0b10);
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     session.set_others_control(WATCHDOG, false).unwrap();
     assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
     session.shut_down().unwrap();
@@ -61,7 +61,7 @@ fn a_watchdog_that_leaves_takes_its_bit_with_it() {
 fn own_bits_are_not_anothers_to_set() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     let refused = session.set_others_control(WATCHDOG | 0b101, false);
     assert_eq!(refused, Err(InterfaceError::Counters(CounterError::OwnControlBits(0b101))));
     assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
@@ -76,7 +76,7 @@ fn own_bits_are_not_anothers_to_set() {
 
     let ((emon, processor), memory) = (support::emon(1, 4), Memory::new());
     let msr = RegisterFile::intel(4, false);
-    let mut session = emon.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
     let none = session.set_others_control(WATCHDOG, true);
     assert_eq!(none, Err(InterfaceError::Counters(CounterError::OwnControlBits(0))));
 }
@@ -99,7 +99,7 @@ fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
     let memory = Memory::new();
     let (own, watchdog) = (Cell::new(0), Cell::new(0));
     let handler = |mock: &MockMsr<'_, 8>| {
-        emon.service(mock, mock, &memory, |_| own.set(own.get() + 1)).unwrap();
+        emon.service(mock, &memory, |_| own.set(own.get() + 1)).unwrap();
         mock.with_pmu(|pmu| {
             if pmu.state().global_status() & WATCHDOG != 0 {
                 let _ = pmu.write(STATUS_RESET, WATCHDOG);
@@ -109,7 +109,7 @@ fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
         });
     };
     mock.on_interrupt(&handler);
-    let mut session = emon.initialize(&processor, &mock, &mock, &memory).unwrap();
+    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
     emon.set_interval(CYCLES, 0x1000).unwrap();
     session.start(CYCLES).unwrap();
     mock.with_pmu(|pmu| {

@@ -1,11 +1,11 @@
 //! Two logical processors of a core, whose memory events corrupt each other's counters: they are scheduled exclusively.
 
-use pmu_core::profile::{KProfileSource, WithOpenedEvents};
-use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore, WithSharedCore};
+use pmu_core::profile::KProfileSource;
+use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterId, CounterSession, CounterSet, Event, EventId, EventStatus, OpenedEvents,
-    Snapshot,
+    CounterError, CounterId, CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus,
+    Events, Snapshot,
 };
 use pmu_intel::SiblingErratum;
 use pmu_tests::Reason;
@@ -13,7 +13,7 @@ use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 
 type Sibling<'a, 'm> =
-    CounterSession<'a, OnSharedCore<'a, OpenedEvents<'a>>, &'m Mock<'static>, &'m Mock<'static>>;
+    CounterSession<'a, Events<'a, CounterUnit, OnSharedCore<'a>>, &'m Mock<'static>>;
 
 /// Of [`KINDS`]: 2 to 5 are memory events, 0xD0 to 0xD3; 6 and 7 are not.
 fn is_of_memory(kind: usize) -> bool {
@@ -44,12 +44,11 @@ impl<'p> Core<'p> {
     fn take(&self) -> [Sibling<'_, '_>; 2] {
         [0, 1].map(|number| {
             let (unit, mock) = (&self.processor.unit, &self.mocks[number]);
-            let source = OpenedEvents::new(unit, &self.tables[number]);
-            let is_second = number == 1;
+            let thread = CoreThread::new(&self.counters, number == 1, SiblingErratum::EVENTS);
             let source =
-                OnSharedCore::new(source, &self.counters, is_second, SiblingErratum::EVENTS);
+                Events::new(unit, &self.tables[number]).with(OnSharedCore::new(thread, ()));
             let memory = &self.memories[number];
-            CounterSession::take(source, unit, CounterSet::ALL, mock, mock, memory).unwrap()
+            CounterSession::take(source, unit, CounterSet::ALL, mock, memory).unwrap()
         })
     }
 }
@@ -263,11 +262,11 @@ fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
     let core = Core::new(&processor);
     let threads =
         [false, true].map(|second| CoreThread::new(&core.counters, second, SiblingErratum::EVENTS));
-    let of_core = threads.map(|thread| WithSharedCore::new(&machine, thread));
     let take = |place: usize| {
         let (mock, memory) = (&core.mocks[place], &core.memories[place]);
-        let events = WithOpenedEvents::new(&of_core[place], &core.tables[place]);
-        events.initialize(&processor.snapshot, CounterSet::ALL, mock, mock, memory).unwrap()
+        let events = Events::new(&machine, &core.tables[place]);
+        let events = events.with(OnSharedCore::new(threads[place], ()));
+        events.initialize(&processor.snapshot, CounterSet::ALL, mock, memory).unwrap()
     };
     let [mut first, mut second] = [0, 1].map(take);
     let source = KProfileSource::BRANCH_MISPREDICTIONS;

@@ -6,7 +6,7 @@ use pmu::Watchdog;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, GenericEvent, OpenedEvents, Snapshot, service,
+    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
@@ -60,9 +60,9 @@ impl Processor {
     ) -> (CounterId, Vec<bool>, u32) {
         let verdicts = Cell::new(Vec::new());
         let unexpected = Cell::new(0);
-        let source = OpenedEvents::new(&self.unit, &self.events);
+        let source = Events::new(&self.unit, &self.events);
         let handler = |mock: &Mock<'_>| {
-            let serviced = service(&source, mock, mock, &self.memory, |overflow| {
+            let serviced = service(&source, mock, &self.memory, |overflow| {
                 let mut told = verdicts.take();
                 told.push(self.watchdog.is_stuck(overflow.event));
                 verdicts.set(told);
@@ -77,8 +77,7 @@ impl Processor {
         };
         mock.on_interrupt(&handler);
         let mut counters =
-            CounterSession::take(source, &self.unit, CounterSet::ALL, &mock, &mock, &self.memory)
-                .unwrap();
+            CounterSession::take(source, &self.unit, CounterSet::ALL, &mock, &self.memory).unwrap();
         let id = counters.open(&self.unit, &[*event]).unwrap();
         self.watchdog.watch(id);
         counters.start(id, 0).unwrap();
@@ -166,16 +165,10 @@ fn only_the_watched_event_is_the_watchdogs() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     let processor = Processor::new(configuration);
     let mock = Mock::strict(VirtualPmu::new(configuration, fed()).unwrap());
-    let source = OpenedEvents::new(&processor.unit, &processor.events);
-    let mut counters = CounterSession::take(
-        source,
-        &processor.unit,
-        CounterSet::ALL,
-        &mock,
-        &mock,
-        &processor.memory,
-    )
-    .unwrap();
+    let source = Events::new(&processor.unit, &processor.events);
+    let mut counters =
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &processor.memory)
+            .unwrap();
     let cycles = Event::generic(GenericEvent::Cycles);
     let [watched, other] = [(); 2].map(|()| counters.open(&processor.unit, &[cycles]).unwrap());
     assert!(!watchdog.is_stuck(watched), "nothing is watched yet");
@@ -193,11 +186,10 @@ fn only_the_watched_event_is_the_watchdogs() {
 #[test]
 fn a_watchdog_that_watches_no_more_bites_no_other_event() {
     let processor = Processor::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)));
-    let source = OpenedEvents::new(&processor.unit, &processor.events);
+    let source = Events::new(&processor.unit, &processor.events);
     let mock = Mock::strict(VirtualPmu::new(processor.configuration, fed()).unwrap());
     let (unit, memory) = (&processor.unit, &processor.memory);
-    let mut counters =
-        CounterSession::take(source, unit, CounterSet::ALL, &mock, &mock, memory).unwrap();
+    let mut counters = CounterSession::take(source, unit, CounterSet::ALL, &mock, memory).unwrap();
     let event = Event::generic(GenericEvent::Cycles).every(0x1000);
     let watched = counters.open(unit, &[event]).unwrap();
     processor.watchdog.watch(watched);
@@ -268,10 +260,10 @@ fn on_no_platform_is_a_lockup_missed_or_a_ticking_processor_told() {
 fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     let processor = Processor::new(configuration);
-    let source = OpenedEvents::new(&processor.unit, &processor.events);
+    let source = Events::new(&processor.unit, &processor.events);
     let (errors, verdicts) = (Cell::new(0), Cell::new(Vec::new()));
     let handler = |mock: &Mock<'_>| {
-        let serviced = service(&source, mock, mock, &processor.memory, |overflow| {
+        let serviced = service(&source, mock, &processor.memory, |overflow| {
             let mut told = verdicts.take();
             told.push(processor.watchdog.is_stuck(overflow.event));
             verdicts.set(told);
@@ -283,8 +275,7 @@ fn a_watchdog_whose_counter_fell_out_says_so_and_moves_to_another() {
     mock.on_interrupt(&handler);
     let memory = &processor.memory;
     let mut counters =
-        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, &mock, memory)
-            .unwrap();
+        CounterSession::take(source, &processor.unit, CounterSet::ALL, &mock, memory).unwrap();
     assert!(!processor.watchdog.is_blind(memory), "it watches nothing");
     let event = Watchdog::event(&processor.unit, 1_000_000, 10).unwrap();
     let id = counters.open(&processor.unit, &[event]).unwrap();

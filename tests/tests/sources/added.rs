@@ -7,12 +7,14 @@ use core::num::NonZeroU64;
 use pmu_core::interval::{IntervalLimits, IntervalUnit};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource, Overflow,
-    ProfileInterface, ProfileSource, Report, Session, SourceInterface, WithAddedSources,
-    WithOpenedEvents,
+    ProfileInterface, ProfileSource, Report, Session, SourceInterface,
 };
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
-use pmu_core::{CounterError, CounterId, CounterSet, Event, EventSelect, GenericEvent, Snapshot};
+use pmu_core::{
+    CounterError, CounterId, CounterSet, Event, EventSelect, EventTable, Events, GenericEvent,
+    Snapshot,
+};
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;
@@ -71,7 +73,7 @@ fn keys() -> [EventKey; 4] {
     [EventKey::general(0xCC, 0x20), fixed(0), fixed(1), fixed(2)]
 }
 
-type Pair<'a> = WithOpenedEvents<'a, WithAddedSources<'a, Emon>>;
+type Pair<'a> = Events<'a, Emon, (), &'static AddedSources>;
 
 /// A machine of one processor on which the sources of `added` may run, beside the table's.
 struct Machine {
@@ -96,18 +98,17 @@ impl Machine {
     fn run(
         &self,
         only: CounterSet,
-        test: impl for<'s> FnOnce(&Mock<'_>, &mut Session<'s, Pair<'s>, &Mock<'_>, &Mock<'_>>),
+        test: impl for<'s> FnOnce(&Mock<'_>, &mut Session<'s, Pair<'s>, &Mock<'_>>),
     ) {
-        let machine = WithAddedSources::new(&self.emon, self.added);
-        let pair = WithOpenedEvents::new(&machine, &self.table);
+        let pair = Events::new(&self.emon, &self.table).adding(self.added);
         let pmu = VirtualPmu::new(configuration(3), FedEvents::new(&keys()).unwrap()).unwrap();
         let mock = Mock::strict(pmu);
         let handler = |mock: &Mock<'_>| {
             let report = |report| self.reports.borrow_mut().push(report);
-            pair.service(mock, mock, &self.memory, report).unwrap();
+            pair.service(mock, &self.memory, report).unwrap();
         };
         mock.on_interrupt(&handler);
-        let session = pair.initialize(&self.snapshot, only, &mock, &mock, &self.memory);
+        let session = pair.initialize(&self.snapshot, only, &mock, &self.memory);
         let mut session = session.unwrap();
         test(&mock, &mut session);
         session.shut_down().unwrap();
@@ -216,7 +217,7 @@ fn sources_of_one_fixed_counter_exclude_each_other_and_no_other_source() {
 #[test]
 fn an_interval_that_is_set_is_taken_up_at_the_next_overflow() {
     let machine = Machine::new();
-    let interface = WithAddedSources::new(&machine.emon, machine.added);
+    let interface = Events::new(&machine.emon, EventTable::none()).adding(machine.added);
     machine.run(CounterSet::ALL, |mock, session| {
         for (value, place, units, events) in
             [(0x21, 1, 5000, 5000), (0x24, 3, 1221, 1221 * HERTZ / 10_000_000)]
@@ -377,7 +378,8 @@ fn a_source_is_added_and_removed_while_others_run() {
             session
                 .counters_mut()
                 .counter_of(
-                    WithAddedSources::new(&machine.emon, machine.added)
+                    Events::new(&machine.emon, EventTable::none())
+                        .adding(machine.added)
                         .event(source(0x19))
                         .unwrap()
                 )
@@ -489,7 +491,7 @@ fn what_does_not_find_room_is_not_added_in_part() {
 #[test]
 fn later_sources_follow_the_table_in_windows_source_list_and_not_in_the_table() {
     let machine = Machine::new();
-    let interface = WithAddedSources::new(&machine.emon, machine.added);
+    let interface = Events::new(&machine.emon, EventTable::none()).adding(machine.added);
     assert_eq!(interface.sources().len(), 13);
     for (value, name, _) in LATER {
         assert_eq!(machine.added.named(name), Some(source(value)));

@@ -6,9 +6,9 @@ use pmu::Machine;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow,
-    ProfileInterface, ProfileSource, Report, WithAddedSources, WithOpenedEvents,
+    ProfileInterface, ProfileSource, Report,
 };
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
+use pmu_core::{CounterSet, Event, EventSelect, EventTable, Events, GenericEvent};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::intel_processor;
 use pmu_tests::opened::{self, Memory, Mock, Table, processors};
@@ -40,8 +40,7 @@ fn reported(
 ) -> Vec<(KProfileSource, u64)> {
     let this = snapshot(configuration, Deviations::NONE);
     let (table, memory, told) = (Table::new(), Memory::new(), RefCell::new(vec![]));
-    let with_added = WithAddedSources::new(machine, added);
-    let both = WithOpenedEvents::new(&with_added, &table);
+    let both = Events::new(machine, &table).adding(added);
     let events = FedEvents::new(&[key]).unwrap();
     let mock = Mock::strict(VirtualPmu::new(configuration, events).unwrap());
     let handler = |mock: &Mock<'_>| {
@@ -51,10 +50,10 @@ fn reported(
             }
             Report::Event(event) => panic!("{event:?}"),
         };
-        both.service(mock, mock, &memory, report).unwrap();
+        both.service(mock, &memory, report).unwrap();
     };
     mock.on_interrupt(&handler);
-    let mut session = both.initialize(&this, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+    let mut session = both.initialize(&this, CounterSet::ALL, &mock, &memory).unwrap();
     assert!(session.query(source).is_supported(), "{configuration:?}");
     session.start(source).unwrap();
     for count in happens {
@@ -77,7 +76,7 @@ fn cycles_are_a_source_of_every_processor_with_counters() {
         let added = room::<2>();
         let event = Event::generic(GenericEvent::Cycles).every(PERIOD);
         let source = added.add_event(&event).unwrap();
-        let whole = WithAddedSources::new(&machine, added);
+        let whole = Events::new(&machine, EventTable::none()).adding(added);
         assert!(whole.query(source).is_supported(), "{processor:?}");
         assert_eq!(u64::from(whole.query(source).interval), PERIOD);
         let happens = [PERIOD - 1, 1, PERIOD, 1];
@@ -108,7 +107,8 @@ fn an_event_keeps_its_source_and_its_slot() {
     let again = cycles.every(2 * PERIOD).tagged(7).rotating();
     assert_eq!(added.add_event(&again), Ok(source));
     let machine = Machine::detect(&intel_processor(4, 4));
-    let interval = || WithAddedSources::new(&machine, added).query(source).interval;
+    let interval =
+        || Events::new(&machine, EventTable::none()).adding(added).query(source).interval;
     assert_eq!(u64::from(interval()), 2 * PERIOD);
     // Of another privilege level it is another event.
     let user = cycles.user_only().every(PERIOD);
@@ -159,7 +159,7 @@ fn a_source_of_an_event_that_a_processor_lacks_is_unsupported_there() {
     });
     let machine = Machine::detect(&without);
     let source = added.add_event(&Event::generic(GenericEvent::Cycles).every(PERIOD)).unwrap();
-    let whole = WithAddedSources::new(&machine, added);
+    let whole = Events::new(&machine, EventTable::none()).adding(added);
     assert!(!whole.query(source).is_supported());
     let refused = Err(InterfaceError::UnsupportedSource(source));
     assert_eq!(whole.set_interval(source, PERIOD), refused);

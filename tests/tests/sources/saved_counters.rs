@@ -4,12 +4,10 @@ use core::cell::Cell;
 
 use pmu_amd::{Amd64, Generation, Zen};
 use pmu_core::Snapshot;
-use pmu_core::profile::{
-    InterfaceError, KProfileSource, ProfileInterface, Report, WithOpenedEvents,
-};
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, Report};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot};
+use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, Events};
 use pmu_intel::Emon;
 use pmu_tests::opened::{self, Processor};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
@@ -22,7 +20,7 @@ fn a_save_area_tells_how_many_counters_it_holds() {
     let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
     let mut area = SavedCounters::<[SavedCounter; 4]>::new();
     assert_eq!((area.len(), area.is_empty()), (0, true), "a new one holds nothing");
 
@@ -46,7 +44,7 @@ fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
     session.start(KProfileSource::TOTAL_CYCLES).unwrap();
     let mut small = SavedCounters::<[SavedCounter; 3]>::new();
     let mut large = SavedCounters::<[SavedCounter; 5]>::new();
@@ -68,12 +66,12 @@ fn what_was_saved_with_one_table_of_sources_is_refused_with_another() {
     let (zen4, memory) = (mock.snapshot(), CounterMemory::<[CounterSlot; 6]>::new());
     let (zen, windows) = (Zen::detect(&zen4).unwrap(), Amd64::detect(&zen4).unwrap());
     let mut area = SavedCounters::<[SavedCounter; 6]>::new();
-    let mut session = zen.initialize(&zen4, &mock, &mock, &memory).unwrap();
+    let mut session = zen.initialize(&zen4, &mock, &memory).unwrap();
     session.start(Zen::sources(Generation::Zen4).unwrap().last().unwrap().source()).unwrap();
     session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
     session.shut_down().unwrap();
     assert_eq!(area.len(), 1);
-    let mut session = windows.initialize(&zen4, &mock, &mock, &memory).unwrap();
+    let mut session = windows.initialize(&zen4, &mock, &memory).unwrap();
     let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
     assert_eq!(session.restore(&area), refused);
     assert!(windows.sources().iter().all(|row| !session.is_running(row.source())));
@@ -116,10 +114,10 @@ fn beside<I: ProfileInterface<Processor = Snapshot>>(
     is_saved: bool,
 ) {
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
-    let both = WithOpenedEvents::new(interface, &table);
+    let both = Events::new(interface, &table);
     let mock = processor.mock();
     let only = processor.unit.counters() & CounterSet::GENERAL;
-    let mut session = both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+    let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
     session.start(KProfileSource::TOTAL_ISSUES).unwrap();
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
     if is_saved {
@@ -152,7 +150,7 @@ fn restored<I: ProfileInterface<Processor = Snapshot>>(
     interface.set_interval(source, INTERVAL).unwrap();
     let (memory, table) = (opened::Memory::new(), opened::Table::new());
     let told = Cell::new(0);
-    let both = WithOpenedEvents::new(interface, &table);
+    let both = Events::new(interface, &table);
     let handler = |mock: &opened::Mock<'_>| {
         let count = |report: Report| match report {
             Report::Source(overflow) => {
@@ -161,12 +159,12 @@ fn restored<I: ProfileInterface<Processor = Snapshot>>(
             }
             Report::Event(overflow) => panic!("{overflow:?}"),
         };
-        both.service(mock, mock, &memory, count).unwrap();
+        both.service(mock, &memory, count).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);
     let only = processor.unit.counters() & CounterSet::GENERAL;
-    let mut session = both.initialize(&processor.snapshot, only, &mock, &mock, &memory).unwrap();
+    let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
     session.start(source).unwrap();
     opened::happen(&mock, 0, INTERVAL / 2);
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();

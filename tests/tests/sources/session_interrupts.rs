@@ -20,7 +20,7 @@ fn service<I: ProfileInterface<Processor = Snapshot>>(
 ) -> Vec<Overflow> {
     let found = RefCell::new(Vec::new());
     let result =
-        interface.service(&msr, &platform, memory, |overflow| found.borrow_mut().push(overflow));
+        interface.service(&(&msr, &platform), memory, |overflow| found.borrow_mut().push(overflow));
     assert_eq!(result.unwrap().overflows as usize, found.borrow().len());
     found.into_inner()
 }
@@ -84,7 +84,7 @@ fn the_status_register_is_believed_and_others_bits_are_left_alone() {
     let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
     msr.inner().set(0x38F, FIXED);
     let processor = intel_processor(2, 4);
-    let mut session = interface.initialize(&processor, &msr, &platform, &memory).unwrap();
+    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
     assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
     session.start(CYCLES).unwrap();
     session.start(BRANCHES).unwrap();
@@ -92,7 +92,7 @@ fn the_status_register_is_believed_and_others_bits_are_left_alone() {
     platform.unmasked.set(0);
 
     msr.inner().set(0x38E, 1 << 63 | 1 << 32 | 0b10);
-    let result = interface.service(&msr, &&platform, &memory, |overflow| {
+    let result = interface.service(&(&msr, &&platform), &memory, |overflow| {
         assert_eq!((overflow.source, overflow.counter), (BRANCHES, counter(1)));
         assert_eq!(msr.inner().get(0x38F), FIXED, "the own counters stand still");
     });
@@ -129,7 +129,7 @@ fn a_fault_does_not_keep_the_rest_from_being_serviced() {
     msr.fail(Fault::Register(0xC1));
     platform.unmasked.set(0);
     let mut seen = Vec::new();
-    let result = interface.service(&msr, &platform, &memory, |o| seen.push(o.source));
+    let result = interface.service(&(&msr, &platform), &memory, |o| seen.push(o.source));
     let counters = CounterSet::from_bits(0b01);
     let error = ServiceError { fault: write_fault(0xC1), counters, masked: false };
     assert_eq!(result, Err(error));

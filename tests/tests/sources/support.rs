@@ -28,8 +28,8 @@ pub(crate) fn open<'a, I: Claimed>(
     msr: &'a RegisterFile,
     platform: &'a FakePlatform,
     memory: &'a CounterMemory,
-) -> Session<'a, &'a I, &'a RegisterFile, &'a FakePlatform> {
-    interface.initialize(&interface.processor(), msr, platform, memory).unwrap()
+) -> Session<'a, &'a I, (&'a RegisterFile, &'a FakePlatform)> {
+    interface.initialize(&interface.processor(), (msr, platform), memory).unwrap()
 }
 
 /// An interface, and a processor for it.

@@ -2,8 +2,7 @@
 
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, GenericEvent,
-    OpenedEvents,
+    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, Events, GenericEvent,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -27,8 +26,8 @@ fn take<'a, 'm>(
     memory: &'a Memory,
     table: &'a Table,
 ) -> Opened<'a, 'm> {
-    let source = OpenedEvents::new(&machine.unit, table);
-    CounterSession::take(source, &core.unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    let source = Events::new(&machine.unit, table);
+    CounterSession::take(source, &core.unit, CounterSet::ALL, mock, memory).unwrap()
 }
 
 fn id(event: ThreadEvent) -> EventId {

@@ -6,13 +6,12 @@ use pmu_core::EventsError;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
     ProfileInterface, ProfileSource, Session, SourceIndex, SourceInterface, SourceTable,
-    WithAddedSources, WithOpenedEvents,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterUnit, Event, EventSelect,
-    GenericEvent, OpenedEvents, Snapshot,
+    Events, GenericEvent, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -49,7 +48,7 @@ fn selects(mock: &Mock<'_>) -> Vec<u64> {
 
 fn refused<I: SourceInterface>(
     mock: &Mock<'_>,
-    session: &mut Session<'_, I, &Mock<'_>, &Mock<'_>>,
+    session: &mut Session<'_, I, &Mock<'_>>,
     source: KProfileSource,
     error: InterfaceError,
 ) {
@@ -69,8 +68,8 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     assert!(emon.query(MISSES).is_supported(), "the machine's");
     let memories = [Memory::new(), Memory::new()];
     let (mock, other) = (whole.mock(), lacking.mock());
-    let mut here = emon.initialize(&whole.snapshot, &mock, &mock, &memories[0]).unwrap();
-    let mut there = emon.initialize(&lacking.snapshot, &other, &other, &memories[1]).unwrap();
+    let mut here = emon.initialize(&whole.snapshot, &mock, &memories[0]).unwrap();
+    let mut there = emon.initialize(&lacking.snapshot, &other, &memories[1]).unwrap();
     assert_eq!(here.query(MISSES).availability, Availability::Verified);
     here.start(MISSES).unwrap();
     let unsupported = InterfaceError::UnsupportedSource(MISSES);
@@ -93,7 +92,7 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     // The memory is the next session's, of a machine that never had the event.
     there.shut_down().unwrap();
     let emon = Emon::detect(&lacking.snapshot).unwrap();
-    let mut next = emon.initialize(&whole.snapshot, &mock, &mock, &memories[1]).unwrap();
+    let mut next = emon.initialize(&whole.snapshot, &mock, &memories[1]).unwrap();
     refused(&mock, &mut next, MISSES, unsupported);
 }
 
@@ -103,8 +102,8 @@ fn a_source_that_another_core_saved_is_not_restored_where_its_event_lacks() {
     let emon = Emon::detect(&whole.snapshot).unwrap();
     let memories = [Memory::new(), Memory::new()];
     let (mock, other) = (whole.mock(), lacking.mock());
-    let mut here = emon.initialize(&whole.snapshot, &mock, &mock, &memories[0]).unwrap();
-    let mut there = emon.initialize(&lacking.snapshot, &other, &other, &memories[1]).unwrap();
+    let mut here = emon.initialize(&whole.snapshot, &mock, &memories[0]).unwrap();
+    let mut there = emon.initialize(&lacking.snapshot, &other, &memories[1]).unwrap();
     for source in [INSTRUCTIONS, MISSES] {
         here.start(source).unwrap();
     }
@@ -177,8 +176,8 @@ fn a_source_with_a_select_bit_that_the_core_lacks_is_unsupported_there() {
         let wide = Wide::of(&boot.snapshot);
         let memories = [Memory::new(), Memory::new()];
         let (mock, other) = (with.mock(), without.mock());
-        let mut here = wide.initialize(&with.snapshot, &mock, &mock, &memories[0]).unwrap();
-        let mut there = wide.initialize(&without.snapshot, &other, &other, &memories[1]).unwrap();
+        let mut here = wide.initialize(&with.snapshot, &mock, &memories[0]).unwrap();
+        let mut there = wide.initialize(&without.snapshot, &other, &memories[1]).unwrap();
         assert_eq!(here.query(INSTRUCTIONS).availability, Availability::Verified);
         here.start(INSTRUCTIONS).unwrap();
         assert_eq!(selects(&mock), [1 << 40 | 0x53_01D0]);
@@ -205,13 +204,12 @@ fn an_added_source_is_the_core_s_that_has_its_select_bits() {
             Box::leak(Box::new(AddedSources::<[AddedSlot; 1]>::new()));
         added.add(&WIDE).unwrap();
         let emon = Emon::detect(&boot.snapshot).unwrap();
-        let machine = WithAddedSources::new(&emon, added);
         let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
         let (mock, other) = (with.mock(), without.mock());
-        let of = |place: usize| WithOpenedEvents::new(&machine, &tables[place]);
+        let of = |place: usize| Events::new(&emon, &tables[place]).adding(added);
         let all = CounterSet::ALL;
-        let here = of(0).initialize(&with.snapshot, all, &mock, &mock, &memories[0]);
-        let there = of(1).initialize(&without.snapshot, all, &other, &other, &memories[1]);
+        let here = of(0).initialize(&with.snapshot, all, &mock, &memories[0]);
+        let there = of(1).initialize(&without.snapshot, all, &other, &memories[1]);
         let (mut here, mut there) = (here.unwrap(), there.unwrap());
         let information = here.query(source);
         assert_eq!(
@@ -235,7 +233,7 @@ fn a_source_hides_its_counter_from_user_mode_where_the_core_can() {
         for (processor, hidden) in kinds().into_iter().zip([1 << 37, 0]) {
             let expected = [hidden | 0x53_003C];
             let (mock, memory) = (processor.mock(), Memory::new());
-            let session = emon.initialize(&processor.snapshot, &mock, &mock, &memory);
+            let session = emon.initialize(&processor.snapshot, &mock, &memory);
             let mut session = session.unwrap();
             session.start(CYCLES).unwrap();
             assert_eq!(selects(&mock), expected, "started");
@@ -278,8 +276,8 @@ fn on_core<'a, 'm>(
     memory: &'a CounterMemory,
     table: &'a Table,
 ) -> opened::Opened<'a, 'm> {
-    let source = OpenedEvents::new(&boot.unit, table);
-    CounterSession::take(source, &processor.unit, CounterSet::ALL, mock, mock, memory).unwrap()
+    let source = Events::new(&boot.unit, table);
+    CounterSession::take(source, &processor.unit, CounterSet::ALL, mock, memory).unwrap()
 }
 
 #[test]
@@ -353,9 +351,8 @@ fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
 fn events_are_not_taken_by_the_word_of_another_core_and_nothing_reaches_a_register() {
     for [boot, here] in [with_and_without_unit_mask_2(), whole_and_lacking()] {
         let (mock, memory, table) = (here.mock(), Memory::new(), Table::new());
-        let source = OpenedEvents::new(&boot.unit, &table);
-        let counters =
-            CounterSession::take(source, &here.unit, CounterSet::ALL, &mock, &mock, &memory);
+        let source = Events::new(&boot.unit, &table);
+        let counters = CounterSession::take(source, &here.unit, CounterSet::ALL, &mock, &memory);
         let mut counters = counters.unwrap();
         mock.clear();
         let other = Err(CounterError::OtherProcessor);

@@ -1,7 +1,7 @@
 //! The shares of events that rotate: of a processor and of its threads, at rotations and at switches.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, OpenedEvents};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, Events};
 use pmu_tests::opened::*;
 use pmu_virt::IntelConfiguration;
 
@@ -341,9 +341,9 @@ fn an_event_that_another_type_of_core_cannot_count_takes_no_more_than_its_share_
     let (memories, tables) = ([Memory::new(), Memory::new()], [Table::new(), Table::new()]);
     let mocks = [cores[0].mock(), cores[1].mock()];
     let [mut here, mut there] = [0, 1].map(|at| {
-        let source = OpenedEvents::new(&cores[0].unit, &tables[at] as &EventTable);
+        let source = Events::new(&cores[0].unit, &tables[at] as &EventTable);
         let (mock, memory) = (&mocks[at], &memories[at]);
-        CounterSession::take(source, &cores[at].unit, CounterSet::ALL, mock, mock, memory).unwrap()
+        CounterSession::take(source, &cores[at].unit, CounterSet::ALL, mock, memory).unwrap()
     });
     let [other, event] = [0, 1].map(|_| {
         let event = here.open(&cores[0].unit, &[rotating()]).unwrap();

@@ -3,11 +3,9 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_core::EventsError;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, OpenedEvents, service,
-};
+use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventOverflow, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -50,8 +48,8 @@ fn wander(processor: &Processor, seed: u64) {
     let handler = |n: usize| {
         let (memory, table) = (&memories[n], &tables[n]);
         move |mock: &Mock<'_>| {
-            let source = OpenedEvents::new(&processor.unit, table);
-            service(&source, mock, mock, memory, |sample| report(*sample)).unwrap();
+            let source = Events::new(&processor.unit, table);
+            service(&source, mock, memory, |sample| report(*sample)).unwrap();
         }
     };
     let (first, second) = (handler(0), handler(1));
@@ -118,11 +116,10 @@ fn an_overflow_that_is_pending_at_a_switch_is_reported_once() {
             let (memory, table) = (Memory::new(), Table::new());
             let reports = RefCell::new(vec![]);
             let claims = RefCell::new(vec![]);
-            let source = OpenedEvents::new(&processor.unit, &table);
+            let source = Events::new(&processor.unit, &table);
             let handler = |mock: &Mock<'_>| {
                 let push = |o: EventOverflow| reports.borrow_mut().push(o.event);
-                let serviced =
-                    service(&source, mock, mock, &memory, |sample| push(*sample)).unwrap();
+                let serviced = service(&source, mock, &memory, |sample| push(*sample)).unwrap();
                 claims.borrow_mut().push(serviced.claim);
             };
             let mock = processor.mock();
@@ -173,10 +170,10 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let processor = Processor::intel(IntelConfiguration::new(version, general, fixed));
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let both = WithOpenedEvents::new(&emon, &table);
+        let both = Events::new(&emon, &table);
         let (sources, events) = (Cell::new(0), Cell::new(0));
         let handler = |mock: &Mock<'_>| {
-            both.service(mock, mock, &memory, |report| match report {
+            both.service(mock, &memory, |report| match report {
                 Report::Source(overflow) => {
                     assert_eq!(overflow.source, KProfileSource::TOTAL_CYCLES);
                     sources.set(sources.get() + 1);
@@ -188,7 +185,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
         mock.on_interrupt(&handler);
         emon.set_interval(KProfileSource::TOTAL_CYCLES, PERIOD).unwrap();
         let mut session =
-            both.initialize(&processor.snapshot, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+            both.initialize(&processor.snapshot, CounterSet::ALL, &mock, &memory).unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         let unit = &processor.unit;
         let id = session.counters_mut().open(unit, &[raw(2).every(PERIOD)]).unwrap();
@@ -237,8 +234,8 @@ fn a_period_goes_on_on_a_counter_of_shorter_reach() {
     let mock = wide.mock();
     let (unit, memory, table) = (narrow.unit, &memories[1], &tables[1]);
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&unit, table);
-        service(&source, mock, mock, memory, |o| told.borrow_mut().push(o.period)).unwrap();
+        let source = Events::new(&unit, table);
+        service(&source, mock, memory, |o| told.borrow_mut().push(o.period)).unwrap();
     };
     let other = narrow.mock();
     other.on_interrupt(&handler);
@@ -328,8 +325,8 @@ fn a_switch_starts_what_it_stopped_and_an_overflow_tells_the_tag() {
     let processor = Processor::intel(IntelConfiguration::new(4, 4, 0));
     let (memory, table, tags) = (Memory::new(), Table::new(), RefCell::new(vec![]));
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&processor.unit, &table);
-        service(&source, mock, mock, &memory, |o| tags.borrow_mut().push(o.tag)).unwrap();
+        let source = Events::new(&processor.unit, &table);
+        service(&source, mock, &memory, |o| tags.borrow_mut().push(o.tag)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);

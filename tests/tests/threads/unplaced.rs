@@ -6,8 +6,8 @@ use pmu_core::branches::BranchFilter;
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, EventsError,
-    GenericEvent, OpenedEvents, service,
+    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, Events, EventsError,
+    GenericEvent, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -125,9 +125,9 @@ fn an_event_that_no_facility_can_sample_is_refused_without_a_session() {
 fn an_event_is_changed_while_it_is_out() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, told) = (Memory::new(), Table::new(), RefCell::new(vec![]));
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let handler = |mock: &Mock<'_>| {
-            service(&source, mock, mock, &memory, |o| told.borrow_mut().push(o.period)).unwrap();
+            service(&source, mock, &memory, |o| told.borrow_mut().push(o.period)).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);
@@ -186,9 +186,9 @@ fn a_child_counts_anew_and_its_count_is_its_parents_at_exit() {
 fn inherit(processor: &Processor, parent_is_out: bool) {
     let context = format!("{processor:?}, parent out: {parent_is_out}");
     let (memory, table, told) = (Memory::new(), Table::new(), RefCell::new(vec![]));
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let handler = |mock: &Mock<'_>| {
-        service(&source, mock, mock, &memory, |o| told.borrow_mut().push(o.tag)).unwrap();
+        service(&source, mock, &memory, |o| told.borrow_mut().push(o.tag)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);

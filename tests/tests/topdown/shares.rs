@@ -1,8 +1,8 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, EventsError,
-    OpenedEvents,
+    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, Events,
+    EventsError,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
 use pmu_tests::Reason;
@@ -274,10 +274,9 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     let plain = first.mock();
     let (memory, table) =
         (CounterMemory::<[_; 24]>::new(), pmu_core::EventTable::<[pmu_core::EventEntry; 4]>::new());
-    let source = OpenedEvents::new(&small.counters, &table as &pmu_core::EventTable);
+    let source = Events::new(&small.counters, &table as &pmu_core::EventTable);
     let mut without =
-        CounterSession::take(source, &small.counters, CounterSet::ALL, &plain, &plain, &memory)
-            .unwrap();
+        CounterSession::take(source, &small.counters, CounterSet::ALL, &plain, &memory).unwrap();
     let opened = without.open(&small.counters, &[slots, part]);
     assert_eq!(opened.map_err(|error| error.reason), Err(CounterError::NoCounterForEvent));
     // Beside an event of the slots that keeps its counter.

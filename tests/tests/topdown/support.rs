@@ -8,7 +8,7 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventCount, EventEntry, EventId, EventTable, EventsError, OpenedEvents, service,
+    Event, EventCount, EventEntry, EventId, EventTable, Events, EventsError, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_virt::mock::MockMsr;
@@ -18,8 +18,8 @@ use pmu_virt::{
 };
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
-pub(crate) type Source<'a> = OpenedEvents<'a, TopDown<'a>>;
-pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>, &'m Mock<'m>>;
+pub(crate) type Source<'a> = Events<'a, CounterUnit, TopDown<'a>>;
+pub(crate) type Session<'a, 'm> = CounterSession<'a, Source<'a>, &'m Mock<'m>>;
 
 /// Slots, and an event of a general counter beside them.
 pub(crate) const SLOTS: EventKey = EventKey::fixed(3).unwrap();
@@ -127,21 +127,15 @@ impl Kernel {
     }
 
     pub(crate) fn source(&self) -> Source<'_> {
-        let events = OpenedEvents::new(&self.counters, &self.table as &EventTable);
+        let events = Events::new(&self.counters, &self.table as &EventTable);
         events.with(TopDown::new(&self.unit, &self.memory))
     }
 
     pub(crate) fn take<'a, 'm>(&'a self, mock: &'m Mock<'m>) -> Session<'a, 'm> {
         let memory = &self.counter_memory;
-        let mut session = CounterSession::take(
-            self.source(),
-            &self.counters,
-            CounterSet::ALL,
-            mock,
-            mock,
-            memory,
-        )
-        .unwrap();
+        let mut session =
+            CounterSession::take(self.source(), &self.counters, CounterSet::ALL, mock, memory)
+                .unwrap();
         if self.freezing {
             session.freeze_on_interrupt().unwrap();
         }
@@ -204,7 +198,7 @@ impl Kernel {
     /// Services an interrupt, and reads the counts in it.
     pub(crate) fn handle(&self, mock: &Mock<'_>) {
         let (source, memory) = (self.source(), &self.counter_memory);
-        match service(&source, mock, mock, memory, |_| ()) {
+        match service(&source, mock, memory, |_| ()) {
             Ok(serviced) if serviced.claim == Claim::NotOurs => {
                 self.unclaimed.set(self.unclaimed.get() + 1);
             }

@@ -5,8 +5,7 @@ use core::cell::Cell;
 use pmu_core::reading::{RemoteCount, remote_count};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    Claim, CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, OpenedEvents,
-    service,
+    Claim, CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, Events, service,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_tests::opened::Random;
@@ -235,7 +234,7 @@ fn slots_that_are_sampled_have_no_parts() {
         let samples = Cell::new(0);
         let handler = |mock: &Mock<'_>| {
             let source = kernel.source();
-            let served = service(&source, mock, mock, &kernel.counter_memory, |_| {
+            let served = service(&source, mock, &kernel.counter_memory, |_| {
                 samples.set(samples.get() + 1);
             });
             assert!(served.unwrap().claim != Claim::NotOurs);
@@ -389,9 +388,9 @@ fn an_e_core_has_the_same_parts_as_counts() {
     let memory = pmu_core::CounterMemory::<[_; 24]>::new();
     let table = pmu_core::EventTable::<[pmu_core::EventEntry; 8]>::new();
     // No facility is needed.
-    let source = OpenedEvents::new(&counters, &table as &pmu_core::EventTable);
+    let source = Events::new(&counters, &table as &pmu_core::EventTable);
     let mut session =
-        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+        CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
     let feed = |slots: [u64; 4]| {
         let mut feed = Feed::new(&events);
         for (key, slots) in keys.into_iter().zip(slots) {
@@ -403,7 +402,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
     let group = session.open(&counters, &listed).unwrap();
     session.start(group, 0).unwrap();
     feed([500, 20, 300, 180]);
-    let read = |session: &CounterSession<'_, _, _, _>| {
+    let read = |session: &CounterSession<'_, _, _>| {
         let mut counts = [EventCount::default(); 4];
         session.read_group(group, 0, &mut counts).unwrap();
         unit.counts(&counts)

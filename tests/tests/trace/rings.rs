@@ -112,7 +112,7 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let platform = FakePlatform::default();
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
     let mut session =
-        emon.initialize(&intel_processor(1, 4), &registers, &platform, &memory).unwrap();
+        emon.initialize(&intel_processor(1, 4), (&registers, &platform), &memory).unwrap();
     let mut hardware = ThisProcessor::new(&mut session, processor(0, 1));
     let Tracing { lists, rings, mut control, .. } = Tracing::latest();
     let sources = [0x19, 0x1A, 0x1F, 0x1D].map(source);
@@ -130,7 +130,7 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let dispatch = |overflow: pmu_core::profile::Overflow| {
         assert_eq!(lists.interrupt(&frame, overflow.source).hits, 1);
     };
-    assert_eq!(emon.service(&registers, &platform, &memory, dispatch).unwrap().overflows, 2);
+    assert_eq!(emon.service(&(&registers, &platform), &memory, dispatch).unwrap().overflows, 2);
     assert_eq!(lists.timer_interrupt(&frame).hits, 1);
     let expected = [pmc(0x19), pmc(0x1F), SAMPLE].map(|detail| record_of(frame, Bits64, detail));
     assert_eq!(samples(&rings[1]), expected);

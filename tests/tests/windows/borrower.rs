@@ -3,7 +3,7 @@
 use core::cell::RefCell;
 
 use pmu_core::lending::LentCounters;
-use pmu_core::{CounterSet, EventId, EventOverflow, OpenedEvents, service};
+use pmu_core::{CounterSet, EventId, EventOverflow, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{PmuState, Write};
@@ -133,8 +133,8 @@ pub(crate) fn counting(
     let (memory, table) = (Memory::new(), Table::new());
     let reports = RefCell::new(vec![]);
     let handler = |mock: &Mock<'_>| {
-        let source = OpenedEvents::new(&processor.unit, &table);
-        service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
+        let source = Events::new(&processor.unit, &table);
+        service(&source, mock, &memory, |o| reports.borrow_mut().push(*o)).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);

@@ -11,12 +11,12 @@ use pmu_virt::mock::Deviations;
 fn an_interrupt_in_a_forgotten_window_does_not_leave_the_entry_masked() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+        let source = pmu_core::Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let entry = mock.performance_entry();
         let window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         mock.set_performance_entry(1 << 16 | entry);
-        assert!(service(&source, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap().lent);
+        assert!(service(&source, &mock, &memory, |o| panic!("{o:?}")).unwrap().lent);
         drop(window);
         counters.lend(0, |o| panic!("{o:?}")).unwrap().end(0).unwrap();
         assert_eq!(mock.performance_entry(), entry, "{processor:?}");

@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::{CounterSet, EventId, OpenedEvents, Platform, service};
+use pmu_core::{CounterSet, EventId, Events, Platform, service};
 use pmu_tests::opened::*;
 use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 use pmu_virt::mock::{Deviation, Deviations};
@@ -93,10 +93,9 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
             let told = RefCell::new(Vec::<EventId>::new());
             let of_guest = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
-                let source = OpenedEvents::new(&processor.unit, &table);
+                let source = Events::new(&processor.unit, &table);
                 let tell = |o: pmu_core::EventOverflow| told.borrow_mut().push(o.event);
-                let serviced =
-                    service(&source, mock, mock, &memory, |sample| tell(*sample)).unwrap();
+                let serviced = service(&source, mock, &memory, |sample| tell(*sample)).unwrap();
                 if serviced.lent {
                     assert_eq!(serviced.claim.interrupts(), 0, "{processor:?}");
                     assert!(counters.interrupted(&interrupts, mock), "{processor:?}");
@@ -218,8 +217,8 @@ fn an_entry_that_raises_on_unmask_does_not_storm_for_what_a_guest_leaves_in_the_
         let Registers { select, value, control, clear } = registers(host);
         let (of_guest, of_host) = (Cell::new(0), Cell::new(0));
         let handler = |mock: &Mock<'_>| {
-            let source = OpenedEvents::new(&processor.unit, &table);
-            let serviced = service(&source, mock, mock, &memory, |_| ()).unwrap();
+            let source = Events::new(&processor.unit, &table);
+            let serviced = service(&source, mock, &memory, |_| ()).unwrap();
             let count = if serviced.lent { &of_guest } else { &of_host };
             count.set(count.get() + 1);
             assert!(count.get() < 10, "{host:?}: a storm");

@@ -40,10 +40,10 @@ fn a_guest_in_the_window_leaves_no_trace_in_the_hosts_events() {
 fn an_interrupt_in_the_window_touches_nothing_and_is_said_to_be_the_borrowers() {
     for processor in all_processors() {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+        let source = pmu_core::Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let events = open(&processor, &mut counters);
-        let serve = || service(&source, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap();
+        let serve = || service(&source, &mock, &memory, |o| panic!("{o:?}")).unwrap();
         assert!(!serve().lent, "before");
         let mut window = counters.lend(0, |o| panic!("{o:?}")).unwrap();
         let lent = window.lent();
@@ -78,7 +78,7 @@ fn an_interrupt_in_the_window_touches_nothing_and_is_said_to_be_the_borrowers() 
 fn an_overflow_that_is_pending_is_reported_once_and_its_interrupt_claimed() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+        let source = pmu_core::Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let events = open(&processor, &mut counters);
         mock.inject_pmi(PmiFault::Lost);
@@ -89,16 +89,16 @@ fn an_overflow_that_is_pending_is_reported_once_and_its_interrupt_claimed() {
         let window = counters.lend(0, |overflow| told.push((overflow.event, overflow.period)));
         let window = window.unwrap();
         assert_eq!(told, [(events[0], PERIOD)], "{processor:?}");
-        let late = service(&source, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap();
+        let late = service(&source, &mock, &memory, |o| panic!("{o:?}")).unwrap();
         assert!(late.lent && late.claim != Claim::NotOurs, "{processor:?}");
         window.end(0).unwrap();
-        let none = service(&source, &mock, &mock, &memory, |o| panic!("{o:?}")).unwrap();
+        let none = service(&source, &mock, &memory, |o| panic!("{o:?}")).unwrap();
         assert_eq!(none.overflows, 0);
         assert_eq!(total(&counters, events[0]), PERIOD + more, "{processor:?}");
         let told = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
-            service(&source, mock, mock, &memory, |o| told.borrow_mut().push(o.event)).unwrap();
+            let source = pmu_core::Events::new(&processor.unit, &table);
+            service(&source, mock, &memory, |o| told.borrow_mut().push(o.event)).unwrap();
         };
         let handler: &dyn Fn(&Mock<'_>) = &handler;
         mock.inject_pmi(PmiFault::None);
@@ -137,7 +137,7 @@ fn times_stand_still_in_the_window() {
 fn a_session_of_sources_lends_what_runs_and_what_is_saved() {
     fn check<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor, interface: &I) {
         let (memory, mock) = (Memory::new(), processor.mock());
-        let mut session = interface.initialize(&processor.snapshot, &mock, &mock, &memory).unwrap();
+        let mut session = interface.initialize(&processor.snapshot, &mock, &memory).unwrap();
         let sources = [KProfileSource::TOTAL_ISSUES, KProfileSource::new(0x06).unwrap()];
         for source in sources {
             session.start(source).unwrap();
@@ -213,8 +213,8 @@ fn a_value_that_no_write_reaches_is_counted_on_exactly() {
     for processor in [Processor::intel(narrow), plain(2)] {
         let (memory, table) = (Memory::new(), Table::new());
         let handler = |mock: &Mock<'_>| {
-            let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
-            service(&source, mock, mock, &memory, |o| panic!("{o:?}")).unwrap();
+            let source = pmu_core::Events::new(&processor.unit, &table);
+            service(&source, mock, &memory, |o| panic!("{o:?}")).unwrap();
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);
@@ -248,9 +248,8 @@ fn an_interrupt_at_any_access_of_the_window_loses_nothing() {
             let (memory, table) = (Memory::new(), Table::new());
             let counted = Cell::new(0u64);
             let handler = |mock: &Mock<'_>| {
-                let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
-                let served =
-                    service(&source, mock, mock, &memory, |_| counted.set(counted.get() + 1));
+                let source = pmu_core::Events::new(&processor.unit, &table);
+                let served = service(&source, mock, &memory, |_| counted.set(counted.get() + 1));
                 served.unwrap();
             };
             let mock = processor.mock();

@@ -115,8 +115,8 @@ fn a_forgotten_window_is_recovered_by_the_end_of_the_next_one() {
         let (memory, table) = (Memory::new(), Table::new());
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
-            let _ = service(&source, mock, mock, &memory, |o| reports.borrow_mut().push(*o));
+            let source = pmu_core::Events::new(&processor.unit, &table);
+            let _ = service(&source, mock, &memory, |o| reports.borrow_mut().push(*o));
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);

@@ -6,7 +6,7 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
 };
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::mediated::GuestInterrupts;
@@ -39,10 +39,10 @@ fn a_mediated_guest_is_not_recorded_and_finds_no_record() {
             EventTable::<[EventEntry; 4]>::new(),
         );
         let records = BranchMemory::<[BranchSlot; 32]>::new();
-        let source = OpenedEvents::new(&unit, &table as &EventTable);
+        let source = Events::new(&unit, &table as &EventTable);
         let source = source.with(Branches::new(&branches, &records));
         let mut counters =
-            CounterSession::take(source, &unit, CounterSet::ALL, &mock, &mock, &memory).unwrap();
+            CounterSession::take(source, &unit, CounterSet::ALL, &mock, &memory).unwrap();
         let mut recorder = BranchRecorder::take(&branches, &mock, &records).unwrap();
         recorder.freeze_on_interrupt().unwrap();
         recorder.start(BranchFilter::ALL).unwrap();

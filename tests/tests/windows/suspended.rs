@@ -72,12 +72,12 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
             happen(&mock, 2, 5);
             assert_eq!(total(&counters, event), before + 5, "{context}");
             let mut reported = 0;
-            let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+            let source = pmu_core::Events::new(&processor.unit, &table);
             happen(&mock, 2, 0x1000 - before - 6);
             counters.lend(0, |_| reported += 1).unwrap().end(0).unwrap();
             assert_eq!(reported, 0, "{context}");
             mock.pass(&mut happened(2, 1));
-            pmu_core::service(&source, &&mock, &&mock, &memory, |_| reported += 1).unwrap();
+            pmu_core::service(&source, &&mock, &memory, |_| reported += 1).unwrap();
             assert_eq!(reported, 1, "{context}");
             counters.shut_down().unwrap();
         }

@@ -48,10 +48,10 @@ fn the_end_of_a_window_disarms_fixed_counters_that_were_added_to_it() {
         let (memory, table) = (Memory::new(), Table::new());
         let interrupts = Cell::new(0);
         let handler = |mock: &Mock<'_>| {
-            let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+            let source = pmu_core::Events::new(&processor.unit, &table);
             interrupts.set(interrupts.get() + 1);
             assert!(interrupts.get() < 100, "{processor:?}: a storm");
-            let _ = service(&source, mock, mock, &memory, |_| ());
+            let _ = service(&source, mock, &memory, |_| ());
         };
         let mock = processor.mock();
         mock.on_interrupt(&handler);
@@ -108,13 +108,13 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
     for processor in processors(Deviations::of(&[Deviation::MasksOnDelivery])) {
         let Some(global) = processor.unit.global() else { continue };
         let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
-        let source = pmu_core::OpenedEvents::new(&processor.unit, &table);
+        let source = pmu_core::Events::new(&processor.unit, &table);
         let mut counters = processor.take(&mock, &memory, &table);
         let event = counters.open(&processor.unit, &[raw(2).every(PERIOD).with_total()]).unwrap();
         counters.start(event, 0).unwrap();
         happen(&mock, 2, PERIOD + 3);
         mock.inject(Fault::Register(global.status.get()));
-        let error = service(&source, &mock, &mock, &memory, |_| ()).unwrap_err();
+        let error = service(&source, &mock, &memory, |_| ()).unwrap_err();
         assert!(error.masked);
         for fault in [Fault::Register(global.status.get()), Fault::None] {
             mock.inject(fault);
@@ -139,7 +139,7 @@ fn a_window_of_a_masked_session_ends_and_reprogram_brings_it_back() {
         counters.start(event, 30).unwrap();
         let before = total(&counters, event);
         happen(&mock, 2, PERIOD);
-        service(&source, &mock, &mock, &memory, |_| reports.set(reports.get() + 1)).unwrap();
+        service(&source, &mock, &memory, |_| reports.set(reports.get() + 1)).unwrap();
         assert_eq!((reports.get(), total(&counters, event)), (1, before + PERIOD), "{processor:?}");
     }
 }

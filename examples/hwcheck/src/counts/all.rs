@@ -2,7 +2,7 @@
 
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, OpenedEvents,
+    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
 };
 
 use crate::counts::bench::{Bench, stop_of};
@@ -37,10 +37,11 @@ pub fn counts(
     };
     let slots = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let table = EventTable::<[EventEntry; 2]>::new();
-    let events = OpenedEvents::new(&unit, &table);
+    let events = Events::new(&unit, &table);
     let msr = DriverMsr { registers, rdpmc };
     let only = CounterSet::from_bits(registers.agreed.taken());
-    let mut counters = match CounterSession::take(events, &unit, only, msr, NoInterrupts, &slots) {
+    let mut counters = match CounterSession::take(events, &unit, only, (msr, NoInterrupts), &slots)
+    {
         Ok(counters) => counters,
         Err(error) => {
             stop_of(error)?;

@@ -1,7 +1,7 @@
 //! One measurement: an event counted over a workload, on counters that the driver took.
 
 use pmu_core::msr::MsrErrorKind;
-use pmu_core::{CounterError, CounterSession, CounterUnit, Event, OpenedEvents};
+use pmu_core::{CounterError, CounterSession, CounterUnit, Event, Events};
 
 use crate::machine::interrupts;
 use crate::machine::workload::{Memory, Workload};
@@ -21,7 +21,7 @@ pub(crate) struct Bench<'c, 'a> {
 }
 
 /// The counters, taken by the driver.
-type Taken<'a> = CounterSession<'a, OpenedEvents<'a>, DriverMsr<'a, 'a>, NoInterrupts>;
+type Taken<'a> = CounterSession<'a, Events<'a>, (DriverMsr<'a, 'a>, NoInterrupts)>;
 
 /// An error of the driver that ends the work; any other is the claim's.
 pub(crate) fn stop_of(error: CounterError) -> Result<(), Stop> {

@@ -12,7 +12,7 @@ use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventTable, OpenedEvents, Snapshot, service,
+    Event, EventEntry, EventId, EventTable, Events, Snapshot, service,
 };
 use spin::Once;
 
@@ -53,11 +53,11 @@ pub fn unit(kind: IbsKind) -> Option<IbsUnit> {
     IbsUnits::of(&Snapshot::capture(CpuIdReaderNative))?.get(kind).copied()
 }
 
-type Source = OpenedEvents<'static, Ibs<'static>>;
+type Source = Events<'static, CounterUnit, Ibs<'static>>;
 
 /// The session of a claim, with its event.
 struct Ops {
-    session: CounterSession<'static, Source, FixupMsr, KernelHooks<Kernel>>,
+    session: CounterSession<'static, Source, (FixupMsr, KernelHooks<Kernel>)>,
     unit: &'static CounterUnit,
 }
 
@@ -77,14 +77,14 @@ impl Ops {
 fn source() -> Option<(Source, &'static CounterUnit)> {
     let (unit, units) = UNITS.get()?;
     let events: &EventTable = &EVENTS;
-    Some((OpenedEvents::new(unit, events).with(Ibs::new(units, &MEMORY)), unit))
+    Some((Events::new(unit, events).with(Ibs::new(units, &MEMORY)), unit))
 }
 
 /// Handles an interrupt while claims of sampled ops are tried.
 fn interrupt() {
     let Some((source, _)) = source() else { return };
     let apic = KernelHooks::<Kernel>::new();
-    let serviced = service(&source, &control_msr(), &apic, &COUNTERS, |sample| {
+    let serviced = service(&source, &(control_msr(), apic), &COUNTERS, |sample| {
         sampled(sample.instruction());
     });
     TAKEN.fetch_add(1, Relaxed);
@@ -120,7 +120,7 @@ fn with_ops(act: impl FnOnce(&mut Ops) -> Result<Outcome, CounterError>) -> Outc
     let Some((source, unit)) = source() else { return Outcome::ABSENT };
     handler::leave_to(interrupt);
     let (msr, apic) = (control_msr(), KernelHooks::<Kernel>::new());
-    let taken = CounterSession::take(source, unit, CounterSet::UNITS, msr, apic, &COUNTERS);
+    let taken = CounterSession::take(source, unit, CounterSet::UNITS, (msr, apic), &COUNTERS);
     let tried = taken.and_then(|session| {
         EVENTS.set_min_period(SHORTEST);
         let mut ops = Ops { session, unit };

@@ -10,7 +10,7 @@ use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
 use crate::embedding::memory::MAX_RECORDS;
 use crate::embedding::msr::control_msr;
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::clock;
 
@@ -63,7 +63,7 @@ pub fn sampled(rip: u64, branches: &Branches<'_>) {
 pub fn run(
     machine: &'static Machine,
     snapshot: &Snapshot,
-    counters: &mut Events,
+    counters: &mut Counters,
     unit: &CounterUnit,
 ) -> Result<bool, Failure> {
     let records = match machine.branches_of(snapshot, &control_msr()) {
@@ -83,7 +83,7 @@ pub fn run(
 /// # Errors
 /// Those of the counters.
 pub fn sample(
-    counters: &mut Events,
+    counters: &mut Counters,
     unit: &CounterUnit,
     filter: BranchFilter,
 ) -> Result<(), Failure> {

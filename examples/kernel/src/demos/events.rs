@@ -11,7 +11,7 @@ use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;
 use crate::demos::loops::{COUNTED, EMPTY, measure};
 use crate::demos::{branches, named, ops, precise, threads, user, watchdog};
-use crate::embedding::opened_events::{Events, with_events};
+use crate::embedding::opened_events::{Counters, with_events};
 use crate::line;
 use crate::machine::clock;
 
@@ -51,7 +51,7 @@ pub fn run(
 }
 
 /// Counts a raw event on a general counter and, if there is one, on the fixed counter of the same event, over one loop.
-fn raw_and_fixed(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+fn raw_and_fixed(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let general = Event::raw(INSTRUCTIONS).on(CounterSet::GENERAL);
     let general = counters.open(unit, &[general])?;
     let fixed = Event::generic(GenericEvent::Instructions).on(FIXED_0);

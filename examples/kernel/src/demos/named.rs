@@ -5,7 +5,7 @@ use pmu_events::{PmuEvent, Processor};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{COUNTED, EMPTY, measure};
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::clock;
 
@@ -14,7 +14,7 @@ use crate::machine::clock;
 /// # Errors
 /// Those of the counters, once the event was started.
 pub fn count(
-    counters: &mut Events,
+    counters: &mut Counters,
     unit: &CounterUnit,
     snapshot: &Snapshot,
     name: &str,

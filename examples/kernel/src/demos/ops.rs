@@ -9,7 +9,7 @@ use pmu::core::{CounterError, CounterUnit, EventSource};
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
 use crate::embedding::memory::PMU;
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::{clock, processor};
 
@@ -62,7 +62,7 @@ pub fn sampled(sample: &PreciseSample) {
 ///
 /// # Errors
 /// Those of the counters.
-pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let Some((events, _)) = PMU.events_of(processor::number()) else { return Ok(true) };
     let table = EventSource::opened(&events);
     table.set_min_period(SHORTEST);

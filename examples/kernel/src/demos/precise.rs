@@ -9,7 +9,7 @@ use pmu::intel::precise::PreciseRecord;
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};
 use crate::embedding::memory::PMU;
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::{clock, processor};
 
@@ -53,7 +53,7 @@ pub fn recorded(record: &PreciseRecord<'_>) {
 ///
 /// # Errors
 /// Those of the counters.
-pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let number = processor::number();
     if let Err(why) = PMU.precise_records(number) {
         line!("precise none: {}", why);

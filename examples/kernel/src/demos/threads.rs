@@ -5,7 +5,7 @@ use pmu::core::{CounterUnit, Event, GenericEvent};
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::count_down;
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::clock;
 use crate::machine::ring3::Thread;
@@ -32,7 +32,7 @@ impl CountDown {
 ///
 /// # Errors
 /// Those of the counters.
-pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = Event::generic(GenericEvent::Instructions).user_only();
     let mut threads = [CountDown::new(0, 1_000, 3), CountDown::new(1, 300, 2)];
     for thread in &mut threads {

@@ -5,7 +5,7 @@ use pmu::core::{CounterError, CounterSet, CounterUnit, Event, EventId, GenericEv
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::{HIDDEN, count_down, measure, read_counter, read_interrupted};
-use crate::embedding::opened_events::Events;
+use crate::embedding::opened_events::Counters;
 use crate::line;
 use crate::machine::clock;
 use crate::machine::ring3::{SHARED, Stop, Thread, allow_rdpmc};
@@ -22,7 +22,7 @@ const REST: u64 = 64;
 ///
 /// # Errors
 /// Those of the counters; an event that did not move.
-pub fn run(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+pub fn run(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     allow_rdpmc(true);
     let right = read(counters, unit);
     let right = right.and_then(|right| Ok(right & denied(counters, unit)?));
@@ -36,12 +36,12 @@ fn event() -> Event {
 }
 
 /// Shows ring 3 the event's present counter. No interrupt loads that counter anew while the demonstration runs.
-fn publish(counters: &Events, event: EventId) -> Result<(), CounterError> {
+fn publish(counters: &Counters, event: EventId) -> Result<(), CounterError> {
     SHARED.publish(None, || counters.user_view(event, clock::now()))
 }
 
 /// Reads an event at ring 3.
-fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+fn read(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     let event = counters.open(unit, &[event().with_user_rdpmc()])?;
     counters.start(event, clock::now())?;
     publish(counters, event)?;
@@ -74,7 +74,7 @@ fn read(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
 /// Lets a thread be switched out in the middle of a reading, and in again, with its event on another counter: the one
 /// that it is about to read counts something else by then. Returns the event, and what the thread read.
 fn moved(
-    counters: &mut Events,
+    counters: &mut Counters,
     unit: &CounterUnit,
     event: EventId,
 ) -> Result<(EventId, u64), Failure> {
@@ -100,7 +100,7 @@ fn moved(
 }
 
 /// Reads the counter of an event that was not opened for ring 3: 0, where the processor has RDPMC user disable.
-fn denied(counters: &mut Events, unit: &CounterUnit) -> Result<bool, Failure> {
+fn denied(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
     if !unit.has_user_rdpmc_control() {
         line!("event denied unsupported");
         return Ok(true);

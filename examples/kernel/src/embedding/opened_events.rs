@@ -1,24 +1,22 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
 use pmu::core::msr::FixupMsr;
-use pmu::core::profile::SessionPlatform;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
-use pmu::{KernelHooks, PmuError, PmuSource};
+use pmu::{KernelHooks, PmuError, PmuEvents};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;
 use crate::embedding::platform::{Kernel, set_counters};
 
 /// The counters of a processor, with its events.
-pub type Events =
-    CounterSession<'static, PmuSource<Kernel>, FixupMsr, SessionPlatform<KernelHooks<Kernel>>>;
+pub type Counters = CounterSession<'static, PmuEvents<Kernel>, (FixupMsr, KernelHooks<Kernel>)>;
 
 /// Takes this processor's counters, fixed ones included, and gives them back.
 ///
 /// # Errors
 /// Those of the counters, and of `function`.
 pub fn with_events<R, E: From<PmuError>>(
-    function: impl FnOnce(&mut Events, &CounterUnit) -> Result<R, E>,
+    function: impl FnOnce(&mut Counters, &CounterUnit) -> Result<R, E>,
 ) -> Result<R, E> {
     set_counters(CounterSet::ALL);
     PMU.processor_up(&snapshot())?;

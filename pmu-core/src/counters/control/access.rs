@@ -11,23 +11,23 @@ use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::{Counter, CounterControl, EventSelect};
 use crate::counters::registers::unit::GlobalRegisters;
 use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::{MsrAccess, MsrFault};
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Writes a register, with one retry.
     pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
-        self.msr.wrmsr_retrying(register, value)
+        self.hardware.wrmsr_retrying(register, value)
     }
 
     /// Reads a register, with one retry.
     pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
-        self.msr.rdmsr_retrying(register)
+        self.hardware.rdmsr_retrying(register)
     }
 
     /// Reads a counter, with one retry.
     pub(crate) fn read_value(&self, registers: &Counter) -> Result<u64, MsrFault> {
-        read_counter(&self.source, &self.msr, registers)
+        read_counter(&self.source, &self.hardware, registers)
     }
 
     /// Loads a counter that is stopped, with one retry.
@@ -36,12 +36,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         if S::Facility::UNITS && registers.is_unit() {
             return self.access_unit(registers, UnitAccess::WriteValue(value)).map(drop);
         }
-        self.msr.wrmsr_retrying(registers.register_for(value), value)
+        self.hardware.wrmsr_retrying(registers.register_for(value), value)
     }
 
     /// Accesses a sampling unit.
     fn access_unit(&self, registers: &Counter, access: UnitAccess) -> Result<u64, MsrFault> {
-        self.source.facility().access_unit(&self.msr, registers, access)
+        self.source.facility().access_unit(&self.hardware, registers, access)
     }
 
     /// Returns those of the counters that are sampling units: no register of the counters knows them.
@@ -74,12 +74,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return self.access_unit(counter, UnitAccess::WriteControl(bits)).map(drop);
         }
         match counter.control {
-            CounterControl::Select(register) => self.msr.wrmsr_retrying(register, bits),
+            CounterControl::Select(register) => self.hardware.wrmsr_retrying(register, bits),
             CounterControl::Shared { register, .. } => {
                 let shadow = &self.memory.fixed_control;
                 // The shadow saves a read of the register, of which this session writes all bits.
                 let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
-                self.msr.wrmsr_retrying(register, value)?;
+                self.hardware.wrmsr_retrying(register, value)?;
                 shadow.store(value, Relaxed);
                 Ok(())
             }
@@ -184,11 +184,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// unmasks the interrupt, and an overflow from before the unmasking raises no further interrupt.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, Hardware};
     /// /// Enables a counter that a watchdog has programmed.
-    /// fn enable_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn enable_watchdog<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     watchdog: CounterId,
     /// ) -> Result<(), CounterError> {
     ///     counters.set_others_control(watchdog.only().bits(), true)
@@ -219,11 +218,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// architectural version 3 on, each unmasking of the interrupt raises an interrupt while one of these bits is set.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// /// Acknowledges an earlier owner's Debug Store overflow, so that unmasking raises no interrupt.
-    /// fn forget_predecessor<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn forget_predecessor<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     /// ) -> Result<(), CounterError> {
     ///     const DEBUG_STORE: u64 = 1 << 62;
     ///     counters.acknowledge_others(DEBUG_STORE)
@@ -246,11 +244,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// themselves.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware};
     /// /// Programs fixed counter 1 for a watchdog: at every privilege level, with an interrupt.
-    /// fn program_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn program_watchdog<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     /// ) -> Result<(), CounterError> {
     ///     counters.set_others_fixed_control(0b1111 << 4, 0b1011 << 4)?;
     ///     let watchdog = CounterSet::fixed(1 << 1);

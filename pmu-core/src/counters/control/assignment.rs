@@ -18,10 +18,9 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where
     /// that makes room. Rotating events whose share is at least `great` may lose their counters: the greatest share
     /// first, and of equal shares the event that has had its counter longest. With `None` no event loses its counter.
@@ -226,7 +225,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             // Before the counter starts, whose select has this encoding's bits.
             entry.set_encoding(encoding);
             if let Some(register) = entry.extra_register(encoding)
-                && let Err(error) = self.table().extra.set(register, entry.extra_value(), &self.msr)
+                && let Err(error) =
+                    self.table().extra.set(register, entry.extra_value(), &self.hardware)
             {
                 return planner.note(Err(error));
             }

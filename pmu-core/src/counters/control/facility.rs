@@ -16,11 +16,11 @@ use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::MsrFault;
+use crate::platform::Hardware;
 use crate::precise::request::{NotPrecise, PackedPrecise};
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Checks that an event asks for nothing, where the session has no facility.
     pub(crate) const fn check_plain(
         reload: u8,
@@ -125,7 +125,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     #[inline(always)]
     pub(crate) fn before_stop(&self, counter: CounterId) {
         if S::Facility::OFFERS {
-            self.source.facility().before_stop(&self.msr, counter);
+            self.source.facility().before_stop(&self.hardware, counter);
         }
     }
 
@@ -143,7 +143,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some(event) = event.filter(|event| event.precision().is_some()) else {
             return Ok(Waiting::NONE);
         };
-        self.source.facility().leave(&self.msr, counter, &event)
+        self.source.facility().leave(&self.hardware, counter, &event)
     }
 
     /// Tells the facilities that an event was closed.
@@ -255,7 +255,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     fn settle_stopped(&self, running: &Running<'_>) -> Result<(), Unsettled> {
         let facility = self.source.facility();
         if !S::Facility::RECORDS {
-            return facility.settle(&self.msr, running);
+            return facility.settle(&self.hardware, running);
         }
         let counters = facility.needs_stopped(running);
         let counters = counters.retain(|counter| !self.is_gated(counter));
@@ -264,7 +264,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             Unsettled { counters, fault }
         };
         self.pause(counters).map_err(unsettled)?;
-        let settled = facility.settle(&self.msr, running);
+        let settled = facility.settle(&self.hardware, running);
         self.unpause(counters).map_err(unsettled).and(settled)
     }
 
@@ -333,7 +333,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         &self,
         report: &mut impl FnMut(Sample<'_, S::Facility>),
     ) -> Result<(), CounterError> {
-        if !self.source.facility().has_waiting(&self.msr).map_err(CounterError::Unchanged)? {
+        if !self.source.facility().has_waiting(&self.hardware).map_err(CounterError::Unchanged)? {
             return Ok(());
         }
         let recording = self.precise_of(self.own()).retain(|counter| !self.is_gated(counter));
@@ -356,7 +356,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         report: &mut dyn FnMut(Sample<'_, S::Facility>),
     ) -> Result<Serviced, ServiceError> {
         let (source, facility) = (&self.source, self.source.facility().collecting_all());
-        serve(source, &self.msr, &self.platform, self.memory, facility, |overflow, facility| {
+        serve(source, &self.hardware, self.memory, facility, |overflow, facility| {
             report(Sample::new(source, overflow, Some(facility)));
         })
     }
@@ -368,6 +368,6 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         moment: Moment,
     ) -> Result<(), MsrFault> {
         let running = self.on_counters(counters, moment);
-        self.source.facility().settle(&self.msr, &running).map_err(|unsettled| unsettled.fault)
+        self.source.facility().settle(&self.hardware, &running).map_err(|unsettled| unsettled.fault)
     }
 }

@@ -13,9 +13,9 @@ use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Stops these counters by the global control register, if there is one.
     #[inline(never)] // 64 bytes of the glue.
     pub(crate) fn pause(&self, counters: CounterSet) -> Result<(), CounterError> {
@@ -126,11 +126,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Call this before the first event is started, and before a performance interrupt can come.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// /// Freezes the counters in interrupts if the processor can, and returns whether it can.
-    /// fn freeze<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn freeze<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     /// ) -> Result<bool, CounterError> {
     ///     match counters.freeze_on_interrupt() {
     ///         Err(CounterError::FreezeUnsupported) => Ok(false),
@@ -153,11 +152,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         }
         let mut stays = false;
-        let set = self.msr.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
+        let set = self.hardware.update_retrying(freeze.set_to(freeze.bits())).and_then(|before| {
             // Read back: a hypervisor may accept the write and drop the bit.
-            let kept = self.msr.update_retrying(freeze.read()).inspect_err(|_| {
+            let kept = self.hardware.update_retrying(freeze.read()).inspect_err(|_| {
                 stays = before & freeze.bits() == 0
-                    && self.msr.update_retrying(freeze.set_to(0)).is_err();
+                    && self.hardware.update_retrying(freeze.set_to(0)).is_err();
             })?;
             Ok((before, kept))
         });
@@ -186,7 +185,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             return Ok(());
         };
         let before = if self.memory.froze_before.load(Relaxed) { freeze.bits() } else { 0 };
-        self.msr.update_retrying(freeze.set_to(before))?;
+        self.hardware.update_retrying(freeze.set_to(before))?;
         self.memory.freezes.store(false, Relaxed);
         Ok(())
     }

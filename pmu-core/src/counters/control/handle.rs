@@ -23,8 +23,8 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
 use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
-use crate::platform::Platform;
+use crate::msr::backend::{MsrErrorKind, MsrFault, MsrOperation};
+use crate::platform::Hardware;
 
 /// The control handle of one processor's counters: opens, starts, stops and reads events, and switches threads' events
 /// in and out.
@@ -39,13 +39,12 @@ use crate::platform::Platform;
 ///
 /// ```compile_fail,E0277
 /// fn needs_send<T: Send>() {}
-/// needs_send::<pmu_core::CounterSession<'static, pmu_core::OpenedEvents<'static>, (), ()>>();
+/// needs_send::<pmu_core::CounterSession<'static, pmu_core::Events<'static>, ()>>();
 /// ```
 #[derive(Debug)]
-pub struct CounterSession<'a, S, M, P> {
+pub struct CounterSession<'a, S, H> {
     pub(crate) source: S,
-    pub(crate) msr: M,
-    pub(crate) platform: P,
+    pub(crate) hardware: H,
     pub(crate) memory: &'a CounterMemory,
     /// Difference between the source's unit and the processor.
     pub(crate) hybrid: HybridDelta,
@@ -73,20 +72,18 @@ pub struct SessionCounters {
     pub without_slot: CounterSet,
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Creates a handle to counters that are not taken.
     pub(crate) fn unopened(
         source: S,
         declared: CounterSet,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
     ) -> Self {
         let (hybrid, before) = (HybridDelta::default(), CounterSet::NONE);
         Self {
             source,
-            msr,
-            platform,
+            hardware,
             memory,
             hybrid,
             before,
@@ -114,11 +111,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// Returns the counters that the session uses, and the counters that [`take`](Self::take) could not take.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterSet, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
     /// /// Returns the counters that CPUID declares and that do not answer: a hypervisor's, for instance.
-    /// fn missing<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn missing<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     /// ) -> Option<CounterSet> {
     ///     let missing = counters.counters().unresponsive;
     ///     (!missing.is_empty()).then_some(missing)
@@ -307,11 +303,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
     /// /// Restarts the events whose counters faulted in an interrupt.
-    /// fn restart<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn restart<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     events: &[EventId],
     ///     now: u64,
     /// ) -> Result<(), CounterError> {
@@ -340,11 +335,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// an opened event, or an event in the table of the session's [`EventSource`](crate::EventSource).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
     /// /// Returns the started events that wait for their turn.
-    /// fn waiting<'e, S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &'e CounterSession<'_, S, M, P>,
+    /// fn waiting<'e, S: EventSource, H: Hardware>(
+    ///     counters: &'e CounterSession<'_, S, H>,
     ///     events: &'e [EventId],
     /// ) -> impl Iterator<Item = EventId> + 'e {
     ///     let started = events.iter().copied().filter(|event| counters.is_started(*event));

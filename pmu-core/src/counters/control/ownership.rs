@@ -14,10 +14,10 @@ use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::MsrFault;
+use crate::platform::Hardware;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Takes ownership of counters, and returns a session for these counters. The call takes each counter of `only`
     /// that exists both in `processor` and in the [`CounterUnit`] of `source`. `processor` describes the processor that
     /// executes the call. The session keeps `source`, and does not access counters outside `only`.
@@ -36,22 +36,21 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ///
     /// ```
     /// # use pmu_core::{
-    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, OpenedEvents,
-    /// #     Platform,
+    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Hardware,
+    /// #     Events,
     /// # };
     /// # use pmu_core::registers::MAX_COUNTERS;
-    /// # use pmu_core::msr::MsrBackend;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
     ///
     /// /// Takes the counters that another owner does not have.
-    /// fn take<'a, M: MsrBackend, P: Platform>(
-    ///     events: OpenedEvents<'a>,
+    /// fn take<'a, H: Hardware>(
+    ///     events: Events<'a>,
     ///     this_processor: &CounterUnit,
     ///     others: CounterSet,
-    ///     (msr, platform): (M, P),
-    /// ) -> Result<CounterSession<'a, OpenedEvents<'a>, M, P>, CounterError> {
+    ///     hardware: H,
+    /// ) -> Result<CounterSession<'a, Events<'a>, H>, CounterError> {
     ///     let own = CounterSet::ALL.without(others);
-    ///     CounterSession::take(events, this_processor, own, msr, platform, &COUNTERS)
+    ///     CounterSession::take(events, this_processor, own, hardware, &COUNTERS)
     /// }
     /// ```
     ///
@@ -78,8 +77,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         source: S,
         processor: &CounterUnit,
         only: CounterSet,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
     ) -> Result<Self, CounterError> {
         let only = if !opens_events(&source) { only & CounterSet::GENERAL } else { only };
@@ -91,7 +89,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             // The first processor's unit may lack it. Its registers are where those of the shared counters are.
             declared = declared | divided_by(&source) & processor.counters() & only;
         }
-        let mut counters = Self::unopened(source, declared, msr, platform, memory);
+        let mut counters = Self::unopened(source, declared, hardware, memory);
         let candidates = counters.candidates();
         if declared.is_empty() {
             let absent = counters.unit().why_absent();
@@ -149,7 +147,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
             }
             verified => verified?,
         };
-        memory.full_width.store(processor.has_full_width(&self.msr), Relaxed);
+        memory.full_width.store(processor.has_full_width(&self.hardware), Relaxed);
         if let Some(global) = self.unit().global() {
             // Read, not assumed: the bits of other owners' counters stay as they are.
             let found = self.rdmsr_retrying(global.control);
@@ -173,7 +171,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         memory.publish(verified | usable);
         // After the counters were published, so that an interrupt from here on is served.
-        self.platform.unmask_performance_interrupt();
+        self.hardware.unmask_performance_interrupt();
         Ok(())
     }
 
@@ -182,7 +180,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !S::Facility::UNITS || units.is_empty() {
             return Ok(CounterSet::NONE);
         }
-        let usable = self.source.facility().unmask_units(&self.msr, &self.platform)? & units;
+        let usable = self.source.facility().unmask_units(&self.hardware)? & units;
         let mut stopped = Ok(());
         for unit in usable.iter() {
             stopped = stopped.and(self.set_control(&self.registers(unit), 0));
@@ -199,7 +197,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ) -> Result<CounterSet, CounterError> {
         let mut verified = self.probe_counters(stopped, candidates);
         if let Some(precise) = processor.precise() {
-            verified = verified.without(precise.disable(&self.msr, verified));
+            verified = verified.without(precise.disable(&self.hardware, verified));
         }
         if verified.is_empty() { Err(CounterError::Unresponsive) } else { Ok(verified) }
     }
@@ -238,11 +236,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// in the global control register.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, Hardware};
     /// /// Tries to take a counter over from a watchdog that was stopped.
-    /// fn take_over<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn take_over<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     this_processor: &CounterUnit,
     ///     watchdog: CounterId,
     /// ) -> Result<bool, CounterError> {
@@ -300,12 +297,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// global control register. The session does not access these counters again.
     ///
     /// ```
-    /// # use pmu_core::{CounterId, CounterSession, EventId, EventSource, EventsError, Platform};
+    /// # use pmu_core::{CounterId, CounterSession, EventId, EventSource, EventsError, Hardware};
     /// # use pmu_core::registers::MAX_FIXED;
-    /// # use pmu_core::msr::MsrBackend;
     /// /// Gives fixed counter 1 to a watchdog. An event that runs on this counter is restarted on another one.
-    /// fn give_to_watchdog<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn give_to_watchdog<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     events: &[EventId],
     ///     now: u64,
     /// ) -> Result<(), EventsError> {
@@ -354,11 +350,10 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// of these interrupts, so that the kernel does not report an unknown NMI.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// /// Unloads a driver. If a register does not answer, all else is stopped, and the call is tried once more.
-    /// fn unload<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     mut counters: CounterSession<'_, S, M, P>,
+    /// fn unload<S: EventSource, H: Hardware>(
+    ///     mut counters: CounterSession<'_, S, H>,
     /// ) -> Result<(), CounterError> {
     ///     counters.shut_down().or_else(|_| counters.shut_down())
     /// }
@@ -389,7 +384,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         }
         let of_facilities = self.source.facility().status_bits();
         outcome = outcome.and(self.clear_facilities(own, Moment::GivenUp));
-        outcome = outcome.and(self.table().extra.restore(&self.msr));
+        outcome = outcome.and(self.table().extra.restore(&self.hardware));
         // While the processor freezes counters, a spurious interrupt would stop the other owners' by the control
         // register.
         outcome = outcome.and(self.stop_freezing());

@@ -16,10 +16,10 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::MsrFault;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns whether an event is a part of another one.
     #[inline(always)]
     pub(crate) fn is_part(&self, event: EventId) -> bool {
@@ -104,7 +104,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
             self.wrmsr_retrying(global.control, value).map_err(CounterError::Unchanged)?;
             self.change_global(global, (0, division.bits))?;
         }
-        division.begin(&self.msr, registers).map_err(CounterError::Unchanged)
+        division.begin(&self.hardware, registers).map_err(CounterError::Unchanged)
     }
 
     /// Begins the shares of a counter that was loaded, if it was loaded for an event that has parts.
@@ -181,7 +181,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let value = self.read_value(registers).map_err(NotHarvested::Unchanged)?;
         if let Some(global) = self.unit().global() {
             // An overflow may be pending, whose interrupt has not come yet.
-            let pending = division.pending(&self.msr, global.status, value);
+            let pending = division.pending(&self.hardware, global.status, value);
             let pending = pending.map_err(NotHarvested::Unchanged)?;
             if pending != 0 {
                 let cleared = self.wrmsr_retrying(global.acknowledge, pending);
@@ -192,7 +192,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 division.memory.note_wrap();
             }
         }
-        division.harvest(&self.msr, registers, (self.table(), event), value)
+        division.harvest(&self.hardware, registers, (self.table(), event), value)
     }
 
     /// Detaches an event that has parts: stops its counter, adds to the counts, sets the registers to 0, and frees the
@@ -239,7 +239,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         division.memory.begin();
         let value = self.read_value(&registers).map_err(NotHarvested::Unchanged);
         let harvested = value.and_then(|value| {
-            division.harvest(&self.msr, &registers, (self.table(), event), value)
+            division.harvest(&self.hardware, &registers, (self.table(), event), value)
         });
         division.memory.end();
         harvested.map_err(|failure| CounterError::Unchanged(failure.fault()))

@@ -13,10 +13,10 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrAccess, MsrBackend};
-use crate::platform::Platform;
+use crate::msr::backend::MsrAccess;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Programs this processor's counters again after their registers lost their contents, for example in a suspend, in
     /// hibernation, or while the processor was offline. Call this on each processor before the processor's next
     /// performance interrupt can come.
@@ -37,11 +37,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// its group.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware};
     /// /// Resumes from suspend on one processor. Returns the counters whose sampling began anew, for the log.
-    /// fn resume<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn resume<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     /// ) -> Result<CounterSet, CounterError> {
     ///     counters.reprogram(|_sample| { /* without an instruction, its interrupted address is not known */ })
     /// }
@@ -85,7 +84,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let mut outcome = self.pause(precise).map_err(CounterError::faulted);
         if S::Facility::UNITS {
             // A unit whose entry of the local vector table cannot be unmasked does not hold its control.
-            let units = self.source.facility().unmask_units(&self.msr, &self.platform);
+            let units = self.source.facility().unmask_units(&self.hardware);
             outcome = outcome.and(units.map(drop).map_err(CounterError::StateUnknown));
         }
         outcome = outcome.and(self.restore_fixed_control(own));
@@ -101,7 +100,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // Before the interrupt is unmasked, so that an interrupt from then on is served.
         self.memory.publish(own);
         let anew = lost.retain(|counter| self.is_running(counter));
-        self.platform.unmask_performance_interrupt();
+        self.hardware.unmask_performance_interrupt();
         // The interrupts that came meanwhile were not served.
         let served = self.serve_samples(&mut overflowed);
         match served {
@@ -206,7 +205,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         // The source's unit may describe another type of core. `take` noted what this processor declares.
         let declared = self.memory.precise.load(Relaxed);
         if let Some(precise) = self.unit().precise().filter(|_| declared) {
-            for (_, slot) in self.slots_of(precise.disable(&self.msr, own)) {
+            for (_, slot) in self.slots_of(precise.disable(&self.hardware, own)) {
                 self.mark_faulted(slot);
             }
         }
@@ -219,7 +218,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// Writes the extra registers again. If one does not answer, the events that use it do not run.
     fn restore_extra(&self, own: CounterSet) -> Result<(), CounterError> {
         let extra = &self.table().extra;
-        extra.write_again(&self.msr).map_err(|fault| {
+        extra.write_again(&self.hardware).map_err(|fault| {
             for (counter, slot) in self.slots_of(own) {
                 if let SlotState::Running { event, .. } = slot.load()
                     && let Some(register) = self.table().entry(event).and_then(EventEntry::register)
@@ -274,7 +273,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let Some(global) = self.unit().global() else { return Ok(()) };
         let mut outcome = Ok(());
         if let Some(freeze) = global.freeze.filter(|_| self.memory.freezes.load(Relaxed)) {
-            outcome = self.msr.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
+            outcome = self.hardware.update_retrying(freeze.set_to(freeze.bits())).map(|_| ());
         }
         let resumed = self.global_bits(self.outside_guests(counters));
         let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;

@@ -10,10 +10,10 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::period::{Waiting, since_record};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::MsrFault;
+use crate::platform::Hardware;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.
     pub(crate) fn free_counter(&self, capable: CounterSet) -> Result<CounterId, CounterError> {
         self.check_unmasked()?;
@@ -76,7 +76,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         if !S::Facility::RECORDS || !entry.is_precise() {
             return Ok(Waiting::NONE);
         }
-        self.source.facility().waiting(&self.msr, counter)
+        self.source.facility().waiting(&self.hardware, counter)
     }
 
     /// Returns whether a counter that has wrapped since it was loaded, and now reads as `value`, has wrapped once more

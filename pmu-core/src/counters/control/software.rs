@@ -7,10 +7,9 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Lets a session that has no counters open the events that take none.
     #[inline(always)]
     pub(crate) fn without_counters(mut self) -> Self {

@@ -14,10 +14,9 @@ use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::{CounterId, CounterSet, EventId, GroupId};
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Removes a thread's events from this processor: stops and closes the events that are open here. After the call,
     /// `events` contains each event's count, and the part of its period that remains. All other events on the processor
     /// continue.
@@ -40,13 +39,12 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// at the end enables the counters again.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
     /// # use pmu_core::thread::ThreadEvent;
     /// # use pmu_core::EventsError;
     /// /// A thread ends: returns the sum of what its events counted.
-    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn end<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     events: &mut [ThreadEvent],
     ///     now: u64,
     /// ) -> Result<u64, EventsError> {
@@ -201,12 +199,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [tag](crate::Event::tagged).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, Hardware};
     /// # use pmu_core::thread::ThreadEvent;
     /// /// Gives a thread's events to the processor, and returns the places of those that it could not take.
-    /// fn give<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn give<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     this_processor: &CounterUnit,
     ///     events: &mut [ThreadEvent],
     ///     now: u64,

@@ -17,8 +17,7 @@ use crate::counters::names::{CounterSet, MAX_COUNTERS};
 use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
 use crate::counters::shared::table::EventTable;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
 /// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
 /// The window borrows the session, so that no event can be started, stopped or read until the window ends.
@@ -34,8 +33,8 @@ use crate::platform::Platform;
 /// - The [facilities](crate::EventSource::Facility) stay suspended.
 #[must_use = "the counters are lent until the window ends"]
 #[derive(Debug)]
-pub struct CounterWindow<'c, 'a, S, M, P> {
-    counters: &'c mut CounterSession<'a, S, M, P>,
+pub struct CounterWindow<'c, 'a, S, H> {
+    counters: &'c mut CounterSession<'a, S, H>,
     lent: LentCounters,
     /// The session's declared counters; during the window, those that it lends.
     declared: CounterSet,
@@ -45,7 +44,7 @@ pub struct CounterWindow<'c, 'a, S, M, P> {
     values: Values,
 }
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Lends the session's counters to a borrower, such as a hypervisor: stops the counters, and keeps their values
     /// until the returned window [ends](CounterWindow::end). A hypervisor opens the window before it loads a guest's
     /// state, and ends the window after it has saved the guest's state.
@@ -75,13 +74,12 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// All fixed counters share one control register, which the window writes only once.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventSource, Platform};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
     /// # use pmu_core::lending::{LentCounters, WindowError};
-    /// # use pmu_core::msr::MsrBackend;
     /// # use pmu_core::CounterError;
     /// # fn enter_guest(_: &mut LentCounters) {}
-    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn run_guest<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     clock: impl Fn() -> u64,
     /// ) -> Result<(), CounterError> {
     ///     let mut window = counters.lend(clock(), |_| ())?;
@@ -93,10 +91,9 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// While the window lives, the compiler rejects other uses of the session:
     ///
     /// ```compile_fail,E0499
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
-    /// # fn wrong<S: EventSource, M: MsrBackend, P: Platform>(
-    /// #     counters: &mut CounterSession<'_, S, M, P>, event: EventId,
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # fn wrong<S: EventSource, H: Hardware>(
+    /// #     counters: &mut CounterSession<'_, S, H>, event: EventId,
     /// # ) -> Result<(), CounterError> {
     /// let window = counters.lend(0, |_| ())?;
     /// counters.stop(event, 0)?;
@@ -123,7 +120,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
         &mut self,
         now: u64,
         overflowed: impl FnMut(Sample<'_, S::Facility>),
-    ) -> Result<CounterWindow<'_, 'a, S, M, P>, CounterError> {
+    ) -> Result<CounterWindow<'_, 'a, S, H>, CounterError> {
         let was_lent = self.memory.is_lent();
         let own = if was_lent { self.candidates() } else { self.own() };
         if own.is_empty() || !self.is_open() {
@@ -189,7 +186,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     ) -> Result<Values, CounterError> {
         let of_source = self.source.facility();
         // A record may wait without any overflow in the status: below its buffer's threshold.
-        let waits = || of_source.has_waiting(&self.msr).map_err(CounterError::Unchanged);
+        let waits = || of_source.has_waiting(&self.hardware).map_err(CounterError::Unchanged);
         let pending = match self.unit().global() {
             Some(global) => {
                 let status = self.rdmsr_retrying(global.status).map_err(CounterError::Unchanged)?;
@@ -280,7 +277,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     pub(crate) fn table(&self) -> &EventTable {
         self.counters.table()
     }
@@ -320,12 +317,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     /// control register, because VM exits clear it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # use pmu_core::lending::LentCounters;
-    /// # use pmu_core::msr::MsrBackend;
     /// /// Runs a guest in a window. Counters that could not be restored at its end are programmed again.
-    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn end<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     clock: impl Fn() -> u64,
     ///     guest: impl FnOnce(&mut LentCounters),
     /// ) -> Result<(), CounterError> {
@@ -372,7 +368,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
         counters.restore_controls(own, &mut failures);
         // The delivery of that interrupt masked the interrupt, and `service` accesses no register in a window.
         if interrupted && !counters.memory.serving.is_masked() {
-            counters.platform.unmask_performance_interrupt();
+            counters.hardware.unmask_performance_interrupt();
         }
         counters.table().opened().for_each(|(_, entry)| entry.skip_time(now));
         // Last: one write starts all counters, now that their values, controls and slots are restored.

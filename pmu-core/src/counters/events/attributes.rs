@@ -75,8 +75,7 @@ impl Event {
     /// event is refused with [`NeedsBeside`](crate::precise::NotPrecise::NeedsBeside).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventId, EventSource, EventsError, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, CounterUnit, EventId, EventSource, EventsError, Hardware};
     /// use pmu_core::{Event, EventSelect};
     /// use pmu_core::precise::{Precision, SampleParts};
     /// // MEM_TRANS_RETIRED.LOAD_LATENCY: loads that take 64 cycles or more.
@@ -84,8 +83,8 @@ impl Event {
     /// let loads = loads.precise(Precision::ZeroSkidRequested).latency_at_least(64);
     /// assert!(loads.parts().contains(SampleParts::ACCESS));
     /// /// Opens the event on Golden Cove. Other P-cores open `loads` alone.
-    /// fn open_on_golden_cove<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn open_on_golden_cove<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     unit: &CounterUnit,
     ///     loads: Event,
     /// ) -> Result<EventId, EventsError> {

@@ -369,11 +369,10 @@ impl Event {
     /// such as the watchdog of `Pmu`. The events of [added](crate::profile::AddedSources) sources are unlisted.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, Hardware};
     /// /// Opens an event of a layer, which no loop over all events of the kernel closes.
-    /// fn open<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn open<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     this_processor: &CounterUnit,
     ///     event: Event,
     /// ) -> Result<bool, CounterError> {

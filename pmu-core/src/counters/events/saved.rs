@@ -427,14 +427,13 @@ fn reloads_others(events: &[SavedEvent], member: usize) -> Option<bool> {
 /// This example is the context switch of a perf-like subsystem. Each thread has a slice of events.
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, EventsError, Platform};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, EventsError, Hardware};
 /// use pmu_core::thread::ThreadEvent;
 ///
 /// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
 /// /// processor in the same way, and switches them out at once. A raw event is counted only on that type of core.
-/// fn open<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, S, M, P>,
+/// fn open<S: EventSource, H: Hardware>(
+///     counters: &mut CounterSession<'_, S, H>,
 ///     this: &CounterUnit, // this processor's, of its own type of core
 ///     alone: Event,
 ///     now: u64,
@@ -462,8 +461,8 @@ fn reloads_others(events: &[SavedEvent], member: usize) -> Option<bool> {
 /// }
 ///
 /// /// The context switch, on each processor with its own counters and unit.
-/// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
-///     counters: &mut CounterSession<'_, S, M, P>,
+/// fn switch<S: EventSource, H: Hardware>(
+///     counters: &mut CounterSession<'_, S, H>,
 ///     this: &CounterUnit,
 ///     (old, new): (&mut [ThreadEvent], &mut [ThreadEvent]),
 ///     now: u64,

@@ -9,7 +9,7 @@ use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::period::Waiting;
 use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::platform::Hardware;
 use crate::precise::sample::PreciseSample;
 
 /// Hardware beside the counters that a session places with its events. The session's
@@ -85,12 +85,8 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed.
-    fn unmask_units<M: MsrBackend, P: Platform>(
-        &self,
-        msr: &M,
-        platform: &P,
-    ) -> Result<CounterSet, MsrFault> {
-        let _ = (msr, platform);
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
+        let _ = hardware;
         Ok(CounterSet::NONE)
     }
 
@@ -277,13 +273,9 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().and_then(|facility| facility.unit(counter))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(
-        &self,
-        msr: &M,
-        platform: &P,
-    ) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
         let none = Ok(CounterSet::NONE);
-        self.as_ref().map_or(none, |facility| facility.unmask_units(msr, platform))
+        self.as_ref().map_or(none, |facility| facility.unmask_units(hardware))
     }
 
     fn access_unit<M: MsrBackend>(
@@ -389,17 +381,9 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         self.0.unit(counter).or_else(|| self.1.unit(counter))
     }
 
-    fn unmask_units<M: MsrBackend, P: Platform>(
-        &self,
-        msr: &M,
-        platform: &P,
-    ) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
         // At most one facility of a pair drives sampling units.
-        if A::UNITS {
-            self.0.unmask_units(msr, platform)
-        } else {
-            self.1.unmask_units(msr, platform)
-        }
+        if A::UNITS { self.0.unmask_units(hardware) } else { self.1.unmask_units(hardware) }
     }
 
     fn access_unit<M: MsrBackend>(

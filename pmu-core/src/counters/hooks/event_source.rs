@@ -1,13 +1,11 @@
 //! The source of a processor's events: the rows of a table, and opened events.
 
-use core::ops::RangeInclusive;
-
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::registers::unit::CounterUnit;
-use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
+use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
 use crate::msr::backend::{MsrBackend, MsrFault};
@@ -98,8 +96,7 @@ pub unsafe trait EventSource {
     fn opened(&self) -> &EventTable;
 
     /// Returns the logical processor that executes the call, if the core's two logical processors can corrupt each
-    /// other's counters. The default implementation returns `None`. [`OnSharedCore`](crate::shared_core::OnSharedCore)
-    /// returns a value.
+    /// other's counters. The default implementation returns `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None
@@ -154,6 +151,14 @@ pub trait FacilitySource: Copy {
 
     /// Returns whether the facility [is idle](crate::facility::Facility::is_idle).
     fn has_idle_facility(&self) -> bool;
+
+    /// Returns the logical processor that executes the call, if its core's two logical processors can corrupt each
+    /// other's counters: see [`OnSharedCore`](crate::shared_core::OnSharedCore). The default implementation returns
+    /// `None`.
+    #[inline]
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        None
+    }
 }
 
 impl<F: EventFacility> FacilitySource for F {
@@ -226,106 +231,46 @@ pub(crate) fn read_counter<S: EventSource, M: MsrBackend>(
     }
 }
 
-/// Forwards what of an [`EventSource`] every wrapper leaves to the source that it wraps, `$inner`.
-macro_rules! forward_source {
-    ($self:ident => $inner:expr) => {
-        #[inline]
-        fn unit(&$self) -> &CounterUnit {
-            $inner.unit()
-        }
-
-        #[inline]
-        fn row_select(&$self, row: usize) -> Option<EventSelect> {
-            $inner.row_select(row)
-        }
-
-        fn row_event_bit(&$self, row: usize) -> Option<u8> {
-            $inner.row_event_bit(row)
-        }
-
-        #[inline]
-        fn row_period(&$self, row: usize) -> Option<u32> {
-            $inner.row_period(row)
-        }
-
-        fn table_id(&$self) -> usize {
-            $inner.table_id()
-        }
-
-        #[inline]
-        fn opened(&$self) -> &EventTable {
-            $inner.opened()
-        }
-
-        #[inline]
-        fn facility(&$self) -> Self::Facility {
-            $inner.facility()
-        }
-
-        #[inline]
-        fn has_idle_facility(&$self) -> bool {
-            $inner.has_idle_facility()
-        }
-    };
-}
-
-/// An [`EventSource`](crate::EventSource) whose only events are [opened](crate::CounterSession::open) events.
+/// The facility of a core on which some events of one logical processor corrupt the counters of the other logical
+/// processor, for [`Events::with`](crate::Events::with). This happens on Intel's Sandy Bridge to Haswell with
+/// hyper-threading. The sessions of both logical processors avoid this as Linux does: while such an event is on general
+/// counter *n* of one logical processor, the other logical processor does not use its own general counter *n*.
+///
+/// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
+/// non-rotating event fails to start. With this facility, start events by [`start`](crate::CounterSession::start).
+/// [`start_if_free`](crate::CounterSession::start_if_free) always fails with
+/// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
+///
+/// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can
+/// count a corrupting event at any time.
 ///
 /// ```
-/// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
-/// static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
-/// let unit = CounterUnit::NONE; // or what a vendor crate detects
-/// let events = OpenedEvents::new(&unit, &EVENTS);
-/// # let _ = events;
+/// use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
+/// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
+/// static CORE: CoreCounters = CoreCounters::new(); // one per core
+/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
+/// # let unit = CounterUnit::NONE;
+/// // 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
+/// let thread = |second| CoreThread::new(&CORE, second, 0xD0..=0xD3);
+/// let first = Events::new(&unit, &EVENTS[0]).with(OnSharedCore::new(thread(false), ()));
+/// let second = Events::new(&unit, &EVENTS[1]).with(OnSharedCore::new(thread(true), ()));
+/// # let _ = (first, second);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct OpenedEvents<'a, F = ()> {
-    unit: &'a CounterUnit,
-    events: &'a EventTable,
+pub struct OnSharedCore<'a, F = ()> {
+    thread: CoreThread<'a>,
     facility: F,
 }
 
-impl<'a> OpenedEvents<'a> {
-    /// Creates the source of one processor. `unit` describes the processor's counters, and `events` is the processor's
-    /// table of opened events.
-    pub const fn new(unit: &'a CounterUnit, events: &'a EventTable) -> Self {
-        Self { unit, events, facility: () }
-    }
-
-    /// Returns the source with hardware of the processor that the events can ask for beside a counter, such as [counter
-    /// reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same facility.
-    pub const fn with<F: FacilitySource>(self, facility: F) -> OpenedEvents<'a, F> {
-        OpenedEvents { unit: self.unit, events: self.events, facility }
+impl<'a, F: FacilitySource> OnSharedCore<'a, F> {
+    /// Adds the logical processor `thread` to the hardware `facility` beside its counters; `()` for none.
+    pub const fn new(thread: CoreThread<'a>, facility: F) -> Self {
+        Self { thread, facility }
     }
 }
 
-// SAFETY: the unit is a field, and stays the same.
-unsafe impl<F: FacilitySource> EventSource for OpenedEvents<'_, F> {
+impl<F: FacilitySource> FacilitySource for OnSharedCore<'_, F> {
     type Facility = F::Facility;
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.unit
-    }
-
-    #[inline]
-    fn row_select(&self, _: usize) -> Option<EventSelect> {
-        None
-    }
-
-    #[inline]
-    fn row_period(&self, _: usize) -> Option<u32> {
-        None
-    }
-
-    fn table_id(&self) -> usize {
-        0
-    }
-
-    #[inline]
-    fn opened(&self) -> &EventTable {
-        self.events
-    }
 
     #[inline]
     fn facility(&self) -> F::Facility {
@@ -336,59 +281,8 @@ unsafe impl<F: FacilitySource> EventSource for OpenedEvents<'_, F> {
     fn has_idle_facility(&self) -> bool {
         self.facility.has_idle_facility()
     }
-}
 
-/// An [`EventSource`](crate::EventSource) for a core on which some events of one logical processor corrupt the counters
-/// of the other logical processor. This happens on Intel's Sandy Bridge to Haswell with hyper-threading. The sessions
-/// of both logical processors avoid this as Linux does: while such an event is on general counter *n* of one logical
-/// processor, the other logical processor does not use its own general counter *n*.
-///
-/// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
-/// non-rotating event fails to start. With this source, start events by
-/// [`start`](crate::CounterSession::start).
-/// [`start_if_free`](crate::CounterSession::start_if_free) always fails with
-/// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
-///
-/// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can
-/// count a corrupting event at any time.
-///
-/// ```
-/// use pmu_core::shared_core::{CoreCounters, OnSharedCore};
-/// use pmu_core::{CounterUnit, EventEntry, EventTable, OpenedEvents};
-/// static CORE: CoreCounters = CoreCounters::new(); // one per core
-/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
-/// # let unit = CounterUnit::NONE;
-/// // 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
-/// let first = OnSharedCore::new(OpenedEvents::new(&unit, &EVENTS[0]), &CORE, false, 0xD0..=0xD3);
-/// let second = OnSharedCore::new(OpenedEvents::new(&unit, &EVENTS[1]), &CORE, true, 0xD0..=0xD3);
-/// # let _ = (first, second);
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct OnSharedCore<'a, S> {
-    source: S,
-    thread: CoreThread<'a>,
-}
-
-impl<'a, S: EventSource> OnSharedCore<'a, S> {
-    /// Wraps `source`, the events of one logical processor. Set `second` for one of the core's two logical processors,
-    /// and clear `second` for the other. `events` is the range of event numbers that corrupt the counters of the other
-    /// logical processor. Pass the same `core` and `events` for both logical processors.
-    pub const fn new(
-        source: S,
-        core: &'a CoreCounters,
-        second: bool,
-        events: RangeInclusive<u16>,
-    ) -> Self {
-        Self { source, thread: CoreThread::new(core, second, events) }
-    }
-}
-
-// SAFETY: unit and table are those of the source, by its promise.
-unsafe impl<S: EventSource> EventSource for OnSharedCore<'_, S> {
-    type Facility = S::Facility;
-
-    forward_source!(self => self.source);
-
+    #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         Some(self.thread)
     }

@@ -15,21 +15,20 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
 /// One pass of the interrupt path over the counters, with what its steps share.
-pub(crate) struct Pass<'a, S, M, P, B, F> {
-    pub(crate) shared: Shared<'a, S, M, P>,
+pub(crate) struct Pass<'a, S, H, B, F> {
+    pub(crate) shared: Shared<'a, S, H>,
     /// The source's facility; `()` if this interrupt has nothing to do for it.
     pub(crate) facility: B,
     pub(crate) overflowed: F,
 }
 
 /// The part of a [`Pass`] without facility and report. Its steps are linked once, whatever facility a pass serves.
-pub(crate) struct Shared<'a, S, M, P> {
+pub(crate) struct Shared<'a, S, H> {
     pub(crate) source: &'a S,
-    pub(crate) msr: &'a M,
-    pub(crate) platform: &'a P,
+    pub(crate) hardware: &'a H,
     pub(crate) memory: &'a CounterMemory,
     /// The session's counters, one bit each.
     pub(crate) own: u64,
@@ -45,16 +44,16 @@ pub(crate) struct Shared<'a, S, M, P> {
     pub(crate) fallen: CounterSet,
 }
 
-impl<'a, S, M, P, B, F> Deref for Pass<'a, S, M, P, B, F> {
-    type Target = Shared<'a, S, M, P>;
+impl<'a, S, H, B, F> Deref for Pass<'a, S, H, B, F> {
+    type Target = Shared<'a, S, H>;
 
     #[inline(always)]
-    fn deref(&self) -> &Shared<'a, S, M, P> {
+    fn deref(&self) -> &Shared<'a, S, H> {
         &self.shared
     }
 }
 
-impl<S, M, P, B, F> DerefMut for Pass<'_, S, M, P, B, F> {
+impl<S, H, B, F> DerefMut for Pass<'_, S, H, B, F> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.shared
@@ -63,7 +62,7 @@ impl<S, M, P, B, F> DerefMut for Pass<'_, S, M, P, B, F> {
 
 pub(crate) const GENERAL: u64 = CounterSet::GENERAL.bits();
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
     pub(crate) fn unit(&self) -> &'a CounterUnit {
         self.source.unit()
     }
@@ -93,20 +92,20 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
     #[cold]
     #[inline(never)] // 60 bytes of counters with branches.
     pub(crate) fn mask(&mut self) {
-        self.platform.mask_performance_interrupt();
+        self.hardware.mask_performance_interrupt();
         self.memory.serving.mask();
         self.mark_faulted(None);
     }
 
     pub(crate) fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
-        let written = self.msr.wrmsr_retrying(register, value);
+        let written = self.hardware.wrmsr_retrying(register, value);
         self.note(written).is_some()
     }
 
     /// Unmasks the interrupt where its delivery masked it.
     pub(crate) fn unmask(&self) {
         if self.unit().is_masked_on_delivery() {
-            self.platform.unmask_performance_interrupt();
+            self.hardware.unmask_performance_interrupt();
         }
     }
 
@@ -153,16 +152,15 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> Shared<'a, S, M, P> {
 
     #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
-        let status = self.msr.rdmsr_retrying(global.status);
+        let status = self.hardware.rdmsr_retrying(global.status);
         self.note(status)
     }
 }
 
-impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
+impl<'a, S, H, B, F> Pass<'a, S, H, B, F>
 where
     S: EventSource,
-    M: MsrBackend,
-    P: Platform,
+    H: Hardware,
     B: EventFacility,
     F: FnMut(EventOverflow, &B),
 {
@@ -295,7 +293,7 @@ where
         for counter in own.iter() {
             let Some((slot, running)) = self.running_general(counter) else { continue };
             let registers = self.unit().general(counter);
-            let value = registers.read(self.msr);
+            let value = registers.read(self.hardware);
             let Some(value) = self.note(value) else {
                 self.mark_faulted(Some(running.event));
                 continue;
@@ -310,7 +308,7 @@ where
 
     #[inline(always)]
     pub(crate) fn begin_facility(&mut self) {
-        let begun = self.facility.begin(self.msr);
+        let begun = self.facility.begin(self.hardware);
         self.note(begun);
     }
 
@@ -319,7 +317,7 @@ where
     #[inline(always)]
     pub(crate) fn collect(&mut self, status: u64, overflowed: CounterSet) -> u32 {
         let interrupted = Interrupted { status, overflowed, recorded: false, memory: self.memory };
-        let collected = self.facility.collect(self.msr, interrupted);
+        let collected = self.facility.collect(self.hardware, interrupted);
         let accounted = self.note(collected).unwrap_or(0);
         self.raised += accounted;
         if B::RECORDS && opens_events(self.source) {
@@ -330,7 +328,7 @@ where
 
     #[inline(always)]
     pub(crate) fn end_facility(&mut self) {
-        let ended = self.facility.end(self.msr);
+        let ended = self.facility.end(self.hardware);
         self.note(ended);
     }
 }

@@ -19,13 +19,12 @@ use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::address::{MsrAddress, RegisterBits};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<'a, S, M, P, B, F> Pass<'a, S, M, P, B, F>
+impl<'a, S, H, B, F> Pass<'a, S, H, B, F>
 where
     S: EventSource,
-    M: MsrBackend,
-    P: Platform,
+    H: Hardware,
     B: EventFacility,
     F: FnMut(EventOverflow, &B),
 {
@@ -66,7 +65,7 @@ where
         }
         let registers = self.unit().registers(counter);
         if entry.wants_total() {
-            let read = value.map_or_else(|| registers.read(self.msr), Ok);
+            let read = value.map_or_else(|| registers.read(self.hardware), Ok);
             let Some(read) = self.note(read) else { return self.mark_faulted(Some(event)) };
             entry.accumulate(read, registers.mask());
         }
@@ -136,7 +135,7 @@ where
         };
         let registers = registers_of(self.source, counter);
         let Some(entry) = self.source.opened().entry_in_interrupt(running.event) else { return };
-        let read = read_counter(self.source, self.msr, &registers);
+        let read = read_counter(self.source, self.hardware, &registers);
         let Some(value) = self.note(read) else { return self.mark_faulted(Some(running.event)) };
         let (_, began) = entry.accumulated();
         entry.accumulate_precise(value, registers.mask());
@@ -152,19 +151,19 @@ where
         if S::Facility::UNITS && registers.is_unit() {
             let access = UnitAccess::WriteValue(preload);
             // Nothing can fail: a unit's value is in memory until the unit goes on.
-            let _ = self.source.facility().access_unit(self.msr, &registers, access);
+            let _ = self.source.facility().access_unit(self.hardware, &registers, access);
             slot.store(SlotState::Running { event: running.event, period: chunk });
         } else {
             self.load(slot, registers.register_for(preload), preload, running, chunk);
         }
-        let set = self.facility.set_reload(self.msr, counter, chunk);
+        let set = self.facility.set_reload(self.hardware, counter, chunk);
         if self.note(set).is_none() {
             self.mark_faulted(Some(running.event));
         }
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
     #[inline]
     pub(crate) fn load(
         &mut self,
@@ -207,10 +206,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
     fn rearm_free_running(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let write = |register, value| self.msr.wrmsr_retrying(register, value);
-        let done = self.msr.rdmsr_retrying(select).and_then(|found| {
+        let write = |register, value| self.hardware.wrmsr_retrying(register, value);
+        let done = self.hardware.rdmsr_retrying(select).and_then(|found| {
             write(select, 0)?;
-            let value = registers.read(self.msr)?;
+            let value = registers.read(self.hardware)?;
             entry.accumulate(value, registers.mask());
             let value = registers.rearmed_value(value, full_width);
             entry.loaded(value);
@@ -260,14 +259,14 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
         let CounterControl::Shared { register, .. } = registers.control else { return Ok(()) };
         // SAFETY: the bits decide what a counter counts, and whether it interrupts.
         let control = unsafe { RegisterBits::new(register.get(), registers.control.mask()) };
-        let found = self.msr.update_retrying(control.set_to(0))?;
-        let value = registers.read(self.msr).map_err(NotHarvested::Unchanged);
+        let found = self.hardware.update_retrying(control.set_to(0))?;
+        let value = registers.read(self.hardware).map_err(NotHarvested::Unchanged);
         let harvested = value.and_then(|value| {
-            division.harvest(self.msr, &registers, (self.source.opened(), event), value)
+            division.harvest(self.hardware, &registers, (self.source.opened(), event), value)
         });
         division.memory.note_use();
         // Started again even if the harvest failed: the event still counts.
-        let restarted = self.msr.update_retrying(control.set_to(found));
+        let restarted = self.hardware.update_retrying(control.set_to(found));
         if restarted.is_err() {
             self.mark_faulted(Some(event));
         }
@@ -291,7 +290,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
         let registers = registers_of(self.source, counter);
         // The event may have faulted with another one of its group.
         let access = event.map_or(UnitAccess::WriteControl(0), |_| UnitAccess::Resume);
-        let went_on = self.source.facility().access_unit(self.msr, &registers, access);
+        let went_on = self.source.facility().access_unit(self.hardware, &registers, access);
         if self.note(went_on).is_none() {
             self.mark_faulted(event);
         }
@@ -307,17 +306,16 @@ impl<S: EventSource, M: MsrBackend, P: Platform> Shared<'_, S, M, P> {
 /// documentation of that method says how long the data is valid.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventId, EventSource, Platform, service};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterMemory, EventId, EventSource, Hardware, service};
 /// use pmu_core::reading::{UserView, user_view};
 /// /// Serves a counter's interrupt, and shows user mode the event's counter as it is now.
-/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
-///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+/// fn handler<S: EventSource, H: Hardware>(
+///     (source, hardware, memory): (&S, &H, &CounterMemory),
 ///     (event, now): (EventId, u64),
 ///     publish: impl FnOnce(Option<UserView>),
 /// ) {
-///     let _ = service(source, msr, platform, memory, |_| ());
-///     publish(user_view(source, msr, memory, event, now).ok());
+///     let _ = service(source, hardware, memory, |_| ());
+///     publish(user_view(source, hardware, memory, event, now).ok());
 /// }
 /// ```
 ///

@@ -190,21 +190,20 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   version 1, and in a call after `service`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventSource, Platform, Sample, service};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::{CounterMemory, EventSource, Hardware, Sample, service};
 /// use pmu_core::reading::sample_read;
-/// fn handler<S: EventSource, M: MsrBackend, P: Platform>(
-///     (source, msr, platform, memory): (&S, &M, &P, &CounterMemory),
+/// fn handler<S: EventSource, H: Hardware>(
+///     (source, hardware, memory): (&S, &H, &CounterMemory),
 ///     clock: impl Fn() -> u64,
 ///     mut record: impl FnMut(u64, Option<u64>),
 /// ) {
 ///     let sample = |sample: Sample<'_, S::Facility>| {
-///         let counts = sample_read(source, msr, memory, sample.event, clock());
+///         let counts = sample_read(source, hardware, memory, sample.event, clock());
 ///         for read in counts.into_iter().flatten() {
 ///             record(read.tag, read.count.ok().map(|count| count.value));
 ///         }
 ///     };
-///     let _ = service(source, msr, platform, memory, sample);
+///     let _ = service(source, hardware, memory, sample);
 /// }
 /// ```
 ///

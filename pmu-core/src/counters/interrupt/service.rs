@@ -10,8 +10,7 @@ use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::serving::WITH_FACILITY;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
 /// them, and passes each completed period to `report` once, as a [`Sample`]. After the call, the next overflow
@@ -25,16 +24,15 @@ use crate::platform::Platform;
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, EventSource, Platform};
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::{Claim, CounterMemory, EventSource, Hardware};
 /// # fn sample(_tag: u64) {}
 /// /// The NMI handler asks: was it a counter's, and may another follow?
-/// fn non_maskable_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
+/// fn non_maskable_interrupt<S: EventSource, H: Hardware>(
 ///     source: &S,
-///     (msr, platform): (&M, &P),
+///     hardware: &H,
 ///     memory: &CounterMemory, // this processor's
 /// ) -> Claim {
-///     let serviced = pmu_core::service(source, msr, platform, memory, |overflow| sample(overflow.tag));
+///     let serviced = pmu_core::service(source, hardware, memory, |overflow| sample(overflow.tag));
 ///     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
 /// }
 /// ```
@@ -54,33 +52,31 @@ use crate::platform::Platform;
 /// If the overflow status can be neither read nor cleared, the interrupt is left [masked](ServiceError::masked). Until
 /// [`reprogram`](crate::CounterSession::reprogram), later calls access no register.
 #[inline]
-pub fn service<S: EventSource, M: MsrBackend, P: Platform>(
+pub fn service<S: EventSource, H: Hardware>(
     source: &S,
-    msr: &M,
-    platform: &P,
+    hardware: &H,
     memory: &CounterMemory,
     mut report: impl FnMut(Sample<'_, S::Facility>),
 ) -> Result<Serviced, ServiceError> {
-    serve_interrupt(source, msr, platform, memory, move |overflow, facility| {
+    serve_interrupt(source, hardware, memory, move |overflow, facility| {
         report(Sample::new(source, overflow, facility));
     })
 }
 
 /// Serves an interrupt: without the source's facility, if that is idle.
 #[inline(always)]
-pub(crate) fn serve_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
+pub(crate) fn serve_interrupt<S: EventSource, H: Hardware>(
     source: &S,
-    msr: &M,
-    platform: &P,
+    hardware: &H,
     memory: &CounterMemory,
     mut overflowed: impl FnMut(EventOverflow, Option<&S::Facility>),
 ) -> Result<Serviced, ServiceError> {
     // By value and moved: references would take stack and text, although there is no facility.
     if source.has_idle_facility() {
-        serve(source, msr, platform, memory, (), move |overflow, ()| overflowed(overflow, None))
+        serve(source, hardware, memory, (), move |overflow, ()| overflowed(overflow, None))
     } else {
         let facility = source.facility();
-        serve(source, msr, platform, memory, facility, move |overflow, facility| {
+        serve(source, hardware, memory, facility, move |overflow, facility| {
             overflowed(overflow, Some(facility));
         })
     }
@@ -88,10 +84,9 @@ pub(crate) fn serve_interrupt<S: EventSource, M: MsrBackend, P: Platform>(
 
 /// Serves an interrupt with a facility, or the same in a task.
 #[inline(always)]
-pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility>(
+pub(crate) fn serve<S: EventSource, H: Hardware, B: EventFacility>(
     source: &S,
-    msr: &M,
-    platform: &P,
+    hardware: &H,
     memory: &CounterMemory,
     mut facility: B,
     overflowed: impl FnMut(EventOverflow, &B),
@@ -100,7 +95,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
     // This source's unit does not describe counters that another source's session has taken.
     let own = verified_of(source, memory);
     if B::ALONE && (own.is_empty() || !memory.serving.is_idle()) && !memory.is_lent() {
-        return serve_alone(msr, memory, facility);
+        return serve_alone(hardware, memory, facility);
     }
     if own.is_empty() {
         let (mut claim, lent) = memory.unserved(false);
@@ -108,7 +103,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
             claim = claim.and(facility.while_lent());
         } else {
             let (counters, masked) = (CounterSet::NONE, false);
-            let outcome = facility.without_counters(msr);
+            let outcome = facility.without_counters(hardware);
             outcome.map_err(|fault| ServiceError { fault, counters, masked })?;
         }
         return Ok(Serviced { overflows: 0, claim, others: 0, lent });
@@ -116,8 +111,7 @@ pub(crate) fn serve<S: EventSource, M: MsrBackend, P: Platform, B: EventFacility
     let mut pass = Pass {
         shared: Shared {
             source,
-            msr,
-            platform,
+            hardware,
             memory,
             own: own.bits(),
             overflows: 0,

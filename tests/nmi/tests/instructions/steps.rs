@@ -6,9 +6,9 @@ use pmu_core::Snapshot;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::msr::{MsrBackend, MsrFault};
-use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface, Report};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterMemory, CounterSlot, EventTable};
+use pmu_core::{CounterMemory, CounterSlot, EventTable, Events};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
@@ -129,10 +129,10 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             dispatch(overflow.source);
         };
         let serviced = match samples {
-            false => interface.service(&chip, &chip, &memory, report),
+            false => interface.service(&chip, &memory, report),
             true => {
-                let beside = WithOpenedEvents::new(interface, EventTable::none()).with(&sampler);
-                beside.service(&chip, &chip, &memory, |reported| {
+                let beside = Events::new(interface, EventTable::none()).with(&sampler);
+                beside.service(&chip, &memory, |reported| {
                     if let Report::Source(overflow) = reported {
                         report(overflow);
                     }
@@ -162,7 +162,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         Moment::Delivered => deliver(),
     };
 
-    let mut session = interface.initialize(&machine.processor, &chip, &chip, &memory).unwrap();
+    let mut session = interface.initialize(&machine.processor, &chip, &memory).unwrap();
     let found = 0;
     if machine.freezes && operation != Operation::Freeze {
         session.freeze_on_interrupt().unwrap();

@@ -4,12 +4,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
 use pmu_core::Snapshot;
-use pmu_core::profile::{ProfileInterface, Report, WithOpenedEvents};
+use pmu_core::profile::{ProfileInterface, Report};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventSelect, EventTable,
-    GenericEvent,
+    Events, GenericEvent,
 };
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};
@@ -184,10 +184,10 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let (memory, table, watchdog) = (Memory::new(), Table::new(), Watchdog::new());
     let table: &EventTable = &table;
     let reports = Reports::default();
-    let both = WithOpenedEvents::new(interface, table);
+    let both = Events::new(interface, table);
     let report = |report| reports.add(report, &watchdog);
     let serve = || {
-        if both.service(&chip, &chip, &memory, report).is_err() {
+        if both.service(&chip, &memory, report).is_err() {
             std::process::abort();
         }
     };
@@ -222,7 +222,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         OthersControl => first(3) | fixed,
         _ => CounterSet::ALL,
     };
-    let mut session = both.initialize(&machine.processor, only, &chip, &chip, &memory).unwrap();
+    let mut session = both.initialize(&machine.processor, only, &chip, &memory).unwrap();
     if machine.freezes {
         session.freeze_on_interrupt().unwrap();
     }

@@ -8,7 +8,7 @@ use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::reading::user_view;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{
-    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, OpenedEvents, service,
+    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, Events, service,
 };
 use pmu::user::{UserClock, UserPage};
 use pmu_tests::linux_page::{LinuxPage, Read};
@@ -45,8 +45,8 @@ impl Thread {
     }
 
     /// Plays the kernel's handler.
-    fn handle(&self, source: &OpenedEvents<'_>, mock: &Mock<'_>, memory: &Memory) {
-        let _ = service(source, mock, mock, memory, |_| ());
+    fn handle(&self, source: &Events<'_>, mock: &Mock<'_>, memory: &Memory) {
+        let _ = service(source, mock, memory, |_| ());
         for (page, id) in self.pages.iter().zip(self.ids.get()) {
             if let Some(id) = id {
                 let view = || user_view(source, mock, memory, id, self.now());
@@ -263,7 +263,7 @@ fn wander(processors: &[Processor; 2], seed: u64) {
     let thread = Thread::new();
     let lent: [(Memory, Table); 2] = from_fn(|_| (Memory::new(), Table::new()));
     let handlers = lent.each_ref().map(|(memory, table)| {
-        let (thread, source) = (&thread, OpenedEvents::new(&boot.unit, table));
+        let (thread, source) = (&thread, Events::new(&boot.unit, table));
         move |mock: &Mock<'_>| thread.handle(&source, mock, memory)
     });
     let mocks = processors.each_ref().map(Processor::mock);
@@ -273,9 +273,8 @@ fn wander(processors: &[Processor; 2], seed: u64) {
         mock.on_interrupt(&handlers[cpu]);
         let generals = (0..4).fold(CounterSet::NONE, |all, n| all | general(processor, n));
         let only = generals | CounterSet::fixed(1);
-        let source = OpenedEvents::new(&boot.unit, table);
-        counters
-            .push(CounterSession::take(source, &processor.unit, only, mock, mock, memory).unwrap());
+        let source = Events::new(&boot.unit, table);
+        counters.push(CounterSession::take(source, &processor.unit, only, mock, memory).unwrap());
         if processor.freezing {
             counters[cpu].freeze_on_interrupt().unwrap();
         }
@@ -352,7 +351,7 @@ fn an_interrupt_at_any_access_leaves_every_page_right() {
 fn interrupted(processor: &Processor, scene: Scene, access: u32) -> bool {
     let context = format!("{processor:?}, {scene:?}, before access {access}");
     let (memory, table, thread) = (Memory::new(), Table::new(), Thread::new());
-    let source = OpenedEvents::new(&processor.unit, &table);
+    let source = Events::new(&processor.unit, &table);
     let handler = |mock: &Mock<'_>| thread.handle(&source, mock, &memory);
     let (left, counted) = (Cell::new(0u32), [const { Cell::new(0u64) }; 3]);
     let before = |mock: &Mock<'_>| {
@@ -411,7 +410,7 @@ fn interrupted(processor: &Processor, scene: Scene, access: u32) -> bool {
 fn a_fault_at_any_access_hides_the_event_until_it_is_published_again() {
     for processor in processors(Deviations::NONE) {
         let (memory, table, thread) = (Memory::new(), Table::new(), Thread::new());
-        let source = OpenedEvents::new(&processor.unit, &table);
+        let source = Events::new(&processor.unit, &table);
         let mock = processor.mock();
         let mut counters = processor.take(&mock, &memory, &table);
         let event = raw(2).every(PERIOD).with_total().with_user_rdpmc();

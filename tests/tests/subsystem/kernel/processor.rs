@@ -7,15 +7,14 @@ use pmu::core::reading::{sample_read, user_view};
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, OpenedEvents, service,
+    EventId, EventOverflow, EventTable, Events, service,
 };
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
 
 use super::event::{Opened, PER_TICK};
 
-pub(crate) type Session =
-    CounterSession<'static, OpenedEvents<'static>, &'static Mock<'static>, &'static Mock<'static>>;
+pub(crate) type Session = CounterSession<'static, Events<'static>, &'static Mock<'static>>;
 
 /// Memory that all handlers reach.
 pub(crate) struct Shared {
@@ -55,15 +54,15 @@ pub(crate) struct PerProcessor {
 }
 
 impl PerProcessor {
-    pub(crate) fn source(&self) -> OpenedEvents<'_> {
-        OpenedEvents::new(self.machine, &self.table)
+    pub(crate) fn source(&self) -> Events<'_> {
+        Events::new(self.machine, &self.table)
     }
 
     /// Handles the performance interrupt.
     fn interrupt(&self, mock: &Mock<'_>) {
         let report = |overflow| self.overflowed(mock, overflow);
         // A register that faulted is the next operation's to tell.
-        let serviced = service(&self.source(), mock, mock, &self.memory, |sample| report(*sample));
+        let serviced = service(&self.source(), mock, &self.memory, |sample| report(*sample));
         let claims = serviced.map_or(1, |serviced| serviced.claim.interrupts());
         // After a claim of several interrupts, the next one that nothing claims is one of them.
         if claims == 0 && !self.swallows.take() {
@@ -143,8 +142,7 @@ impl Cpu {
     ) -> Self {
         let unit = processor.unit;
         let (source, all) = (per.source(), CounterSet::ALL);
-        let mut session =
-            CounterSession::take(source, &unit, all, mock, mock, &per.memory).unwrap();
+        let mut session = CounterSession::take(source, &unit, all, mock, &per.memory).unwrap();
         if processor.freezing {
             // Some hypervisors ignore the request; the counters are stopped by the driver then.
             let freezes = session.freeze_on_interrupt();

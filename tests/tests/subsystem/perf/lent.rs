@@ -2,7 +2,7 @@
 
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterMemory, CounterSlot, EventEntry, EventOverflow, EventTable, OpenedEvents, service,
+    CounterMemory, CounterSlot, EventEntry, EventOverflow, EventTable, Events, service,
 };
 use pmu_tests::opened::{Mock, Processor};
 
@@ -21,10 +21,10 @@ impl Lent {
 
     /// Serves an interrupt of the processor whose memory it is.
     pub(crate) fn serve(&self, machine: &Processor, mock: &Mock<'_>, told: &Told) {
-        let source = OpenedEvents::new(&machine.unit, &self.table);
+        let source = Events::new(&machine.unit, &self.table);
         let report = |overflow: EventOverflow| self.report(overflow, told);
         // A register that faults is the next operation's to tell.
-        let _ = service(&source, mock, mock, &self.memory, |sample| report(*sample));
+        let _ = service(&source, mock, &self.memory, |sample| report(*sample));
     }
 
     /// Takes a report as a kernel does that keeps the frequency of some events.

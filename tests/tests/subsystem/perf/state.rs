@@ -1,7 +1,7 @@
 //! The state of the subsystem: its processors, tasks and events, and the events that happen.
 
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, EventId, OpenedEvents};
+use pmu_core::{CounterSession, CounterSet, EventId, Events};
 use pmu_tests::opened::{KINDS, Mock, Opened, Processor, Random, fed_events};
 use pmu_virt::{EventKey, FedEvent, Feed, Privilege};
 
@@ -76,10 +76,9 @@ impl<'a, 'm> Subsystem<'a, 'm> {
         seed: u64,
     ) -> Self {
         let cpus = processors.iter().zip(lent).zip(mocks).map(|((processor, lent), mock)| {
-            let source = OpenedEvents::new(&machine.unit, &lent.table);
+            let source = Events::new(&machine.unit, &lent.table);
             let (unit, all) = (&processor.unit, CounterSet::ALL);
-            let mut counters =
-                CounterSession::take(source, unit, all, mock, mock, &lent.memory).unwrap();
+            let mut counters = CounterSession::take(source, unit, all, mock, &lent.memory).unwrap();
             if processor.freezing {
                 counters.freeze_on_interrupt().unwrap();
             }

@@ -11,8 +11,7 @@ use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::extra_registers::MAX_REGISTERS;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
 /// An event on a counter, counted by one of its encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +104,7 @@ impl Plan {
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Writes the present assignment into `plan`.
     #[inline(never)]
     pub(crate) fn present(&self, plan: &mut Plan) {

@@ -13,10 +13,9 @@ use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::CounterSlot;
 use crate::counters::shared::table::EventTable;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns a planner, whose plan is empty.
     #[inline(never)] // 336 bytes of the glue.
     pub(crate) fn planner(&self) -> Planner<'_> {

@@ -9,21 +9,19 @@ use crate::counters::hooks::running::Asked;
 use crate::counters::names::{EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::Members;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Stops and closes an event and its group, and returns the event's count. If some of the group's events are
     /// switched out, the call closes only the events that are on this processor. Later events may get the
     /// [`EventId`]s of the closed events. Samples of a [precise](crate::Event::precise) event whose records wait in
     /// memory are dropped: call [`report_samples`](Self::report_samples) before.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
     /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
-    /// fn end<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn end<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     /// ) -> Result<Option<u64>, EventsError> {
@@ -75,11 +73,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// free before it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
     /// /// A client gives up one of its events.
-    /// fn drop_one<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn drop_one<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     /// ) -> Result<u64, CounterError> {

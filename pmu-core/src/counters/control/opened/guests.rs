@@ -9,22 +9,20 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Declares whether the processor's virtualization is on. On AMD, virtualization is on while `EFER.SVME` is set. On
     /// Intel, it is on in VMX operation. Call this after switching virtualization on, and before switching
     /// virtualization off. While virtualization is off, events that are confined to [guests](crate::Event::in_guests)
     /// count nothing. On AMD, the select bits that confine an event to guests or to the host are then clear.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # fn set_svme(_: bool) {}
     /// /// Ends the use of SVM on this processor, and with it the counting in guests.
-    /// fn disable_svm<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn disable_svm<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     /// ) -> Result<(), CounterError> {
     ///     counters.set_virtualization(false)?;
     ///     set_svme(false);
@@ -110,7 +108,7 @@ pub struct GuestControl {
 ///         vmwrite(HOST_PERF_GLOBAL_CTRL, host);
 ///     }
 /// }
-/// # let _ = |source: &pmu_core::OpenedEvents<'_>, memory: &CounterMemory| before_entry(source, memory);
+/// # let _ = |source: &pmu_core::Events<'_>, memory: &CounterMemory| before_entry(source, memory);
 /// ```
 ///
 /// # Context

@@ -13,10 +13,9 @@ use crate::counters::names::{EventId, GroupId, MAX_COUNTERS};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventState;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Opens events, which are counted together or not at all, but does not start them. Returns the first one, which
     /// leads the group; [`group_events`](Self::group_events) returns the others. A single event is a group of one.
     /// `processor` describes the events and counters of the processor that executes the call.
@@ -27,12 +26,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// ```
     /// # use pmu_core::{
     /// #     CounterError, CounterSession, CounterUnit, Event, EventCount, EventId, EventSource, EventsError,
-    /// #     GenericEvent, Platform,
+    /// #     GenericEvent, Hardware,
     /// # };
-    /// # use pmu_core::msr::MsrBackend;
     /// /// Opens a sampler of user mode's mispredicted branches. Its overflows carry the sampler's number.
-    /// fn sample<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn sample<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     this_processor: &CounterUnit,
     ///     sampler: u64,
     /// ) -> Result<EventId, EventsError> {
@@ -41,8 +39,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// }
     ///
     /// /// Returns the instructions per thousand cycles of a function.
-    /// fn instructions_per_kilocycle<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn instructions_per_kilocycle<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     unit: &CounterUnit,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
@@ -248,11 +246,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// rotates and whether it is exclusive. No register is accessed.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, EventsError, GenericEvent, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, EventsError, GenericEvent, Hardware};
     /// /// Opens the cycles beside an event that was opened alone.
-    /// fn beside<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn beside<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     unit: &CounterUnit,
     ///     event: EventId,
     /// ) -> Result<EventId, EventsError> {

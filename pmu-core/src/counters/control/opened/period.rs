@@ -7,10 +7,9 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, CounterSet, EventId};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new
     /// length begins at once. The event's count continues. In contrast,
     /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
@@ -26,10 +25,9 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Platform};
-    /// use pmu_core::msr::MsrBackend;
-    /// fn ioc_period<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Hardware};
+    /// fn ioc_period<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     period: u64,
     ///     now: u64,

@@ -8,21 +8,19 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::EventState;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If
     /// the event is on a counter, this costs one read of the counter. If hardware divides the event into
     /// [parts](crate::Event::part), the call also updates the parts' counts; a read of a part reads the event that is
     /// divided.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
     /// /// Returns the number of times that a running event occurs in a function.
-    /// fn events_in<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn events_in<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     ///     function: impl FnOnce(),
@@ -75,11 +73,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::reading::sample_read).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, EventsError, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, EventsError, Hardware};
     /// /// Returns the percentage of cache references that missed. The group counts misses and references.
-    /// fn miss_rate<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn miss_rate<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     ///     group: EventId,
     ///     now: u64,
     /// ) -> Result<Option<u64>, EventsError> {
@@ -118,12 +115,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// opened event continues.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// use pmu_core::msr::MsrBackend;
+    /// use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// use pmu_core::thread::ThreadEvent;
     /// /// Returns the events that a new thread inherits from the running thread.
-    /// fn fork<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn fork<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     ///     parent: ThreadEvent,
     ///     tag: u64,
     /// ) -> Result<ThreadEvent, CounterError> {

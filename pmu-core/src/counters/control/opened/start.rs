@@ -7,10 +7,9 @@ use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Starts an opened event and its group: together, by one write if there is a global control register. The totals
     /// continue from their last values. If an event was stopped within a period, the rest of this period continues.
     ///
@@ -29,11 +28,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// clock always passes 0.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, EventsError, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, EventsError, Hardware};
     /// /// Counts an event while a function runs.
-    /// fn count<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn count<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
@@ -44,8 +42,8 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     ///     Ok(counters.read(event, clock())?)
     /// }
     /// /// Starts a group. If events of the group find no counter, returns the mask of their indices.
-    /// fn start<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn start<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     group: EventId,
     ///     now: u64,
     /// ) -> Result<u64, EventsError> {
@@ -108,11 +106,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// a kernel calls only this method, the code with which [`start`](Self::start) moves events is not linked.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
     /// /// Starts an event if a counter is free, and returns whether the event runs.
-    /// fn try_start<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn try_start<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     /// ) -> Result<bool, CounterError> {
@@ -228,11 +225,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// counted until the stop.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
     /// /// Runs a function whose events are not to be counted.
-    /// fn uncounted<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn uncounted<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
@@ -296,11 +292,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// also be disabled before the group starts.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Hardware};
     /// /// Disables one event of a group while a function runs, and returns the event's count.
-    /// fn without<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn without<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     clock: impl Fn() -> u64,
     ///     function: impl FnOnce(),
@@ -349,11 +344,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// group's first event comes last.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
     /// /// Enables an event of a group with all others, as `PERF_EVENT_IOC_ENABLE` with `PERF_IOC_FLAG_GROUP` does.
-    /// fn enable_group<S: EventSource, M: MsrBackend, P: Platform, const N: usize>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn enable_group<S: EventSource, H: Hardware, const N: usize>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     group: [EventId; N], // in their order
     ///     now: u64,
     /// ) -> Result<(), CounterError> {

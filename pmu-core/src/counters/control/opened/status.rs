@@ -8,8 +8,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::Members;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
 /// State of an opened event. The states have the names that Linux perf uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,16 +31,15 @@ pub enum EventStatus {
     Error,
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns the opened events, in the order of their [places](EventId::place) in the session's table.
     /// [Unlisted](crate::Event::unlisted) events are omitted.
     ///
     /// ```
-    /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, Platform};
-    /// use pmu_core::msr::MsrBackend;
+    /// use pmu_core::{CounterSession, EventId, EventSource, EventStatus, Hardware};
     /// /// Returns the pinned events that are no longer counted, so that the kernel can notify their owners.
-    /// fn lost<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn lost<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     /// ) -> impl Iterator<Item = EventId> {
     ///     counters.events().filter(|event| counters.event_status(*event) == Ok(EventStatus::Error))
     /// }
@@ -69,11 +67,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`switch_in`](Self::switch_in): first the one that leads the group. An event in no group is alone.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, Hardware};
     /// /// Returns an overflowed event's index in its group, which is also its count's index in `read_group`.
-    /// fn place<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn place<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     ///     overflow: &EventOverflow,
     /// ) -> Option<usize> {
     ///     counters.group_events(overflow.event).position(|event| event == overflow.event)
@@ -124,12 +121,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// - The counter has counted half of its range: 2³⁹ events for a counter of 40 bits.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
     /// # use pmu_core::reading::UserView;
     /// /// Returns the view for the page that user mode reads; without a view, user mode asks by a system call.
-    /// fn view<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &CounterSession<'_, S, M, P>,
+    /// fn view<S: EventSource, H: Hardware>(
+    ///     counters: &CounterSession<'_, S, H>,
     ///     event: EventId,
     ///     now: u64,
     /// ) -> Option<UserView> {
@@ -152,7 +148,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
         let (total, value) = self.read_total(counter, event, entry)?;
         let count = EventCount { value: total, ..entry.count_at(now, true) };
         let registers = self.registers(counter);
-        let index = registers.user_index(&self.msr, permitted);
+        let index = registers.user_index(&self.hardware, permitted);
         Ok(UserView::on_counter(&registers, index, value, count, now))
     }
 }

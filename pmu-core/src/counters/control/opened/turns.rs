@@ -12,10 +12,9 @@ use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::rate::Tick;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns the places of an event and its group among a thread's events, one bit each.
     pub(crate) fn places_of(&self, thread: &[ThreadEvent], event: EventId) -> u64 {
         let its = |place: &ThreadEvent| match *place {
@@ -49,11 +48,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// occurrence on its next counter.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// /// The timer tick: each tenth of a second, other events get the counters.
-    /// fn tick<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn tick<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     milliseconds: u64,
     /// ) -> Result<(), CounterError> {
     ///     if milliseconds % 100 == 0 { counters.rotate(milliseconds) } else { Ok(()) }
@@ -91,11 +89,10 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// [`apply_period`](Self::apply_period).
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventOverflow, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventOverflow, EventSource, Hardware};
     /// # use pmu_core::thread::Tick;
-    /// fn timer_tick<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn timer_tick<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     now: u64,
     ///     sample: impl FnMut(EventOverflow),
     /// ) -> Result<(), CounterError> {

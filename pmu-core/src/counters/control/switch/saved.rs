@@ -10,8 +10,8 @@ use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrAccess, MsrBackend};
-use crate::platform::Platform;
+use crate::msr::backend::MsrAccess;
+use crate::platform::Hardware;
 
 /// Saved state of one counter of a thread that is switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl<S: ?Sized + AsRef<[SavedCounter]>> SavedCounters<S> {
     }
 }
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Stops each counter whose event is a row of the [`EventSource`]'s table, and saves the counter's state in `area`.
     /// The old contents of `area` are replaced. Events opened by [`open`](Self::open) continue. If an
     /// overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt still
@@ -81,12 +81,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// A kernel usually calls this with preemption off.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # use pmu_core::thread::SavedCounters;
     /// /// The context switch of a kernel that counts the events of a table's rows per process.
-    /// fn switch<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn switch<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     (old, new): (&mut SavedCounters, &SavedCounters),
     /// ) -> Result<(), CounterError> {
     ///     counters.save(old, |_overflow| { /* a sample of the old process's */ })?;
@@ -173,12 +172,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
     /// lacks the event of a saved counter, no counter is restored.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # use pmu_core::thread::SavedCounters;
     /// /// Restores a process's counters; if there is no room beside the opened events, the process runs uncounted.
-    /// fn try_restore<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn try_restore<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     area: &SavedCounters,
     /// ) -> Result<bool, CounterError> {
     ///     match counters.restore(area) {
@@ -250,7 +248,7 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterSession<'_, S, M, P> {
                 loaded = loaded | counter.only();
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 let register = registers.register_for(saved.value);
-                self.msr.wrmsr_retrying(register, saved.value).and_then(|()| {
+                self.hardware.wrmsr_retrying(register, saved.value).and_then(|()| {
                     slot.store(SlotState::Running { event, period: saved.period });
                     // Its select still has this event: only the global control register stopped the counter.
                     if before == (SlotState::Parked { event }) {

@@ -14,10 +14,10 @@ use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrBackend, MsrFault};
-use crate::platform::Platform;
+use crate::msr::backend::MsrFault;
+use crate::platform::Hardware;
 
-impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P> {
+impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Returns those of these counters that run.
     pub(crate) fn running(&self, own: CounterSet) -> CounterSet {
         let running =
@@ -169,12 +169,11 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
     /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # fn sample(_tag: u64) {}
     /// /// Suspends one processor. No event loses a count, or begins a period anew.
-    /// fn suspend<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn suspend<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     clock: impl Fn() -> u64,
     ///     sleep: impl FnOnce(),
     /// ) -> Result<(), CounterError> {
@@ -233,7 +232,7 @@ impl<'a, S: EventSource, M: MsrBackend, P: Platform> CounterSession<'a, S, M, P>
 /// The values of a session's counters, in the order of their bits.
 pub(crate) type Values = [u64; MAX_COUNTERS];
 
-impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> {
+impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     /// Adds the window's time, up to `now`, to the `enabled` times of started events. The call leaves out events that
     /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
     /// accessed.
@@ -245,12 +244,11 @@ impl<S: EventSource, M: MsrBackend, P: Platform> CounterWindow<'_, '_, S, M, P> 
     ///
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Platform};
+    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
     /// # use pmu_core::lending::LentCounters;
-    /// # use pmu_core::msr::MsrBackend;
     /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
-    /// fn run_guest<S: EventSource, M: MsrBackend, P: Platform>(
-    ///     counters: &mut CounterSession<'_, S, M, P>,
+    /// fn run_guest<S: EventSource, H: Hardware>(
+    ///     counters: &mut CounterSession<'_, S, H>,
     ///     clock: impl Fn() -> u64,
     ///     guest: impl FnOnce(&mut LentCounters),
     /// ) -> Result<(), CounterError> {

@@ -1,4 +1,4 @@
-//! Profile sources and opened events on the same counters.
+//! The profile sources and the opened events of one processor, which share its counters.
 
 use core::sync::atomic::AtomicU32;
 
@@ -13,57 +13,54 @@ use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
-use crate::msr::backend::MsrBackend;
-use crate::platform::Platform;
+use crate::platform::Hardware;
 use crate::profile::added::AddedSources;
 use crate::profile::interface::InterfaceError;
-use crate::profile::session::{Overflow, Session, SessionPlatform};
-use crate::profile::source::SourceTable;
+use crate::profile::session::{Overflow, Session};
+use crate::profile::source::{SourceIndex, SourceTable};
 use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
 
-/// A profile interface, and one processor's table of [opened](crate::CounterSession::open) events. With this
-/// type, the processor's counters count both profile sources and opened events.
+/// Everything that the counters of one processor count: the profile sources of `S`, the events in the processor's table,
+/// the hardware `F` beside the counters that these events can ask for, and the sources `A` that the kernel adds.
 ///
-/// The type holds two references and is `Copy`. The session and the interrupt handler each use their own copy.
+/// `S` is a profile interface, such as `Emon`, or a [`CounterUnit`], which has no sources. The session and the
+/// interrupt's handler each have a copy: the value consists of references.
 ///
 /// ```
-/// # use pmu_core::profile::{DefaultInterface, WithOpenedEvents};
-/// # use pmu_core::{EventEntry, EventTable};
+/// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
+/// # use pmu_core::profile::{AddedSlot, AddedSources, DefaultInterface};
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
-/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
-/// let of_processor_0 = WithOpenedEvents::new(&MACHINE, &EVENTS[0]);
-/// # let _ = of_processor_0;
+/// # static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
+/// static EVENTS: [EventTable<[EventEntry; 4]>; 2] = [const { EventTable::new() }; 2];
+/// let unit = CounterUnit::NONE; // or what a vendor crate detects
+/// let of_processor_0 = Events::new(&unit, &EVENTS[0]);
+/// // With the sources of a profile interface, and those that the kernel adds.
+/// let of_processor_1 = Events::new(&MACHINE, &EVENTS[1]).adding(&ADDED);
+/// # let _ = (of_processor_0, of_processor_1);
 /// ```
 ///
 /// The session starts sources, and [`counters_mut`](Session::counters_mut) opens events:
 ///
 /// ```
-/// use pmu_core::{CounterMemory, CounterSet, Event, GenericEvent, Platform};
-/// use pmu_core::profile::{InterfaceError, KProfileSource, Report, SourceInterface, WithOpenedEvents};
-/// use pmu_core::msr::MsrBackend;
-/// fn both<I: SourceInterface>(
-///     with_opened_events: WithOpenedEvents<'static, I>,
-///     this_processor: &I::Processor,
-///     msr: impl MsrBackend,
-///     platform: impl Platform,
+/// use pmu_core::{CounterMemory, CounterSet, Event, Events, GenericEvent, Hardware};
+/// use pmu_core::profile::{InterfaceError, KProfileSource, Report, SourceInterface};
+/// fn both<S: SourceInterface>(
+///     events: Events<'static, S>,
+///     this_processor: &S::Processor,
+///     hardware: impl Hardware,
 ///     memory: &'static CounterMemory,
 /// ) -> Result<(), InterfaceError> {
-///     let mut session = with_opened_events.initialize(this_processor, CounterSet::ALL, msr, platform, memory)?;
+///     let mut session = events.initialize(this_processor, CounterSet::ALL, hardware, memory)?;
 ///     session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-///     let (unit, counters) = (with_opened_events.unit_of(this_processor), session.counters_mut());
+///     let (unit, counters) = (events.unit_of(this_processor), session.counters_mut());
 ///     let id = counters.open(&unit, &[Event::generic(GenericEvent::Cycles).every(1_000_000_000)])?;
 ///     counters.start(id, 0)?;
 ///     Ok(())
 /// }
 ///
-/// /// The interrupt handler calls the pair's `service`: the interface alone knows no opened events.
-/// fn interrupt<I: SourceInterface>(
-///     with_opened_events: &WithOpenedEvents<'static, I>,
-///     msr: &impl MsrBackend,
-///     platform: &impl Platform,
-///     memory: &CounterMemory,
-/// ) {
-///     let serviced = with_opened_events.service(msr, platform, memory, |report| match report {
+/// /// The interrupt handler calls the same value's `service`: the interface alone knows no opened events.
+/// fn interrupt<S: SourceInterface>(events: &Events<'static, S>, hardware: &impl Hardware, memory: &CounterMemory) {
+///     let serviced = events.service(hardware, memory, |report| match report {
 ///         Report::Source(overflow) => { /* pmu_kprofile::Profiles::interrupt(&frame, overflow.source) */ }
 ///         Report::Event(overflow) => { /* overflow.event, overflow.tag */ }
 ///     });
@@ -71,19 +68,40 @@ use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_i
 /// }
 /// ```
 #[derive(Debug)]
-pub struct WithOpenedEvents<'a, I, F = ()> {
-    interface: &'a I,
-    events: &'a EventTable,
+pub struct Events<'a, S = CounterUnit, F = (), A = ()> {
+    sources: &'a S,
+    opened: &'a EventTable,
     facility: F,
+    added: A,
 }
 
-impl<I, F: Copy> Clone for WithOpenedEvents<'_, I, F> {
+impl<S, F: Copy, A: Copy> Clone for Events<'_, S, F, A> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<I, F: Copy> Copy for WithOpenedEvents<'_, I, F> {}
+impl<S, F: Copy, A: Copy> Copy for Events<'_, S, F, A> {}
+
+/// The sources that the kernel adds: `()` for none, whose code is not linked.
+pub trait Added: Copy {
+    /// Returns the sources.
+    fn added(self) -> &'static AddedSources;
+}
+
+impl Added for () {
+    #[inline]
+    fn added(self) -> &'static AddedSources {
+        AddedSources::none()
+    }
+}
+
+impl Added for &'static AddedSources {
+    #[inline]
+    fn added(self) -> &'static AddedSources {
+        self
+    }
+}
 
 /// One overflow, either of a source or of an [opened](crate::CounterSession::open) event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,56 +123,65 @@ impl Report {
     }
 }
 
-impl<'a, I: SourceInterface> WithOpenedEvents<'a, I> {
-    /// Combines the sources of `interface` with `events`, the table of this processor's
-    /// [opened](crate::CounterSession::open) events.
-    pub const fn new(interface: &'a I, events: &'a EventTable) -> Self {
-        Self { interface, events, facility: () }
+impl<'a, S: SourceInterface> Events<'a, S> {
+    /// Creates the value of one processor. `sources` describes the machine's counters, and `opened` is the table of
+    /// this processor's [opened](crate::CounterSession::open) events.
+    pub const fn new(sources: &'a S, opened: &'a EventTable) -> Self {
+        Self { sources, opened, facility: (), added: () }
+    }
+}
+
+impl<'a, S: SourceInterface, F: Copy, A: Copy> Events<'a, S, F, A> {
+    /// Returns the same with the sources in `added`, which all processors of the machine share. An added source runs as
+    /// an [opened](crate::CounterSession::open) event.
+    pub const fn adding(
+        self,
+        added: &'static AddedSources,
+    ) -> Events<'a, S, F, &'static AddedSources> {
+        Events { sources: self.sources, opened: self.opened, facility: self.facility, added }
     }
 
     /// Returns the same with hardware of this processor that the opened events can ask for beside a counter, such as
     /// [counter reload](crate::reload::AutoCounterReload). The session and the interrupt handler have the same
     /// facility.
-    pub const fn with<F: FacilitySource>(self, facility: F) -> WithOpenedEvents<'a, I, F> {
-        WithOpenedEvents { interface: self.interface, events: self.events, facility }
+    pub const fn with<G: FacilitySource>(self, facility: G) -> Events<'a, S, G, A> {
+        Events { sources: self.sources, opened: self.opened, facility, added: self.added }
     }
 }
 
-impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
+impl<'a, S: SourceInterface, F: FacilitySource, A: Added> Events<'a, S, F, A> {
     /// Takes ownership of the processor's counters that are in `only`, and returns the session. Profile sources run on
     /// general counters. [Opened](crate::CounterSession::open) events run on general and fixed counters.
     ///
     /// # Errors
     /// The errors of [`ProfileInterface::initialize`](crate::profile::ProfileInterface::initialize).
-    pub fn initialize<M: MsrBackend, P: Platform>(
+    pub fn initialize<H: Hardware>(
         self,
-        processor: &I::Processor,
+        processor: &S::Processor,
         only: CounterSet,
-        msr: M,
-        platform: P,
+        hardware: H,
         memory: &'a CounterMemory,
-    ) -> Result<Session<'a, Self, M, P>, InterfaceError> {
-        Session::initialize(self, processor, only, msr, platform, memory)
+    ) -> Result<Session<'a, Self, H>, InterfaceError> {
+        Session::initialize(self, processor, only, hardware, memory)
     }
 
     /// Services the performance interrupt, and calls `overflowed` once for each overflow of a source or an
     /// [opened](crate::CounterSession::open) event. This method calls [`pmu_core::service`](crate::service).
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, Event, EventTable, Platform, ServiceError};
-    /// # use pmu_core::profile::{KProfileSource, Report, SourceInterface, WithOpenedEvents};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::{CounterMemory, Event, EventTable, Events, Hardware, ServiceError};
+    /// # use pmu_core::profile::{KProfileSource, Report, SourceInterface};
     /// # fn source_hit(_: KProfileSource) {}
     /// # fn sample(_tag: u64) {}
     /// /// The handler of sources and opened events on the same counters.
     /// fn performance_interrupt<I: SourceInterface>(
     ///     interface: &I,
     ///     events: &EventTable, // this processor's
-    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    ///     hardware: &impl Hardware,
     ///     memory: &CounterMemory, // this processor's
     /// ) -> Result<(), ServiceError> {
-    ///     let both = WithOpenedEvents::new(interface, events);
-    ///     let serviced = both.service(msr, platform, memory, |report| match report {
+    ///     let both = Events::new(interface, events);
+    ///     let serviced = both.service(hardware, memory, |report| match report {
     ///         Report::Source(overflow) => source_hit(overflow.source),
     ///         Report::Event(overflow) => sample(overflow.tag),
     ///     });
@@ -168,32 +195,30 @@ impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
     /// # Errors
     /// The errors of [`pmu_core::service`](crate::service).
     #[inline]
-    pub fn service<M: MsrBackend, P: Platform>(
+    pub fn service<H: Hardware>(
         &self,
-        msr: &M,
-        platform: &P,
+        hardware: &H,
         memory: &CounterMemory,
         mut overflowed: impl FnMut(Report),
     ) -> Result<Serviced, ServiceError> {
-        self.service_samples(msr, platform, memory, move |report, _| overflowed(report))
+        self.service_samples(hardware, memory, move |report, _| overflowed(report))
     }
 
     /// Services the performance interrupt like [`service`](Self::service), and passes each overflow also as a
     /// [`Sample`], with what the source's own facility recorded.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, Platform, ServiceError};
+    /// # use pmu_core::{CounterMemory, Events, Hardware, ServiceError};
     /// # use pmu_core::facility::FacilitySource;
-    /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::profile::{Report, SourceInterface, WithOpenedEvents};
+    /// # use pmu_core::profile::{Report, SourceInterface};
     /// # fn push(_: Report, _from: u64) {}
     /// /// The handler of sources and opened events, whose samples have branches.
-    /// fn performance_interrupt<I: SourceInterface, F: FacilitySource>(
-    ///     both: &WithOpenedEvents<I, F>,
-    ///     (msr, platform): (&impl MsrBackend, &impl Platform),
+    /// fn performance_interrupt<S: SourceInterface, F: FacilitySource>(
+    ///     both: &Events<'_, S, F>,
+    ///     hardware: &impl Hardware,
     ///     memory: &CounterMemory, // this processor's
     /// ) -> Result<(), ServiceError> {
-    ///     let serviced = both.service_samples(msr, platform, memory, |report, sample| {
+    ///     let serviced = both.service_samples(hardware, memory, |report, sample| {
     ///         sample.branches().for_each(|branch| push(report, branch.from));
     ///     });
     ///     serviced.map(|_| ())
@@ -207,15 +232,14 @@ impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
     /// The errors of [`pmu_core::service`](crate::service). If register accesses of a facility fail, the error contains
     /// the first failed access. All overflows are still reported.
     #[inline]
-    pub fn service_samples<M: MsrBackend, P: Platform>(
+    pub fn service_samples<H: Hardware>(
         &self,
-        msr: &M,
-        platform: &P,
+        hardware: &H,
         memory: &CounterMemory,
         mut sampled: impl FnMut(Report, Sample<'_, F::Facility>),
     ) -> Result<Serviced, ServiceError> {
-        serve_interrupt(self, msr, platform, memory, move |overflow, facility| {
-            self.added().take_up_interval(self.events, &overflow);
+        serve_interrupt(self, hardware, memory, move |overflow, facility| {
+            self.added().take_up_interval(self.opened, &overflow);
             let report = Report::of(self.table(), self.added(), overflow);
             sampled(report, Sample::new(self, overflow, facility));
         })
@@ -223,17 +247,16 @@ impl<'a, I: SourceInterface, F: FacilitySource> WithOpenedEvents<'a, I, F> {
 }
 
 /// A window in which the counters of sources and opened events are lent.
-type Window<'s, 'a, I, F, M, P> =
-    CounterWindow<'s, 'a, WithOpenedEvents<'a, I, F>, M, SessionPlatform<P>>;
+type Window<'s, 'a, S, F, A, H> = CounterWindow<'s, 'a, Events<'a, S, F, A>, H>;
 
-impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
-    Session<'a, WithOpenedEvents<'a, I, F>, M, P>
+impl<'a, S: SourceInterface, F: FacilitySource, A: Added, H: Hardware>
+    Session<'a, Events<'a, S, F, A>, H>
 {
     /// Returns a function that tells the overflows of sources from those of events.
     fn reporting<R: FnMut(Report, Sample<'_, F::Facility>)>(
         &self,
         mut overflowed: R,
-    ) -> impl FnMut(Sample<'_, F::Facility>) + use<'a, I, F, M, P, R> {
+    ) -> impl FnMut(Sample<'_, F::Facility>) + use<'a, S, F, A, H, R> {
         let (table, added) = (self.interface().table(), self.interface().added());
         move |sample| overflowed(Report::of(table, added, *sample), sample)
     }
@@ -275,7 +298,7 @@ impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
         &mut self,
         now: u64,
         overflowed: impl FnMut(Report, Sample<'_, F::Facility>),
-    ) -> Result<Window<'_, 'a, I, F, M, P>, InterfaceError> {
+    ) -> Result<Window<'_, 'a, S, F, A, H>, InterfaceError> {
         let report = self.reporting(overflowed);
         Ok(self.counters_mut().lend(now, report)?)
     }
@@ -312,21 +335,18 @@ impl<'a, I: SourceInterface, F: FacilitySource, M: MsrBackend, P: Platform>
     }
 }
 
-// SAFETY: the units are the interface's, and the table a field.
-unsafe impl<I: SourceInterface, F: FacilitySource> SourceInterface for WithOpenedEvents<'_, I, F> {
-    type Processor = I::Processor;
+// SAFETY: the units are those of the sources, and the table a field.
+unsafe impl<S: SourceInterface, F: FacilitySource, A: Added> SourceInterface
+    for Events<'_, S, F, A>
+{
+    type Processor = S::Processor;
     type Facility = F::Facility;
 
-    forward_interface!(self => self.interface);
+    forward_interface!(self => self.sources);
 
     #[inline]
-    fn added(&self) -> &'static AddedSources {
-        self.interface.added()
-    }
-
-    #[inline]
-    fn opened(&self) -> &EventTable {
-        self.events
+    fn core_thread(&self) -> Option<CoreThread<'_>> {
+        self.facility.core_thread()
     }
 
     #[inline]
@@ -338,72 +358,65 @@ unsafe impl<I: SourceInterface, F: FacilitySource> SourceInterface for WithOpene
     fn has_idle_facility(&self) -> bool {
         self.facility.has_idle_facility()
     }
-}
-
-/// A profile interface for a core with two logical processors and the following erratum: while one logical processor
-/// counts certain events, the other logical processor's counters count wrong.
-/// [`OnSharedCore`](crate::shared_core::OnSharedCore) describes how sources and events are scheduled on this core.
-///
-/// ```
-/// use pmu_core::shared_core::{CoreCounters, CoreThread, WithSharedCore};
-/// use pmu_core::{EventEntry, EventTable};
-/// use pmu_core::profile::WithOpenedEvents;
-/// # use pmu_core::profile::DefaultInterface;
-/// # static MACHINE: DefaultInterface = DefaultInterface::new();
-/// static CORE: CoreCounters = CoreCounters::new(); // one per core
-/// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
-///
-/// // Of the core's second logical processor. 0xD0 to 0xD3: what `pmu_intel::SiblingErratum` says of the processor.
-/// let second = WithSharedCore::new(&MACHINE, CoreThread::new(&CORE, true, 0xD0..=0xD3));
-/// let events = WithOpenedEvents::new(&second, &EVENTS[1]);
-/// # let _ = events;
-/// ```
-#[derive(Debug)]
-pub struct WithSharedCore<'a, I> {
-    interface: &'a I,
-    thread: CoreThread<'a>,
-}
-
-impl<I> Clone for WithSharedCore<'_, I> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<I> Copy for WithSharedCore<'_, I> {}
-
-impl<'a, I: SourceInterface> WithSharedCore<'a, I> {
-    /// Creates the profile interface for the logical processor `thread`. The created interface has the sources of
-    /// `interface`.
-    pub const fn new(interface: &'a I, thread: CoreThread<'a>) -> Self {
-        Self { interface, thread }
-    }
-}
-
-// SAFETY: the units and the table of events are the interface's.
-unsafe impl<I: SourceInterface> SourceInterface for WithSharedCore<'_, I> {
-    type Processor = I::Processor;
-    type Facility = I::Facility;
-
-    forward_interface!(self => self.interface; Some(self.thread));
-
-    #[inline]
-    fn facility(&self) -> I::Facility {
-        self.interface.facility()
-    }
-
-    #[inline]
-    fn has_idle_facility(&self) -> bool {
-        self.interface.has_idle_facility()
-    }
 
     #[inline]
     fn added(&self) -> &'static AddedSources {
-        self.interface.added()
+        self.added.added()
     }
 
     #[inline]
     fn opened(&self) -> &EventTable {
-        self.interface.opened()
+        self.opened
+    }
+}
+
+static NO_ROWS: SourceIndex<1> = SourceIndex::new(&[]);
+
+static NO_SOURCES: SourceTable = SourceTable::new(&[], &NO_ROWS);
+
+/// A processor's counters alone have no profile sources, not even `ProfileTime`. The description of a processor is the
+/// processor's own unit.
+// SAFETY: the unit is this value.
+unsafe impl SourceInterface for CounterUnit {
+    type Processor = Self;
+    type Facility = ();
+
+    fn facility(&self) {}
+
+    fn name(&self) -> &'static str {
+        "counters"
+    }
+
+    fn requires_memory(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn table(&self) -> &'static SourceTable {
+        &NO_SOURCES
+    }
+
+    #[inline]
+    fn rows_id(&self) -> usize {
+        0
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self
+    }
+
+    fn unit_of(&self, processor: &Self) -> CounterUnit {
+        *processor
+    }
+
+    #[inline]
+    fn is_declared(&self, _: usize) -> bool {
+        false
+    }
+
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        &[]
     }
 }
