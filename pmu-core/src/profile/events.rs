@@ -20,7 +20,7 @@ use crate::profile::session::{Overflow, Session};
 use crate::profile::source::{SourceIndex, SourceTable};
 use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
 
-/// Everything that the counters of one processor count: the profile sources of `S`, the events in the processor's table,
+/// All that the counters of one processor count: the profile sources of `S`, the events in the processor's table,
 /// the hardware `F` beside the counters that these events can ask for, and the sources `A` that the kernel adds.
 ///
 /// `S` is a profile interface, such as `Emon`, or a [`CounterUnit`], which has no sources. The session and the

@@ -11,7 +11,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Asked, Moment, Running, RunningEvent, Unsettled};
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::{Serviced, serve};
+use crate::counters::interrupt::service::{Serviced, serve_records};
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
 use crate::counters::shared::period::Waiting;
@@ -349,14 +349,13 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Serves the counters and the facilities as in an interrupt, with all records that wait.
-    // Not generic in what gets the samples, so that it is linked once.
     #[inline]
     pub(crate) fn serve_samples(
         &self,
         report: &mut dyn FnMut(Sample<'_, S::Facility>),
     ) -> Result<Serviced, ServiceError> {
         let (source, facility) = (&self.source, self.source.facility().collecting_all());
-        serve(source, &self.hardware, self.memory, facility, |overflow, facility| {
+        serve_records(source, &self.hardware, self.memory, facility, &mut |overflow, facility| {
             report(Sample::new(source, overflow, Some(facility)));
         })
     }

@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use crate::counters::error::ServiceError;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::event_source::{EventSource, verified_of};
+use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::pass::{Pass, Shared, serve_alone};
 use crate::counters::interrupt::sample::{EventOverflow, Sample};
 use crate::counters::names::CounterSet;
@@ -75,16 +76,32 @@ pub(crate) fn serve_interrupt<S: EventSource, H: Hardware>(
     if source.has_idle_facility() {
         serve(source, hardware, memory, (), move |overflow, ()| overflowed(overflow, None))
     } else {
-        let facility = source.facility();
-        serve(source, hardware, memory, facility, move |overflow, facility| {
-            overflowed(overflow, Some(facility));
-        })
+        let (facility, mut overflowed) =
+            (source.facility(), move |overflow, of: &S::Facility| overflowed(overflow, Some(of)));
+        if S::Facility::RECORDS {
+            serve_records(source, hardware, memory, facility, &mut overflowed)
+        } else {
+            serve(source, hardware, memory, facility, overflowed)
+        }
     }
 }
 
-/// Serves an interrupt with a facility, or the same in a task.
+/// Serves an interrupt with a facility that records, or the same in a task that reports pending records. Not generic in
+/// what gets the overflows, so that both share it.
+#[inline(never)] // 5,600 bytes of the Hermit-like glue.
+pub(crate) fn serve_records<S: EventSource, H: Hardware>(
+    source: &S,
+    hardware: &H,
+    memory: &CounterMemory,
+    facility: S::Facility,
+    overflowed: &mut dyn FnMut(EventOverflow, &S::Facility),
+) -> Result<Serviced, ServiceError> {
+    serve(source, hardware, memory, facility, overflowed)
+}
+
+/// Serves an interrupt with a facility, or with none.
 #[inline(always)]
-pub(crate) fn serve<S: EventSource, H: Hardware, B: EventFacility>(
+fn serve<S: EventSource, H: Hardware, B: EventFacility>(
     source: &S,
     hardware: &H,
     memory: &CounterMemory,
