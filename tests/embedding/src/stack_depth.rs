@@ -30,9 +30,9 @@ use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 
 const COUNTERS: usize = 8;
 /// Bytes of stack that an interrupt may take.
-const STACK_LIMIT: usize = 576;
+const STACK_LIMIT: usize = 560;
 /// Beside opened events of a machine.
-const STACK_LIMIT_OF_EVENTS: usize = 608;
+const STACK_LIMIT_OF_EVENTS: usize = 592;
 /// Bytes that a processor's counters and session may take.
 const STATE_LIMIT: usize = 8 * COUNTERS + 104;
 const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()
