@@ -5,13 +5,13 @@ use core::sync::atomic::AtomicU32;
 #[cfg(doc)]
 use pmu_core::profile::ProfileInterface;
 use pmu_core::profile::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
-use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
 use pmu_core::windows::{HalInterface, Rules};
 use pmu_core::{CounterUnit, NoInterface, Snapshot};
 
 use crate::counters;
 use crate::cpuid::Family;
-use crate::sources::{self, SOURCES, TABLE};
+use crate::sources::{SOURCES, TABLE};
 
 /// Windows' Amd64 interface: it counts the events of profile sources on the core counters of AMD processors.
 ///
@@ -38,10 +38,8 @@ use crate::sources::{self, SOURCES, TABLE};
 ///   counters that CPUID declares are taken.
 #[derive(Debug)]
 pub struct Amd64 {
-    unit: CounterUnit,
     legacy: bool,
-    intervals: [AtomicU32; SOURCES.len()],
-    answer: CounterAnswer,
+    sources: ProfileSources<[AtomicU32; SOURCES.len()]>,
 }
 
 impl Amd64 {
@@ -148,10 +146,9 @@ impl Amd64 {
     /// assert_eq!(amd64.with_legacy_counters().unit().counters().len(), 4);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub const fn with_legacy_counters(mut self) -> Self {
-        self.unit = counters::as_legacy(&self.unit);
-        self.legacy = true;
-        self
+    pub const fn with_legacy_counters(self) -> Self {
+        let unit = counters::as_legacy(self.sources.unit());
+        Self { legacy: true, sources: self.sources.with_unit(unit) }
     }
 
     /// Returns the Amd64 interface with the four legacy counters, which every AMD processor has. A tool can list the
@@ -161,10 +158,7 @@ impl Amd64 {
     }
 
     const fn new(unit: CounterUnit) -> Self {
-        let (intervals, answer) = ([const { AtomicU32::new(0) }; _], CounterAnswer::new());
-        let mut amd64 = Self { unit, legacy: false, intervals, answer };
-        sources::set_defaults(&mut amd64.intervals);
-        amd64
+        Self { legacy: false, sources: ProfileSources::new("Amd64", unit) }
     }
 }
 
@@ -175,22 +169,14 @@ unsafe impl SourceInterface for Amd64 {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "Amd64"
-    }
-
-    /// Returns `true`: Windows stops with [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).
-    fn requires_memory(&self) -> bool {
-        true
-    }
-
-    fn table(&self) -> &'static SourceTable {
-        &TABLE
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.sources
     }
 
     #[inline]
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
@@ -201,16 +187,8 @@ unsafe impl SourceInterface for Amd64 {
         unit
     }
 
-    fn is_declared(&self, row: usize) -> bool {
-        row < SOURCES.len()
-    }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        Some(&self.answer)
+    /// Returns `true`: Windows stops with [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).
+    fn requires_memory(&self) -> bool {
+        true
     }
 }

@@ -3,10 +3,7 @@
 //! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10). On later families,
 //! many of the event numbers select another event, or no event.
 
-use core::sync::atomic::AtomicU32;
-
 use pmu_core::EventSelect;
-use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{ProfileSource, SourceIndex, SourceTable};
 
 use crate::registers::PerfCtl;
@@ -221,16 +218,6 @@ static INDEX: SourceIndex<512> = SourceIndex::new(&SOURCES);
 
 /// [`SOURCES`], indexed by value and name.
 pub(crate) static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
-
-/// Stores the default interval of each row. The first row is `ProfileTime`.
-#[inline(never)] // A loop: inlined, it is a store for every four of the many rows.
-pub(crate) const fn set_defaults(intervals: &mut [AtomicU32]) {
-    let (mut rest, mut default) = (intervals, IntervalLimits::TIME.default);
-    while let Some((first, others)) = rest.split_first_mut() {
-        *first = AtomicU32::new(default);
-        (rest, default) = (others, IntervalLimits::EVENTS.default);
-    }
-}
 
 #[cfg(test)]
 mod tests {

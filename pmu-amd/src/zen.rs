@@ -2,12 +2,12 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::profile::{CounterAnswer, ProfileSource, SourceIndex, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable};
 use pmu_core::{CounterUnit, EventSelect, Snapshot};
 
+use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
-use crate::{counters, sources};
 
 /// Profile interface for AMD's Zen processors. Its profile sources are the sources of Windows that are not specific to
 /// a vendor. Each source counts the event in its name.
@@ -41,10 +41,8 @@ use crate::{counters, sources};
 /// ```
 #[derive(Debug)]
 pub struct Zen {
-    unit: CounterUnit,
     table: &'static SourceTable,
-    intervals: [AtomicU32; ZEN_3.len()],
-    answer: CounterAnswer,
+    sources: ProfileSources<[AtomicU32; ZEN_3.len()]>,
 }
 
 impl Zen {
@@ -56,10 +54,7 @@ impl Zen {
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         counters::check(processor, &[counters::AMD]).ok()?;
-        let mut intervals = [const { AtomicU32::new(0) }; _];
-        sources::set_defaults(&mut intervals);
-        let (unit, answer) = (counters::unit(processor), CounterAnswer::new());
-        Some(Self { unit, table, intervals, answer })
+        Some(Self { table, sources: ProfileSources::new("Zen", counters::unit(processor)) })
     }
 
     /// Returns the sources of the Zen profile interface on a generation of processors. Returns `None` if the generation
@@ -84,38 +79,22 @@ unsafe impl SourceInterface for Zen {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "Zen"
-    }
-
-    fn requires_memory(&self) -> bool {
-        true
-    }
-
-    fn table(&self) -> &'static SourceTable {
-        self.table
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.sources
     }
 
     #[inline]
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
+    fn table(&self) -> &'static SourceTable {
+        self.table
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
         counters::unit(processor)
     }
 
-    fn is_declared(&self, row: usize) -> bool {
-        row < self.table.rows().len()
-    }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        Some(&self.answer)
+    fn requires_memory(&self) -> bool {
+        true
     }
 }
 

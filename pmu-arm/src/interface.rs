@@ -3,10 +3,10 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::CounterUnit;
-use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
 
 use crate::counters::{Identification, unit};
-use crate::sources::{SOURCES, TABLE, defaults};
+use crate::sources::{SOURCES, TABLE};
 
 /// Profile interface of a machine with PMUv3: its counters, and the [sources](crate::SOURCES) whose events the boot
 /// processor declares.
@@ -26,13 +26,11 @@ use crate::sources::{SOURCES, TABLE, defaults};
 /// ```
 #[derive(Debug)]
 pub struct Pmuv3 {
-    unit: CounterUnit,
+    sources: ProfileSources<[AtomicU32; SOURCES.len()]>,
     /// The event counters are taken in pairs.
     chained: bool,
     /// One bit per row of the table.
     declared: u32,
-    intervals: [AtomicU32; SOURCES.len()],
-    answer: CounterAnswer,
 }
 
 impl Pmuv3 {
@@ -60,7 +58,7 @@ impl Pmuv3 {
             let number = source.select().select_bits() as u16;
             rows | u32::from(boot_processor.has_event(number)) << row
         });
-        Self { unit, chained, declared, intervals: defaults(), answer: CounterAnswer::new() }
+        Self { sources: ProfileSources::new("PMUv3", unit), chained, declared }
     }
 }
 
@@ -72,21 +70,14 @@ unsafe impl SourceInterface for Pmuv3 {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "PMUv3"
-    }
-
-    fn requires_memory(&self) -> bool {
-        false
-    }
-
-    fn table(&self) -> &'static SourceTable {
-        &TABLE
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.sources
     }
 
     #[inline]
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
     }
 
     fn unit_of(&self, processor: &Identification) -> CounterUnit {
@@ -95,14 +86,5 @@ unsafe impl SourceInterface for Pmuv3 {
 
     fn is_declared(&self, row: usize) -> bool {
         row < SOURCES.len() && self.declared >> row & 1 != 0
-    }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        Some(&self.answer)
     }
 }

@@ -1,9 +1,6 @@
 //! The common events that the crate names, and the profile sources that count them.
 
-use core::sync::atomic::AtomicU32;
-
 use pmu_core::EventSelect;
-use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{ProfileSource, SourceIndex, SourceTable};
 
 use crate::backend::Select;
@@ -69,10 +66,3 @@ static INDEX: SourceIndex<32> = SourceIndex::new(&SOURCES);
 
 /// [`SOURCES`], indexed by value and name.
 pub(crate) static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
-
-/// Returns the default interval of each row. The first row is `ProfileTime`.
-pub(crate) const fn defaults() -> [AtomicU32; SOURCES.len()] {
-    let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; SOURCES.len()];
-    intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-    intervals
-}

@@ -16,4 +16,4 @@ pub use source::{
     Availability, KProfileSource, NotASource, ProfileSource, SourceIndex, SourceInformation,
     SourceTable,
 };
-pub use source_interface::{CounterAnswer, SourceInterface};
+pub use source_interface::{ProfileSources, SourceInterface};

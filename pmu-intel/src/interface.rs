@@ -2,8 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{CounterAnswer, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
 use pmu_core::{CounterUnit, NoInterface, Snapshot};
 
@@ -27,9 +26,7 @@ use crate::sources::{SOURCES, TABLE};
 #[derive(Debug)]
 pub struct Emon {
     perfmon: ArchitecturalPerfmon,
-    unit: CounterUnit,
-    intervals: [AtomicU32; SOURCES.len()],
-    answer: CounterAnswer,
+    sources: ProfileSources<[AtomicU32; SOURCES.len()]>,
 }
 
 impl Emon {
@@ -129,9 +126,7 @@ impl Emon {
     }
 
     const fn new(perfmon: ArchitecturalPerfmon, unit: CounterUnit) -> Self {
-        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; _];
-        intervals[0] = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { perfmon, unit, intervals, answer: CounterAnswer::new() }
+        Self { perfmon, sources: ProfileSources::new("Emon", unit) }
     }
 
     /// Returns CPUID leaf 0x0A of the boot processor.
@@ -147,22 +142,14 @@ unsafe impl SourceInterface for Emon {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "Emon"
-    }
-
-    /// Returns `false`. Without memory for the counters, Windows continues, and every source is unsupported.
-    fn requires_memory(&self) -> bool {
-        false
-    }
-
-    fn table(&self) -> &'static SourceTable {
-        &TABLE
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.sources
     }
 
     #[inline]
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
+    fn table(&self) -> &'static SourceTable {
+        &TABLE
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
@@ -175,12 +162,8 @@ unsafe impl SourceInterface for Emon {
             .is_some_and(|source| source.event_bit().is_none_or(|bit| self.perfmon.has_event(bit)))
     }
 
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        Some(&self.answer)
+    /// Returns `false`. Without memory for the counters, Windows continues, and every source is unsupported.
+    fn requires_memory(&self) -> bool {
+        false
     }
 }

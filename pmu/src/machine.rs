@@ -1,12 +1,10 @@
 //! The machine's profile interface, and the hardware beside its counters, of any vendor.
 
-use core::sync::atomic::AtomicU32;
-
 use pmu_amd::{Amd64, Zen};
 use pmu_core::branches::BranchUnit;
 use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{
-    CounterAnswer, DefaultInterface, Overflow, ProfileInterface, SourceInterface, SourceTable,
+    DefaultInterface, Overflow, ProfileInterface, ProfileSources, SourceInterface, SourceTable,
 };
 use pmu_core::windows::Rules;
 use pmu_core::{
@@ -15,6 +13,18 @@ use pmu_core::{
 use pmu_intel::Emon;
 use pmu_intel::precise::PreciseUnit;
 use pmu_intel::topdown::TopDownUnit;
+
+/// Forwards a call to the interface that the machine has.
+macro_rules! whichever {
+    ($machine:expr, $interface:ident => $call:expr) => {
+        match $machine {
+            Machine::Intel($interface) => $call,
+            Machine::Amd($interface) => $call,
+            Machine::Zen($interface) => $call,
+            Machine::TimeOnly($interface, _) => $call,
+        }
+    };
+}
 
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
@@ -92,12 +102,9 @@ pub enum Machine {
     /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
     /// [`detect_zen`](Machine::detect_zen) returns this variant.
     Zen(Zen),
-    /// Counters that can count any event, and `ProfileTime` as the only source. The [`NoInterface`] says why the
-    /// processor has none of Windows' other sources. Examples are processors of Hygon, with counters like AMD's, and
+    /// `ProfileTime` as the only source. The [`NoInterface`] says why the processor has none of Windows' other sources.
+    /// If it has counters, these can count any event: examples are processors of Hygon, with counters like AMD's, and
     /// processors of Zhaoxin, with counters like Intel's.
-    CountersOnly(DefaultInterface, NoInterface, CounterUnit),
-    /// No counters, and `ProfileTime` as the only source. The [`NoInterface`] says why the processor has none of
-    /// Windows' other sources.
     TimeOnly(DefaultInterface, NoInterface),
 }
 
@@ -151,7 +158,7 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
+    /// use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
     /// use pmu::core::windows::{PointerWidth, Rules, WindowsVersion};
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
@@ -161,7 +168,7 @@ impl Machine {
     /// let version = WindowsVersion::WindowsXp;
     /// let xp = Machine::detect_as_of(this, Rules { version, width: PointerWidth::Bits64 });
     /// assert!(!xp.query(KProfileSource::TOTAL_CYCLES).is_supported());
-    /// assert!(matches!(xp, Machine::CountersOnly(..))); // any event can be opened
+    /// assert!(matches!(xp, Machine::TimeOnly(..)) && !xp.unit().counters().is_empty()); // any event can be opened
     /// # Ok::<(), pmu_virt::ConfigurationError>(())
     /// ```
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
@@ -182,10 +189,7 @@ impl Machine {
             (Err(intel), Err(amd)) => {
                 // At least one of the two says that the processor is another vendor's. The other one's reason counts.
                 let why = intel.or(amd);
-                match counters(snapshot) {
-                    Ok(unit) => Self::CountersOnly(DefaultInterface::new(), why, unit),
-                    Err(absent) => Self::TimeOnly(DefaultInterface::instead_of(absent), why),
-                }
+                Self::TimeOnly(DefaultInterface::beside(counters(snapshot)), why)
             }
         }
     }
@@ -227,43 +231,24 @@ impl Machine {
         memory: &CounterMemory,
         overflowed: impl FnMut(Overflow),
     ) -> Result<Serviced, ServiceError> {
-        match self {
-            Self::Intel(emon) => emon.service(hardware, memory, overflowed),
-            Self::Amd(amd64) => amd64.service(hardware, memory, overflowed),
-            Self::Zen(zen) => zen.service(hardware, memory, overflowed),
-            // Counters of which the interface of time alone does not know.
-            Self::CountersOnly(..) | Self::TimeOnly(..) => {
-                ProfileInterface::service(self, hardware, memory, overflowed)
-            }
-        }
+        whichever!(self, interface => interface.service(hardware, memory, overflowed))
     }
 
     /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
             Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
-            Self::CountersOnly(_, why, _) | Self::TimeOnly(_, why) => Some(*why),
+            Self::TimeOnly(_, why) => Some(*why),
         }
     }
 }
 
 /// Returns the counters of a processor, of any known vendor.
 #[inline(never)] // Linked once: a machine asks as it is detected, and for each processor.
-fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
+fn counters(processor: &Snapshot) -> CounterUnit {
     pmu_intel::counters(processor)
         .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))
-}
-
-/// Forwards a call to the interface that the machine has.
-macro_rules! whichever {
-    ($machine:expr, $interface:ident => $call:expr) => {
-        match $machine {
-            Machine::Intel($interface) => $call,
-            Machine::Amd($interface) => $call,
-            Machine::Zen($interface) => $call,
-            Machine::CountersOnly($interface, ..) | Machine::TimeOnly($interface, _) => $call,
-        }
-    };
+        .unwrap_or_else(CounterUnit::absent)
 }
 
 // SAFETY: the units are those of the one variant that the machine is, and there is no table of its own.
@@ -273,12 +258,9 @@ unsafe impl SourceInterface for Machine {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        whichever!(self, interface => interface.name())
-    }
-
-    fn requires_memory(&self) -> bool {
-        whichever!(self, interface => interface.requires_memory())
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        whichever!(self, interface => interface.profile_sources())
     }
 
     #[inline]
@@ -286,17 +268,9 @@ unsafe impl SourceInterface for Machine {
         whichever!(self, interface => interface.table())
     }
 
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        match self {
-            Self::CountersOnly(_, _, unit) => unit,
-            _ => whichever!(self, interface => interface.unit()),
-        }
-    }
-
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
         match self {
-            Self::CountersOnly(..) => counters(processor).unwrap_or(CounterUnit::NONE),
+            Self::TimeOnly(..) => counters(processor),
             _ => whichever!(self, interface => interface.unit_of(processor)),
         }
     }
@@ -305,18 +279,8 @@ unsafe impl SourceInterface for Machine {
         whichever!(self, interface => interface.is_declared(row))
     }
 
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        whichever!(self, interface => interface.intervals())
-    }
-
-    #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        whichever!(self, interface => interface.interval_cell(row))
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        whichever!(self, interface => interface.answer())
+    fn requires_memory(&self) -> bool {
+        whichever!(self, interface => interface.requires_memory())
     }
 }
 

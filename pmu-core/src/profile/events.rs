@@ -18,7 +18,7 @@ use crate::profile::added::AddedSources;
 use crate::profile::interface::InterfaceError;
 use crate::profile::session::{Overflow, Session};
 use crate::profile::source::{SourceIndex, SourceTable};
-use crate::profile::source_interface::{CounterAnswer, SourceInterface, forward_interface};
+use crate::profile::source_interface::{ProfileSources, SourceInterface, forward_interface};
 
 /// All that the counters of one processor count: the profile sources of `S`, the events in the processor's table,
 /// the hardware `F` beside the counters that these events can ask for, and the sources `A` that the kernel adds.
@@ -372,28 +372,37 @@ unsafe impl<S: SourceInterface, F: FacilitySource, A: Added> SourceInterface
 
 static NO_ROWS: SourceIndex<1> = SourceIndex::new(&[]);
 
-static NO_SOURCES: SourceTable = SourceTable::new(&[], &NO_ROWS);
+static NO_TABLE: SourceTable = SourceTable::new(&[], &NO_ROWS);
+
+static NO_SOURCES: ProfileSources<[AtomicU32; 0]> =
+    ProfileSources::new("counters", CounterUnit::NONE);
 
 /// A processor's counters alone have no profile sources, not even `ProfileTime`. The description of a processor is the
 /// processor's own unit.
-// SAFETY: the unit is this value.
+// SAFETY: the unit is this value. (The functions return constants, so that nothing of sources is linked.)
 unsafe impl SourceInterface for CounterUnit {
     type Processor = Self;
     type Facility = ();
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "counters"
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &NO_SOURCES
     }
 
-    fn requires_memory(&self) -> bool {
+    fn unit_of(&self, processor: &Self) -> CounterUnit {
+        *processor
+    }
+
+    #[inline]
+    fn is_declared(&self, _: usize) -> bool {
         false
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
-        &NO_SOURCES
+        &NO_TABLE
     }
 
     #[inline]
@@ -404,15 +413,6 @@ unsafe impl SourceInterface for CounterUnit {
     #[inline]
     fn unit(&self) -> &CounterUnit {
         self
-    }
-
-    fn unit_of(&self, processor: &Self) -> CounterUnit {
-        *processor
-    }
-
-    #[inline]
-    fn is_declared(&self, _: usize) -> bool {
-        false
     }
 
     #[inline]

@@ -11,14 +11,14 @@ use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::detection::NoInterface;
 use crate::frame::ProcessorNumber;
-use crate::interval::{Interval, IntervalError, IntervalLimits};
+use crate::interval::{Interval, IntervalError};
 use crate::platform::{Hardware, PlatformError};
 use crate::profile::session::{Overflow, Session};
 use crate::profile::source::{
     KProfileSource, ProfileSource, SourceIndex, SourceInformation, SourceTable,
 };
 use crate::profile::source_interface::{
-    SourceInterface, declared_information, declared_interval, store_interval,
+    ProfileSources, SourceInterface, declared_information, declared_interval, store_interval,
 };
 use crate::snapshot::Snapshot;
 
@@ -264,10 +264,7 @@ impl<I: SourceInterface> ProfileInterface for I {}
 
 /// The profile interface of a machine without counters. The interface's only source is `ProfileTime`.
 #[derive(Debug)]
-pub struct DefaultInterface {
-    time: AtomicU32,
-    unit: CounterUnit,
-}
+pub struct DefaultInterface(ProfileSources<[AtomicU32; 1]>);
 
 impl DefaultInterface {
     /// Creates the interface, in which `ProfileTime` has its default interval.
@@ -285,8 +282,13 @@ impl DefaultInterface {
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
-        let time = AtomicU32::new(IntervalLimits::TIME.default);
-        Self { time, unit: CounterUnit::absent(reason) }
+        Self::beside(CounterUnit::absent(reason))
+    }
+
+    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the boot
+    /// processor's counters.
+    pub const fn beside(unit: CounterUnit) -> Self {
+        Self(ProfileSources::new("Default", unit))
     }
 }
 
@@ -303,39 +305,25 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-// SAFETY: the unit is a field, without counters.
+// SAFETY: the unit is a field; all processors are taken to be alike.
 unsafe impl SourceInterface for DefaultInterface {
     type Processor = Snapshot;
     type Facility = ();
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "Default"
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.0
     }
 
-    fn requires_memory(&self) -> bool {
-        false
-    }
-
+    #[inline]
     fn table(&self) -> &'static SourceTable {
         &TABLE
     }
 
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
-    }
-
     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
-        self.unit
-    }
-
-    fn is_declared(&self, row: usize) -> bool {
-        row == 0
-    }
-
-    fn intervals(&self) -> &[AtomicU32] {
-        core::slice::from_ref(&self.time)
+        *self.unit()
     }
 }
 

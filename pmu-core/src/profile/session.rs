@@ -63,16 +63,14 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
         let wanted = has_counters && !only.is_empty();
         let counters = if wanted && (usable || declared.is_empty()) {
             let taken = CounterSession::take(interface, &own, only, hardware, memory);
-            if let (Some(answer), Ok(_) | Err(CounterError::Unresponsive)) =
-                (interface.answer(), &taken)
-            {
-                // Only these outcomes tell whether the counters answer. Another error is of this call alone.
-                answer.note(taken.is_ok());
+            // Only these outcomes tell whether the counters answer. Another error is of this call alone.
+            if matches!(taken, Ok(_) | Err(CounterError::Unresponsive)) {
+                interface.profile_sources().answer.note(taken.is_ok());
             }
             taken?
         } else {
-            if let Some(answer) = interface.answer().filter(|_| wanted && !usable) {
-                answer.note_no_memory();
+            if wanted && !usable {
+                interface.profile_sources().answer.note_no_memory();
             }
             CounterSession::unopened(interface, declared, hardware, memory).without_counters()
         };

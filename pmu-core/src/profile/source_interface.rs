@@ -37,7 +37,7 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 /// use core::sync::atomic::AtomicU32;
 /// use pmu_core::{CounterUnit, EventSelect};
 /// use pmu_core::profile::{
-///     KProfileSource, ProfileInterface, ProfileSource, SourceIndex, SourceInterface, SourceTable,
+///     KProfileSource, ProfileInterface, ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable,
 /// };
 ///
 /// static ROWS: [ProfileSource; 2] = [
@@ -47,39 +47,24 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 /// static INDEX: SourceIndex<4> = SourceIndex::new(&ROWS);
 /// static TABLE: SourceTable = SourceTable::new(&ROWS, &INDEX);
 ///
-/// struct Small {
-///     unit: CounterUnit,
-///     intervals: [AtomicU32; ROWS.len()],
-/// }
-/// // SAFETY: the unit is a field that nothing changes, all processors are alike, and there are no opened events.
+/// struct Small(ProfileSources<[AtomicU32; ROWS.len()]>);
+/// // SAFETY: nothing changes the field, all processors are alike, and there are no opened events.
 /// unsafe impl SourceInterface for Small {
 ///     type Processor = ();
-///     fn name(&self) -> &'static str {
-///         "Small"
-///     }
-///     fn requires_memory(&self) -> bool {
-///         false
+///     fn profile_sources(&self) -> &ProfileSources {
+///         &self.0
 ///     }
 ///     fn table(&self) -> &'static SourceTable {
 ///         &TABLE
 ///     }
-///     fn unit(&self) -> &CounterUnit {
-///         &self.unit
-///     }
 ///     fn unit_of(&self, _: &()) -> CounterUnit {
-///         self.unit
-///     }
-///     fn is_declared(&self, row: usize) -> bool {
-///         row < ROWS.len()
-///     }
-///     fn intervals(&self) -> &[AtomicU32] {
-///         &self.intervals
+///         *self.unit()
 ///     }
 ///     type Facility = ();
 ///     fn facility(&self) {}
 /// }
 ///
-/// let small = Small { unit: CounterUnit::NONE, intervals: [10_000, 0x1_0000].map(AtomicU32::new) };
+/// let small = Small(ProfileSources::new("Small", CounterUnit::NONE));
 /// assert_eq!(small.query(KProfileSource::TOTAL_ISSUES).interval, 0x1_0000);
 /// ```
 ///
@@ -91,16 +76,37 @@ pub unsafe trait SourceInterface {
     /// [`Snapshot`](crate::Snapshot) of its CPUID.
     type Processor;
 
-    /// Returns the interface's name.
-    fn name(&self) -> &'static str;
+    /// Returns the intervals of the sources, and the boot processor's counters.
+    fn profile_sources(&self) -> &ProfileSources;
+
+    /// Returns the table of sources. It is not part of [`ProfileSources`], so that the table is not linked if nothing
+    /// uses sources.
+    fn table(&self) -> &'static SourceTable;
+
+    /// Returns the counters of the processor that `processor` describes. There are none if that processor
+    /// has no counters of the interface's vendor.
+    fn unit_of(&self, processor: &Self::Processor) -> CounterUnit;
+
+    /// Returns whether the boot processor declares the event of a row of the table. The default implementation returns
+    /// `true` for each row. A [`Session`](crate::profile::Session) makes the same check for the processor on which the
+    /// session runs. This check uses the row's event select and
+    /// [event bit](crate::profile::ProfileSource::event_bit).
+    #[inline]
+    fn is_declared(&self, row: usize) -> bool {
+        row < self.table().rows().len()
+    }
 
     /// Returns whether [`initialize`](crate::profile::ProfileInterface::initialize) requires memory for counter slots.
     /// If the result is `true`, `initialize` fails without this memory. If the result is `false`, `initialize` succeeds
-    /// without this memory, and the session supports no source.
-    fn requires_memory(&self) -> bool;
+    /// without this memory, and the session supports no source. The default implementation returns `false`.
+    fn requires_memory(&self) -> bool {
+        false
+    }
 
-    /// Returns the table of sources.
-    fn table(&self) -> &'static SourceTable;
+    /// Returns the interface's name.
+    fn name(&self) -> &'static str {
+        self.profile_sources().name
+    }
 
     /// Returns a value that identifies the table: its address, or 0 for a table without rows.
     #[inline]
@@ -109,33 +115,16 @@ pub unsafe trait SourceInterface {
     }
 
     /// Returns the description of the boot processor's counters.
-    fn unit(&self) -> &CounterUnit;
-
-    /// Returns the counters of the processor that `processor` describes. There are none if that processor
-    /// has no counters of the interface's vendor.
-    fn unit_of(&self, processor: &Self::Processor) -> CounterUnit;
-
-    /// Returns whether the boot processor declares the event of a row of the table. A
-    /// [`Session`](crate::profile::Session) makes the same check for the processor on which the session runs. This
-    /// check uses the row's event select and [event bit](crate::profile::ProfileSource::event_bit).
-    fn is_declared(&self, row: usize) -> bool;
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        &self.profile_sources().unit
+    }
 
     /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. The rows of
     /// one source's [names](crate::profile::ProfileSource::another_name_of) hold one value.
-    fn intervals(&self) -> &[AtomicU32];
-
-    /// Returns the variable with the machine-wide interval of a row of the table. The interrupt handler calls this
-    /// method.
     #[inline]
-    fn interval_cell(&self, row: usize) -> Option<&AtomicU32> {
-        self.intervals().get(row)
-    }
-
-    /// Returns the variable that records whether any counter of the machine has kept a written value. If the result is
-    /// `None`, [`query`](crate::profile::ProfileInterface::query) relies on CPUID alone. `query` may then report a
-    /// source as supported, although the machine's counters do not work.
-    fn answer(&self) -> Option<&CounterAnswer> {
-        None
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.profile_sources().intervals
     }
 
     /// Returns the sources that the kernel has added to the sources in the table.
@@ -195,7 +184,7 @@ unsafe impl<I: SourceInterface> EventSource for I {
 
     #[inline]
     fn row_period(&self, row: usize) -> Option<u32> {
-        Some(self.interval_cell(row)?.load(Ordering::Relaxed))
+        Some(self.intervals().get(row)?.load(Ordering::Relaxed))
     }
 
     #[inline]
@@ -224,11 +213,21 @@ unsafe impl<I: SourceInterface> EventSource for I {
     }
 }
 
-/// Forwards what of a [`SourceInterface`] every wrapper leaves to the interface that it wraps, `$inner`.
+/// Forwards what of a [`SourceInterface`] is the interface's own, `$inner`.
 macro_rules! forward_interface {
     ($self:ident => $inner:expr) => {
-        fn name(&$self) -> &'static str {
-            $inner.name()
+        #[inline]
+        fn profile_sources(&$self) -> &ProfileSources {
+            $inner.profile_sources()
+        }
+
+        fn unit_of(&$self, processor: &Self::Processor) -> CounterUnit {
+            $inner.unit_of(processor)
+        }
+
+        #[inline]
+        fn is_declared(&$self, row: usize) -> bool {
+            $inner.is_declared(row)
         }
 
         fn requires_memory(&$self) -> bool {
@@ -250,27 +249,9 @@ macro_rules! forward_interface {
             $inner.unit()
         }
 
-        fn unit_of(&$self, processor: &Self::Processor) -> CounterUnit {
-            $inner.unit_of(processor)
-        }
-
-        #[inline]
-        fn is_declared(&$self, row: usize) -> bool {
-            $inner.is_declared(row)
-        }
-
         #[inline]
         fn intervals(&$self) -> &[AtomicU32] {
             $inner.intervals()
-        }
-
-        #[inline]
-        fn interval_cell(&$self, row: usize) -> Option<&AtomicU32> {
-            $inner.interval_cell(row)
-        }
-
-        fn answer(&$self) -> Option<&CounterAnswer> {
-            $inner.answer()
         }
     };
 }
@@ -314,22 +295,57 @@ const NO_MEMORY: u8 = 1;
 const NONE_ANSWERED: u8 = 2;
 const ANSWERED: u8 = 3;
 
+/// The intervals of a machine's profile sources, and the counters of the boot processor.
+///
+/// ```
+/// use core::sync::atomic::AtomicU32;
+/// use pmu_core::CounterUnit;
+/// use pmu_core::profile::ProfileSources;
+/// // What an interface of four sources has. The intervals have their defaults.
+/// let sources: ProfileSources<[AtomicU32; 4]> = ProfileSources::new("Four", CounterUnit::NONE);
+/// # let _ = sources;
+/// ```
+#[derive(Debug)]
+pub struct ProfileSources<I: ?Sized = [AtomicU32]> {
+    name: &'static str,
+    unit: CounterUnit,
+    pub(crate) answer: CounterAnswer,
+    intervals: I,
+}
+
+impl<const N: usize> ProfileSources<[AtomicU32; N]> {
+    /// Creates the data of the interface `name`, with a variable for the interval of each row of its table. `unit`
+    /// describes the boot processor's counters.
+    pub const fn new(name: &'static str, unit: CounterUnit) -> Self {
+        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; N];
+        if let Some(time) = intervals.first_mut() {
+            *time = AtomicU32::new(IntervalLimits::TIME.default);
+        }
+        Self { name, unit, answer: CounterAnswer::new(), intervals }
+    }
+
+    /// Returns the sources with other counters.
+    pub const fn with_unit(self, unit: CounterUnit) -> Self {
+        Self { unit, ..self }
+    }
+}
+
+impl<I: ?Sized> ProfileSources<I> {
+    /// Returns the description of the boot processor's counters.
+    #[inline]
+    pub const fn unit(&self) -> &CounterUnit {
+        &self.unit
+    }
+}
+
 /// Record of whether the counters of a machine work, and have memory. A counter works if it keeps a value that was
 /// written to it. A session records the result when it takes ownership of a processor's counters, or lacks the memory
 /// for this.
-///
-/// ```
-/// use pmu_core::profile::CounterAnswer;
-/// // A `SourceInterface` returns a reference to such a value.
-/// static ANSWER: CounterAnswer = CounterAnswer::new();
-/// # let _ = &ANSWER;
-/// ```
-#[derive(Debug, Default)]
-pub struct CounterAnswer(AtomicU8);
+#[derive(Debug)]
+pub(crate) struct CounterAnswer(AtomicU8);
 
 impl CounterAnswer {
-    /// Creates a record without a result.
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Self(AtomicU8::new(0))
     }
 
@@ -362,7 +378,7 @@ pub(crate) fn declared_interval<I: SourceInterface + ?Sized>(
     interface: &I,
     source: KProfileSource,
 ) -> Result<(&AtomicU32, IntervalLimits), InterfaceError> {
-    if interface.answer().is_some_and(|answer| answer.excludes(source)) {
+    if interface.profile_sources().answer.excludes(source) {
         return Err(InterfaceError::UnsupportedSource(source));
     }
     let declared = match interface.table().row_by_call(source) {

@@ -25,34 +25,33 @@ use crate::native_apic::NativeApic;
 /// backend agree on. A processor whose counters are those of x86 in all but the way to find them:
 ///
 /// ```
-/// use pmu::core::profile::{DefaultInterface, SourceInterface};
-/// use pmu::core::{CounterSet, CounterUnit, EventSelect};
+/// use core::sync::atomic::AtomicU32;
+/// use pmu::core::profile::{ProfileSources, SourceInterface, SourceTable};
+/// use pmu::core::{CounterUnit, EventSelect};
 /// use pmu::Architecture;
-/// # use core::sync::atomic::AtomicU32;
-/// # use pmu::core::profile::SourceTable;
+/// # use pmu::core::profile::{ProfileSource, SourceIndex};
+/// # static SOURCES: [ProfileSource; 1] = [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0))];
+/// # static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
+/// # static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 ///
 /// /// Counters and profile sources of the machine, as firmware describes them.
 /// #[derive(Debug)]
-/// struct Board {
-///     unit: CounterUnit,
-///     time: DefaultInterface,
-/// }
+/// struct Board(ProfileSources<[AtomicU32; 1]>);
 ///
-/// // SAFETY: the unit is a field that nothing changes, all processors are alike, and there are no opened events.
+/// // SAFETY: nothing changes the field, all processors are alike, and there are no opened events.
 /// unsafe impl SourceInterface for Board {
 ///     type Processor = (); // all processors are alike
-///     fn unit_of(&self, _: &()) -> CounterUnit {
-///         self.unit
+///     fn profile_sources(&self) -> &ProfileSources {
+///         &self.0
 ///     }
-///     // … and the other functions
-/// #     fn name(&self) -> &'static str { "Board" }
-/// #     fn requires_memory(&self) -> bool { false }
-/// #     fn table(&self) -> &'static SourceTable { self.time.table() }
-/// #     fn unit(&self) -> &CounterUnit { &self.unit }
-/// #     fn is_declared(&self, row: usize) -> bool { self.time.is_declared(row) }
-/// #     fn intervals(&self) -> &[AtomicU32] { self.time.intervals() }
-/// #     type Facility = ();
-/// #     fn facility(&self) {}
+///     fn table(&self) -> &'static SourceTable {
+///         &TABLE
+///     }
+///     fn unit_of(&self, _: &()) -> CounterUnit {
+///         *self.unit()
+///     }
+///     type Facility = ();
+///     fn facility(&self) {}
 /// }
 ///
 /// enum Boards {}
@@ -62,7 +61,7 @@ use crate::native_apic::NativeApic;
 ///     type Machine = Board;
 ///     type Facilities = (); // counters alone
 ///     fn detect(_first: &()) -> Board {
-///         Board { unit: CounterUnit::NONE, time: DefaultInterface::new() }
+///         Board(ProfileSources::new("Board", CounterUnit::NONE))
 ///     }
 /// }
 /// # let _ = Boards::detect(&());

@@ -2,12 +2,11 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{
-    CounterAnswer, InterfaceError, KProfileSource, ProfileInterface, SourceInterface, SourceTable,
+    InterfaceError, KProfileSource, ProfileInterface, ProfileSources, SourceInterface, SourceTable,
 };
 use pmu_core::{CounterUnit, EventTable, Events};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
@@ -256,10 +255,8 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
 /// sources and counters. So the interrupt handler need not match on the variants of [`Machine`](crate::Machine).
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
-    unit: &'static CounterUnit,
+    sources: &'static ProfileSources,
     table: &'static SourceTable,
-    intervals: &'static [AtomicU32],
-    answer: Option<&'static CounterAnswer>,
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -271,9 +268,8 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 
 impl<K: Kernel> MachineSources<K> {
     pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
-        let answer = machine.answer();
-        Self { machine, unit, table, intervals, answer, kernel: PhantomData }
+        let (sources, table) = (machine.profile_sources(), machine.table());
+        Self { machine, sources, table, kernel: PhantomData }
     }
 }
 
@@ -285,22 +281,14 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        self.machine.name()
-    }
-
-    fn requires_memory(&self) -> bool {
-        self.machine.requires_memory()
+    #[inline]
+    fn profile_sources(&self) -> &ProfileSources {
+        self.sources
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
         self.table
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.unit
     }
 
     fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {
@@ -311,12 +299,7 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
         self.machine.is_declared(row)
     }
 
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        self.intervals
-    }
-
-    fn answer(&self) -> Option<&CounterAnswer> {
-        self.answer
+    fn requires_memory(&self) -> bool {
+        self.machine.requires_memory()
     }
 }

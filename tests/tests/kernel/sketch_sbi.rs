@@ -8,7 +8,9 @@ use core::sync::atomic::AtomicU32;
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu::core::profile::{ProfileSource, SourceIndex, SourceInterface, SourceTable};
+use pmu::core::profile::{
+    ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable,
+};
 use pmu::core::registers::{CounterBank, GlobalRegisters};
 use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
@@ -135,34 +137,19 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 #[derive(Debug)]
-struct Board {
-    unit: CounterUnit,
-    intervals: [AtomicU32; SOURCES.len()],
-}
+struct Board(ProfileSources<[AtomicU32; SOURCES.len()]>);
 
-// SAFETY: the unit is a field that nothing changes, all processors are alike, and there are no opened events.
+// SAFETY: nothing changes the field, all processors are alike, and there are no opened events.
 unsafe impl SourceInterface for Board {
     type Processor = ();
-    fn name(&self) -> &'static str {
-        "SBI"
-    }
-    fn requires_memory(&self) -> bool {
-        false
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.0
     }
     fn table(&self) -> &'static SourceTable {
         &TABLE
     }
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
-    }
     fn unit_of(&self, _: &()) -> CounterUnit {
-        self.unit
-    }
-    fn is_declared(&self, row: usize) -> bool {
-        row == 0
-    }
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
+        *self.unit()
     }
     type Facility = ();
     fn facility(&self) {}
@@ -176,7 +163,7 @@ impl Architecture for Sbi {
     type Facilities = ();
     const LEVEL_INTERRUPT: bool = true;
     fn detect(_: &()) -> Board {
-        Board { unit: unit(), intervals: [AtomicU32::new(10_000)] }
+        Board(ProfileSources::new("SBI", unit()))
     }
 }
 

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{
-    KProfileSource, ProfileSource, SourceIndex, SourceInterface, SourceTable,
+    KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable,
 };
 use pmu::core::registers::{CounterBank, FixedCounters, GlobalRegisters};
 use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
@@ -100,34 +100,19 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
 #[derive(Debug)]
-pub(crate) struct Board {
-    unit: CounterUnit,
-    intervals: [AtomicU32; SOURCES.len()],
-}
+pub(crate) struct Board(ProfileSources<[AtomicU32; SOURCES.len()]>);
 
-// SAFETY: the unit is a field that nothing changes, another one is by its identification, and there are no opened events.
+// SAFETY: nothing changes the field, another unit is by its identification, and there are no opened events.
 unsafe impl SourceInterface for Board {
     type Processor = Identification;
-    fn name(&self) -> &'static str {
-        "Toy"
-    }
-    fn requires_memory(&self) -> bool {
-        false
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.0
     }
     fn table(&self) -> &'static SourceTable {
         &TABLE
     }
-    fn unit(&self) -> &CounterUnit {
-        &self.unit
-    }
     fn unit_of(&self, processor: &Identification) -> CounterUnit {
         unit(processor)
-    }
-    fn is_declared(&self, row: usize) -> bool {
-        row < SOURCES.len()
-    }
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.intervals
     }
     type Facility = ();
     fn facility(&self) {}
@@ -141,7 +126,7 @@ impl Architecture for Toys {
     type Facilities = ();
     const LEVEL_INTERRUPT: bool = true;
     fn detect(first: &Identification) -> Board {
-        Board { unit: unit(first), intervals: [10_000, 0x1_0000].map(AtomicU32::new) }
+        Board(ProfileSources::new("Toy", unit(first)))
     }
 }
 

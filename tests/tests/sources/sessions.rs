@@ -472,7 +472,7 @@ fn two_names_of_a_source_have_one_interval() {
 fn names_that_two_tasks_set_at_once_do_not_part() {
     let interface = emon(1, 4);
     let [alias, canonical] = [0x02, 0x1A].map(source);
-    let cell = |name| interface.row(name).and_then(|row| interface.interval_cell(row)).unwrap();
+    let cell = |name| interface.row(name).and_then(|row| interface.intervals().get(row)).unwrap();
     let turn = AtomicU32::new(0);
     // Waits until both tasks have come as often.
     let meet = |times: u32| {

@@ -5,7 +5,8 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::EventsError;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
-    ProfileInterface, ProfileSource, Session, SourceIndex, SourceInterface, SourceTable,
+    ProfileInterface, ProfileSource, ProfileSources, Session, SourceIndex, SourceInterface,
+    SourceTable,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
@@ -123,7 +124,7 @@ fn a_source_that_another_core_saved_is_not_restored_where_its_event_lacks() {
 }
 
 /// Emon's counters with a table of its own, whose source has a bit of unit mask 2.
-struct Wide(Emon, [AtomicU32; 2]);
+struct Wide(Emon, ProfileSources<[AtomicU32; ROWS.len()]>);
 
 static ROWS: [ProfileSource; 2] = [
     ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)),
@@ -134,7 +135,9 @@ static TABLE: SourceTable = SourceTable::new(&ROWS, &INDEX);
 
 impl Wide {
     fn of(boot: &Snapshot) -> Self {
-        Self(Emon::detect(boot).unwrap(), [10_000, 0x1_0000].map(AtomicU32::new))
+        let emon = Emon::detect(boot).unwrap();
+        let sources = ProfileSources::new("Wide", *emon.unit());
+        Self(emon, sources)
     }
 }
 
@@ -145,26 +148,17 @@ unsafe impl SourceInterface for Wide {
 
     fn facility(&self) {}
 
-    fn name(&self) -> &'static str {
-        "Wide"
-    }
-    fn requires_memory(&self) -> bool {
-        true
+    fn profile_sources(&self) -> &ProfileSources {
+        &self.1
     }
     fn table(&self) -> &'static SourceTable {
         &TABLE
     }
-    fn unit(&self) -> &CounterUnit {
-        self.0.unit()
-    }
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
         self.0.unit_of(processor)
     }
-    fn is_declared(&self, row: usize) -> bool {
-        row < ROWS.len()
-    }
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.1
+    fn requires_memory(&self) -> bool {
+        true
     }
 }
 

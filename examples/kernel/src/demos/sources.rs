@@ -121,7 +121,7 @@ fn meaning(machine: &Machine, generation: Option<Generation>, source: &ProfileSo
     match machine {
         Machine::Intel(_) => intel_meaning(source),
         Machine::Amd(_) | Machine::Zen(_) => amd_meaning(source, generation),
-        Machine::CountersOnly(..) | Machine::TimeOnly(..) => Meaning::Even,
+        Machine::TimeOnly(..) => Meaning::Even,
     }
 }
 
