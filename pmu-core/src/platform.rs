@@ -175,3 +175,98 @@ pub enum PlatformError {
     #[error("the extended entry of the local APIC is in use, with value {0:#X}")]
     ExtendedEntryInUse(u32),
 }
+
+#[cfg(test)]
+mod tests {
+    use core::cell::RefCell;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::interval::IntervalLimits;
+    use crate::msr::backend::MsrErrorKind;
+
+    /// Notes its calls, and refuses what it can.
+    #[derive(Default)]
+    struct Noted(RefCell<Vec<&'static str>>);
+
+    impl Noted {
+        fn note(&self, call: &'static str) {
+            self.0.borrow_mut().push(call);
+        }
+    }
+
+    impl MsrBackend for Noted {
+        type Error = MsrErrorKind;
+
+        fn read(&self, _: MsrAddress) -> Result<u64, MsrErrorKind> {
+            self.note("read");
+            Ok(1)
+        }
+
+        fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+            self.note("write");
+            Err(MsrErrorKind::Other)
+        }
+
+        fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
+            self.note("read_pmc");
+            Ok(2)
+        }
+
+        fn update(&self, _: MsrUpdate) -> Result<u64, MsrErrorKind> {
+            self.note("update");
+            Ok(3)
+        }
+
+        fn user_index(&self, _: PmcIndex) -> PmcIndex {
+            self.note("user_index");
+            PmcIndex::new(9)
+        }
+    }
+
+    impl Platform for Noted {
+        fn unmask_performance_interrupt(&self) {
+            self.note("unmask");
+        }
+
+        fn mask_performance_interrupt(&self) {
+            self.note("mask");
+        }
+
+        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+            self.note("unmask_extended");
+            Err(PlatformError::ExtendedEntryInUse(entry.into()))
+        }
+
+        fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
+            self.note("start");
+            Ok(())
+        }
+
+        fn stop_profile_timer(&self) {
+            self.note("stop");
+        }
+    }
+
+    #[test]
+    fn a_pair_accesses_the_registers_of_one_and_the_interrupts_of_the_other() {
+        let pair = (Noted::default(), Noted::default());
+        // SAFETY: no register is accessed.
+        let register = unsafe { MsrAddress::new(0xC1) };
+        assert_eq!(pair.read(register), Ok(1));
+        assert_eq!(pair.write(register, 0), Err(MsrErrorKind::Other));
+        assert_eq!(pair.read_pmc(PmcIndex::new(0)), Ok(2));
+        assert_eq!(pair.update(MsrUpdate::read(0xC1)), Ok(3));
+        assert_eq!(pair.user_index(PmcIndex::new(0)), PmcIndex::new(9));
+        pair.unmask_performance_interrupt();
+        pair.mask_performance_interrupt();
+        let taken = Err(PlatformError::ExtendedEntryInUse(2));
+        assert_eq!(pair.unmask_extended_interrupt(2), taken);
+        let interval = IntervalLimits::TIME.check(10_000).unwrap();
+        assert_eq!(pair.start_profile_timer(interval), Ok(()));
+        pair.stop_profile_timer();
+        assert_eq!(*pair.0.0.borrow(), ["read", "write", "read_pmc", "update", "user_index"]);
+        let of_the_other = ["unmask", "mask", "unmask_extended", "start", "stop"];
+        assert_eq!(*pair.1.0.borrow(), of_the_other);
+    }
+}

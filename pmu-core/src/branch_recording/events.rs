@@ -89,7 +89,7 @@ impl Branches<'_> {
     }
 
     /// Starts the recording again, unless a task has stopped it. Notes if that failed.
-    #[inline(never)]
+    #[inline(never)] // 368 bytes of counters with branches, at `opt-level` 3.
     pub(crate) fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
         if self.memory.mode() & CLEAR != 0 {
             return Ok(0);
@@ -275,7 +275,6 @@ impl Facility for Branches<'_> {
 
     /// Ends the freeze that the interrupt began.
     #[cold]
-    #[inline(never)]
     fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
         const FROZEN: u8 = FREEZING | RECORDING;
         let freeze = self.unit.registers().freeze;

@@ -93,7 +93,8 @@ impl<const P: usize> Mailbox<P> {
     ///     }
     /// }
     /// ```
-    #[inline(never)] // Linked once: a handler and each use of a session serve requests.
+    // Linked once: a handler and each use of a session serve requests.
+    #[inline(never)] // 128 bytes of the Hermit-like glue, at `opt-level` 3.
     pub fn drain(&self, processors: &impl RemoteProcessors) {
         if let Some(slot) = self.slots.get(processors.this_processor().index()) {
             slot.drain(processors);
@@ -132,7 +133,7 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Posts a request to a processor and waits for its answer.
-    #[inline(never)]
+    #[inline(never)] // 800 bytes of the glue, at `opt-level` 3.
     pub(super) fn ask(
         &self,
         processors: &impl RemoteProcessors,
@@ -191,7 +192,8 @@ impl<const P: usize> Mailbox<P> {
     }
 
     /// Leaves a stop that was not served to its processor. Returns the error of the request.
-    #[inline(never)] // Linked once: a request fails at several points.
+    // Linked once: a request fails at several points.
+    #[inline(never)] // 176 bytes of the glue, at `opt-level` 3.
     fn unanswered(
         &self,
         processors: &impl RemoteProcessors,

@@ -183,7 +183,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
 /// Takes the events of a thread that were on the processor out of it.
 #[cold]
-#[inline(never)] // Otherwise it is unrolled for the kernel's number of events.
+// Otherwise it is unrolled for the kernel's number of events.
+#[inline(never)] // 96 bytes of the Hermit-like glue.
 fn lose_opened(events: &mut [ThreadEvent]) {
     let is_opened = |event: &&mut ThreadEvent| matches!(event, ThreadEvent::Opened(_));
     while let Some(event) = events.iter_mut().find(is_opened) {

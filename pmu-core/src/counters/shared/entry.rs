@@ -149,7 +149,6 @@ impl EventEntry {
     }
 
     /// Opens an event on a processor, by the select and the counters that the processor has for it.
-    #[inline(never)] // Linked once.
     pub(crate) fn open(
         &self,
         event: &Event,

@@ -320,7 +320,7 @@ impl EventTable {
     }
 
     /// Returns the event behind `last` among an event and then the others of its group.
-    #[inline(never)]
+    #[inline(never)] // 2,128 bytes of the Hermit-like glue, at `opt-level` 3.
     fn next_of_group(&self, event: EventId, last: EventId) -> Option<EventId> {
         let group = self.entry(event)?.membership().group;
         if group == 0 {

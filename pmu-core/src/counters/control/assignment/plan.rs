@@ -81,7 +81,8 @@ impl Plan {
     }
 
     /// Returns the counters whose event another plan does not have there, or has with another encoding.
-    #[inline(never)] // Linked once: a change compares its plans both ways.
+    // Linked once: a change compares its plans both ways.
+    #[inline(never)] // 560 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
         self.used.retain(|counter| self.bits(counter) != other.bits(counter))
     }
@@ -92,7 +93,8 @@ impl Plan {
     }
 
     /// Returns an event's counter.
-    #[inline(never)] // Linked once: each step of a plan looks for events.
+    // Linked once: each step of a plan looks for events.
+    #[inline(never)] // 768 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
         self.used.iter().find(|counter| EventId::of_bits(self.bits(*counter)) == event)
     }
@@ -106,7 +108,6 @@ impl Plan {
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Writes the present assignment into `plan`.
-    #[inline(never)]
     pub(crate) fn present(&self, plan: &mut Plan) {
         *plan = Plan::EMPTY;
         for (counter, slot) in self.slots() {
@@ -322,7 +323,6 @@ impl Planner<'_> {
     /// Tries for the first event each register that has no value yet, and then chooses for the others. Prefers a
     /// register that already holds the value: sharing it costs the other events nothing. So each step of the search
     /// gives one more register its value. The first `kept` events keep their encodings.
-    #[inline(never)]
     fn search(&mut self, refined: Refined, kept: usize) -> bool {
         // A byte per event, because plans are made on the stack of a context switch.
         let mut all = [Tried(0); MAX_COUNTERS];
