@@ -137,20 +137,20 @@ fn event(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)
 }
 
-#[library_benchmark(config = at_most(6_500))]
+#[library_benchmark(config = at_most(6_600))]
 #[bench::one(precise(1), 1)]
 #[bench::nine(precise(9), 9)]
 fn precise_records(frame: PlainFrame, records: u32) -> u64 {
     interrupt(&frame, records)
 }
 
-#[library_benchmark(config = at_most(1_670))]
+#[library_benchmark(config = at_most(1_710))]
 #[bench::one(op())]
 fn sampled_ops(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)
 }
 
-#[library_benchmark(config = at_most(2_860))]
+#[library_benchmark(config = at_most(2_900))]
 #[bench::eight(branches(8))]
 #[bench::thirty_two(branches(32))]
 fn branch_records(frame: PlainFrame) -> u64 {

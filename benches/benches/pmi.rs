@@ -235,7 +235,7 @@ fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 184)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 199)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))

@@ -149,7 +149,8 @@ fn sources_of_counters_that_did_not_answer_are_not_supported_any_more() {
 #[test]
 fn a_machine_takes_the_bytes_that_costs_says() {
     let costs = include_str!("../../../docs/costs.md").replace('\n', " ");
-    assert!(costs.contains(&format!("A `Machine` is {} bytes", size_of::<Machine>())));
+    let bytes = size_of::<Machine>();
+    assert!(costs.contains(&format!("A `Machine` is {bytes} bytes")), "{bytes}");
 }
 
 #[test]
