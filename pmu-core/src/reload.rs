@@ -26,7 +26,7 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 /// use pmu_core::{
-///     CounterSession, CounterUnit, Event, EventTable, GenericEvent, EventId, EventsError, Hardware, Events,
+///     CounterSession, CounterUnit, Event, EventId, EventTable, Events, EventsError, GenericEvent, Hardware,
 /// };
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 ///

@@ -10,7 +10,7 @@ use pmu_core::{EventSelect, Snapshot};
 /// also increment counter *n* of the core's other logical processor.
 ///
 /// Take one of these measures:
-/// - Use an [`OnSharedCore`](pmu_core::shared_core::OnSharedCore) as the event source of the core's sessions. While one
+/// - Give the events of the core's sessions an [`OnSharedCore`](pmu_core::shared_core::OnSharedCore). While one
 ///   logical processor counts a retired memory event on general counter *n*, the other logical processor's session then
 ///   leaves its own counter *n* unused.
 /// - Call [`check`](Self::check) before opening an event. If the call returns an error, do not open the event.

@@ -77,8 +77,8 @@ pub enum TraceError {
         /// Number of bytes needed. A record has at most 0xFFFF bytes. If `needed` is higher, no buffer is large enough.
         needed: usize,
     },
-    /// This version of Windows does not trace the events of this flag. [`PERF_PROFILE`](crate::trace::PERF_PROFILE)
-    /// needs Windows XP or later. [`PERF_PMC_PROFILE`](crate::trace::PERF_PMC_PROFILE) needs Windows 8 or later.
+    /// This version of Windows does not trace the events of this flag. [`PERF_PROFILE`]
+    /// needs Windows XP or later. [`PERF_PMC_PROFILE`] needs Windows 8 or later.
     #[error("this version does not trace {0:#010X}")]
     NotTraced(u32),
     /// No source was given.
@@ -104,7 +104,7 @@ pub enum TraceError {
     #[error("this version has no PEBS index")]
     NoPebsIndex,
     /// The PEBS index cannot be recorded for the requested events. The only event that can be requested is
-    /// [`CONTEXT_SWITCH_HOOK`]. This event requires [`TraceObjects`](crate::trace::TraceObjects) that were created by
+    /// [`CONTEXT_SWITCH_HOOK`]. This event requires [`TraceObjects`] that were created by
     /// [`with_switches`](crate::trace::TraceObjects::with_switches).
     #[error("only context switches, hook {CONTEXT_SWITCH_HOOK:#06X}, can have the PEBS index")]
     PebsHook,

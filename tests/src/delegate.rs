@@ -44,3 +44,28 @@ macro_rules! delegate_apic {
         }
     };
 }
+
+/// The functions of a kernel of one processor and one thread, within its `impl Kernel`: `one_processor!(Type, mock)`.
+/// The type is that of the registers, and `mock()` the mock.
+#[macro_export]
+macro_rules! one_processor {
+    ($registers:ident, $mock:path) => {
+        type Msr = $registers;
+        fn msr() -> $registers {
+            $registers
+        }
+        fn this_processor() -> usize {
+            0
+        }
+        fn pinned<R>(act: impl FnOnce() -> R) -> R {
+            act()
+        }
+        fn set_interrupt_masked(masked: bool) {
+            match masked {
+                false => ::pmu_core::Platform::unmask_performance_interrupt($mock()),
+                true => ::pmu_core::Platform::mask_performance_interrupt($mock()),
+            }
+        }
+        fn interrupt(_: usize) {}
+    };
+}

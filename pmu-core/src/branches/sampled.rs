@@ -20,7 +20,7 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 /// use pmu_core::{
-///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, EventsError, GenericEvent, Hardware, Events,
+///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, Events, EventsError, GenericEvent, Hardware,
 ///     ServiceError, Serviced, service,
 /// };
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor

@@ -85,20 +85,20 @@ impl<S, F: Copy, A: Copy> Copy for Events<'_, S, F, A> {}
 
 /// The sources that the kernel adds: `()` for none, whose code is not linked.
 pub trait Added: Copy {
-    /// Returns the sources.
-    fn added(self) -> &'static AddedSources;
+    /// Returns the sources: those of an interface, if there are none beside.
+    fn or(self, of_interface: &'static AddedSources) -> &'static AddedSources;
 }
 
 impl Added for () {
     #[inline]
-    fn added(self) -> &'static AddedSources {
-        AddedSources::none()
+    fn or(self, of_interface: &'static AddedSources) -> &'static AddedSources {
+        of_interface
     }
 }
 
 impl Added for &'static AddedSources {
     #[inline]
-    fn added(self) -> &'static AddedSources {
+    fn or(self, _: &'static AddedSources) -> &'static AddedSources {
         self
     }
 }
@@ -346,7 +346,7 @@ unsafe impl<S: SourceInterface, F: FacilitySource, A: Added> SourceInterface
 
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
-        self.facility.core_thread()
+        self.facility.core_thread().or_else(|| self.sources.core_thread())
     }
 
     #[inline]
@@ -361,7 +361,7 @@ unsafe impl<S: SourceInterface, F: FacilitySource, A: Added> SourceInterface
 
     #[inline]
     fn added(&self) -> &'static AddedSources {
-        self.added.added()
+        self.added.or(self.sources.added())
     }
 
     #[inline]
@@ -374,6 +374,7 @@ static NO_ROWS: SourceIndex<1> = SourceIndex::new(&[]);
 
 static NO_TABLE: SourceTable = SourceTable::new(&[], &NO_ROWS);
 
+// All units share it, and with it the record of whether counters answered.
 static NO_SOURCES: ProfileSources<[AtomicU32; 0]> =
     ProfileSources::new("counters", CounterUnit::NONE);
 

@@ -216,8 +216,8 @@ pub trait ProfileInterface: SourceInterface {
     /// Services the performance interrupt of the processor that executes the call, and calls `overflowed` once for each
     /// source that overflowed. This method calls [`pmu_core::service`](crate::service).
     ///
-    /// The samples of [`Events::service_samples`](crate::profile::Events::service_samples) contain
-    /// the records of a [facility](SourceInterface::Facility), such as branches.
+    /// The samples of [`Events::service_samples`](crate::Events::service_samples) contain the records of a
+    /// [facility](SourceInterface::Facility), such as branches.
     ///
     /// ```
     /// # use pmu_core::{CounterMemory, Hardware, ServiceError};
@@ -262,7 +262,8 @@ pub trait ProfileInterface: SourceInterface {
 
 impl<I: SourceInterface> ProfileInterface for I {}
 
-/// The profile interface of a machine without counters. The interface's only source is `ProfileTime`.
+/// The profile interface of a machine without profile sources on counters. The interface's only source is
+/// `ProfileTime`.
 #[derive(Debug)]
 pub struct DefaultInterface(ProfileSources<[AtomicU32; 1]>);
 
@@ -282,12 +283,17 @@ impl DefaultInterface {
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
-        Self::beside(CounterUnit::absent(reason))
+        // SAFETY: the unit has no counters.
+        unsafe { Self::beside(CounterUnit::absent(reason)) }
     }
 
-    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the boot
-    /// processor's counters.
-    pub const fn beside(unit: CounterUnit) -> Self {
+    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the
+    /// counters.
+    ///
+    /// # Safety
+    /// Each processor whose session is [initialized](ProfileInterface::initialize) with this interface has the
+    /// registers of these counters.
+    pub const unsafe fn beside(unit: CounterUnit) -> Self {
         Self(ProfileSources::new("Default", unit))
     }
 }
@@ -305,7 +311,7 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-// SAFETY: the unit is a field; all processors are taken to be alike.
+// SAFETY: the unit is a field, and each processor has its registers, by the promise of `beside`.
 unsafe impl SourceInterface for DefaultInterface {
     type Processor = Snapshot;
     type Facility = ();

@@ -25,8 +25,9 @@ use crate::profile::source::{Availability, KProfileSource, SourceInformation, So
 /// [`Session`](crate::profile::Session), which the kernel's tasks use.
 ///
 /// # Safety
-/// - Each call of [`unit`](Self::unit) returns the same unit. If the unit changed, the driver could access registers
-///   that the session does not own.
+/// - Each call of [`unit`](Self::unit) returns the same unit, which may be that of
+///   [`profile_sources`](Self::profile_sources). If the unit changed, the driver could access registers that the
+///   session does not own.
 /// - The registers of the counters that [`unit_of`](Self::unit_of) returns exist on the processor that its argument
 ///   describes.
 /// - Each call of [`opened`](Self::opened) returns a reference to the same object. The object's contents may change.
@@ -108,7 +109,7 @@ pub unsafe trait SourceInterface {
         self.profile_sources().name
     }
 
-    /// Returns a value that identifies the table: its address, or 0 for a table without rows.
+    /// Returns a value that identifies the table: its address. An interface without rows may return 0.
     #[inline]
     fn rows_id(&self) -> usize {
         ptr::from_ref(self.table()).addr()
@@ -127,7 +128,8 @@ pub unsafe trait SourceInterface {
         &self.profile_sources().intervals
     }
 
-    /// Returns the sources that the kernel has added to the sources in the table.
+    /// Returns the sources that the kernel has added to the sources in the table. A vendor's interface has none:
+    /// [`Events::adding`](crate::Events::adding) adds them.
     #[inline]
     fn added(&self) -> &'static AddedSources {
         AddedSources::none()
@@ -234,6 +236,10 @@ macro_rules! forward_interface {
             $inner.requires_memory()
         }
 
+        fn name(&$self) -> &'static str {
+            $inner.name()
+        }
+
         #[inline]
         fn table(&$self) -> &'static SourceTable {
             $inner.table()
@@ -295,7 +301,10 @@ const NO_MEMORY: u8 = 1;
 const NONE_ANSWERED: u8 = 2;
 const ANSWERED: u8 = 3;
 
-/// The intervals of a machine's profile sources, and the counters of the boot processor.
+/// The intervals of a machine's profile sources, the counters of the boot processor, and a record of whether the
+/// machine's counters answered. A session makes this record when it takes a processor's counters; afterwards
+/// [`query`](crate::profile::ProfileInterface::query) does not report a source as supported if no processor's counters
+/// answered, and no source at all, time included, if no processor had memory for them.
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;

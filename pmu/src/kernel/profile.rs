@@ -335,7 +335,7 @@ fn begin<K: Kernel>(local: &mut LocalState<K>, events: &[Event]) -> Result<Event
 }
 
 /// Reads and closes a group.
-// As `begin`.
+// Linked once, as `begin`.
 #[inline(never)] // 96 bytes of the glue.
 fn end<K: Kernel>(
     local: &mut LocalState<K>,
@@ -348,7 +348,7 @@ fn end<K: Kernel>(
 }
 
 /// Closes an event and its group, also if their counters do not answer.
-// It has three callers.
+// Linked once: it has three callers.
 #[inline(never)] // 16 bytes of the glue, at `opt-level` 3.
 pub(super) fn close<K: Kernel>(
     local: &mut LocalState<K>,

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
@@ -252,12 +253,13 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
     ProcessorNumber::from_index(index as u16)
 }
 
-/// The profile sources of a machine. The value refers directly to the machine's
-/// sources and counters. So the interrupt handler need not match on the variants of [`Machine`](crate::Machine).
+/// The profile sources of a machine. The value refers directly to the machine's sources and counters. So the interrupt
+/// handler need not match on the variants of [`Machine`](crate::Machine).
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
-    sources: &'static ProfileSources,
+    unit: &'static CounterUnit,
     table: &'static SourceTable,
+    intervals: &'static [AtomicU32],
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -269,8 +271,8 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 
 impl<K: Kernel> MachineSources<K> {
     pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (sources, table) = (machine.profile_sources(), machine.table());
-        Self { machine, sources, table, kernel: PhantomData }
+        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
+        Self { machine, unit, table, intervals, kernel: PhantomData }
     }
 }
 
@@ -282,14 +284,23 @@ unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
 
     fn facility(&self) {}
 
-    #[inline]
     fn profile_sources(&self) -> &ProfileSources {
-        self.sources
+        self.machine.profile_sources()
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
         self.table
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.unit
+    }
+
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        self.intervals
     }
 
     fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {

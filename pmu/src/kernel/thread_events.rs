@@ -183,7 +183,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 
 /// Takes the events of a thread that were on the processor out of it.
 #[cold]
-// Otherwise it is unrolled for the kernel's number of events.
+// Inlined, it is unrolled for the kernel's number of events.
 #[inline(never)] // 96 bytes of the Hermit-like glue.
 fn lose_opened(events: &mut [ThreadEvent]) {
     let is_opened = |event: &&mut ThreadEvent| matches!(event, ThreadEvent::Opened(_));

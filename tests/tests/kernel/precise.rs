@@ -8,7 +8,7 @@ use pmu::amd::ibs::IbsSampling;
 use pmu::core::branches::BranchFilter;
 use pmu::core::frame::PlainFrame;
 use pmu::core::precise::{NotPrecise, Precision};
-use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility, Platform};
+use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility};
 use pmu::intel::precise::PreciseThreshold;
 use pmu::processors::Busy;
 use pmu::{BranchRecords, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
@@ -50,24 +50,8 @@ struct Recording;
 // SAFETY: (1) each test has one thread, and a `Pmu` of its own; (2) its processor is a mock, which writes to the lent
 // memory alone.
 unsafe impl Kernel for Recording {
-    type Msr = Registers;
+    pmu_tests::one_processor!(Registers, mock);
     type Architecture = X86<(PreciseRecords<WORDS>, BranchRecords)>;
-    fn msr() -> Registers {
-        Registers
-    }
-    fn this_processor() -> usize {
-        0
-    }
-    fn pinned<R>(act: impl FnOnce() -> R) -> R {
-        act()
-    }
-    fn set_interrupt_masked(masked: bool) {
-        match masked {
-            false => mock().unmask_performance_interrupt(),
-            true => mock().mask_performance_interrupt(),
-        }
-    }
-    fn interrupt(_: usize) {}
     fn physical_address(first: *const (), bytes: usize) -> Option<u64> {
         assert_eq!((first.addr() % 4096, bytes), (0, 8 * WORDS));
         ADDRESS.get()

@@ -3,7 +3,7 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::core::frame::PlainFrame;
-use pmu::core::{CounterError, Event, EventSelect, Platform};
+use pmu::core::{CounterError, Event, EventSelect};
 use pmu::{CounterReloads, Kernel, Pmu, X86};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -33,24 +33,8 @@ struct Reloading;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for Reloading {
-    type Msr = Registers;
+    pmu_tests::one_processor!(Registers, mock);
     type Architecture = X86<CounterReloads>;
-    fn msr() -> Registers {
-        Registers
-    }
-    fn this_processor() -> usize {
-        0
-    }
-    fn pinned<R>(act: impl FnOnce() -> R) -> R {
-        act()
-    }
-    fn set_interrupt_masked(masked: bool) {
-        match masked {
-            false => mock().unmask_performance_interrupt(),
-            true => mock().mask_performance_interrupt(),
-        }
-    }
-    fn interrupt(_: usize) {}
 }
 
 fn fed() -> FedEvents {

@@ -4,10 +4,10 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu::apic::ApicRegisters;
+use pmu::core::Snapshot;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
-use pmu::core::{Platform, Snapshot};
 use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
 use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86, X86Kernel};
@@ -62,30 +62,14 @@ const PHYSICAL: u64 = 0x10_0000;
 // SAFETY: (1) each test has one thread, and a `Pmu` of its own; (2) its processor is a mock, which writes to the lent
 // memory alone.
 unsafe impl Kernel for World {
-    type Msr = Registers;
+    pmu_tests::one_processor!(Registers, mock);
     type Architecture = X86<Everything, Self>;
     const USER_PAGES: bool = true;
     const TICK: Tick = Tick::new(250, 250 * MOST);
-    fn msr() -> Registers {
-        Registers
-    }
-    fn this_processor() -> usize {
-        0
-    }
-    fn pinned<R>(act: impl FnOnce() -> R) -> R {
-        act()
-    }
-    fn set_interrupt_masked(masked: bool) {
-        match masked {
-            false => mock().unmask_performance_interrupt(),
-            true => mock().mask_performance_interrupt(),
-        }
-    }
     fn now() -> u64 {
         NOW.set(NOW.get() + 50); // Time passes in a handler, too.
         NOW.get()
     }
-    fn interrupt(_: usize) {}
     const CLOCK_TIMER: bool = true;
     fn set_clock_timer(at: Option<u64>) {
         TIMER.set(at);

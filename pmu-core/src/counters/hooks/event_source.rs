@@ -153,8 +153,8 @@ pub trait FacilitySource: Copy {
     fn has_idle_facility(&self) -> bool;
 
     /// Returns the logical processor that executes the call, if its core's two logical processors can corrupt each
-    /// other's counters: see [`OnSharedCore`](crate::shared_core::OnSharedCore). The default implementation returns
-    /// `None`.
+    /// other's counters: see [`OnSharedCore`](crate::shared_core::OnSharedCore). All calls on one processor return the
+    /// same result. The default implementation returns `None`.
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
         None

@@ -298,8 +298,9 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
 }
 
 /// Returns the data that lets user mode read an opened event's count by RDPMC. The call needs no session. If the event
-/// is on a counter, the call costs one RDPMC. `source`, `msr` and `memory` are the arguments of
-/// [`service`](crate::service()). `now` is the current time by the clock that the processor's session uses.
+/// is on a counter, the call costs one RDPMC. `source` and `memory` are the arguments of [`service`](crate::service()),
+/// and `msr` accesses the same registers as its `hardware`. `now` is the current time by the clock that the processor's
+/// session uses.
 ///
 /// An interrupt handler calls this function after `service`. If `service` loads the event's counter, the data from
 /// before is no longer valid. A task calls [`CounterSession::user_view`](crate::CounterSession::user_view) instead. The

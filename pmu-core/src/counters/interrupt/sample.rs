@@ -179,8 +179,9 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// session, and costs one read of the counter for each event that is on a counter.
 ///
 /// The closure given to [`service`](crate::service()) calls `sample_read` with the event that overflowed. The handler
-/// may also call `sample_read` after `service`. `source`, `msr` and `memory` are the arguments of `service`. `now` is
-/// the current time by the clock that the processor's session uses.
+/// may also call `sample_read` after `service`. `source` and `memory` are the arguments of `service`, and `msr`
+/// accesses the same registers as its `hardware`. `now` is the current time by the clock that the processor's session
+/// uses.
 ///
 /// Each count ends at one of these moments:
 /// - If the processor [freezes](crate::CounterSession::freeze_on_interrupt) its counters at the interrupt, all counts

@@ -125,8 +125,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///   stopped.
     /// - [`NoCounterForEvent`](CounterError::NoCounterForEvent): only `start` can start an event of a group, and an
     ///   event of one of these kinds that is not counted in software: [exclusive](crate::Event::exclusive) events,
-    ///   events with an [extra register](crate::Event::with_extra), every event of an
-    ///   [`OnSharedCore`](crate::shared_core::OnSharedCore) source, and, on Intel, events that count only [in
+    ///   events with an [extra register](crate::Event::with_extra), every event of a
+    ///   session with [`OnSharedCore`](crate::shared_core::OnSharedCore), and, on Intel, events that count only [in
     ///   guests](crate::Event::in_guests).
     /// - [`BranchFilterInUse`](CounterError::BranchFilterInUse): an event that runs records
     ///   [branches](crate::Event::with_branches) by another filter.
