@@ -10,6 +10,7 @@ use pmu::core::clocks::Clocks;
 use pmu::core::dump::CpuidDump;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
@@ -50,6 +51,10 @@ fn the_machine_has_counters_and_no_source_but_time() {
         assert_eq!(*why, NoInterface::OtherVendor(this.vendor()), "{file}");
         assert_eq!(machine.why_time_only(), Some(*why));
         assert_eq!((machine.unit(), &machine.unit_of(&this)), (unit, unit), "{file}");
+        // Each processor has its own: another one may have none.
+        let other =
+            Snapshot::capture(|_: u32, _: u32| CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
+        assert!(machine.unit_of(&other).counters().is_empty(), "{file}");
         for value in 0..0x1000 {
             let Some(source) = KProfileSource::new(value) else { continue };
             let supported = machine.query(source).is_supported();
