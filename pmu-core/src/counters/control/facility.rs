@@ -11,7 +11,7 @@ use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Asked, Moment, Running, RunningEvent, Unsettled};
 use crate::counters::interrupt::sample::Sample;
-use crate::counters::interrupt::service::{Serviced, serve_records};
+use crate::counters::interrupt::service::{Serviced, serve, serve_records};
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
 use crate::counters::shared::period::Waiting;
@@ -355,9 +355,14 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         report: &mut dyn FnMut(Sample<'_, S::Facility>),
     ) -> Result<Serviced, ServiceError> {
         let (source, facility) = (&self.source, self.source.facility().collecting_all());
-        serve_records(source, &self.hardware, self.memory, facility, &mut |overflow, facility| {
+        let mut overflowed = |overflow, facility: &S::Facility| {
             report(Sample::new(source, overflow, Some(facility)));
-        })
+        };
+        if S::Facility::RECORDS {
+            serve_records(source, &self.hardware, self.memory, facility, &mut overflowed)
+        } else {
+            serve(source, &self.hardware, self.memory, facility, overflowed)
+        }
     }
 
     /// Clears the facilities' registers, for another owner of the counters.

@@ -101,7 +101,7 @@ pub(crate) fn serve_records<S: EventSource, H: Hardware>(
 
 /// Serves an interrupt with a facility, or with none.
 #[inline(always)]
-fn serve<S: EventSource, H: Hardware, B: EventFacility>(
+pub(crate) fn serve<S: EventSource, H: Hardware, B: EventFacility>(
     source: &S,
     hardware: &H,
     memory: &CounterMemory,
