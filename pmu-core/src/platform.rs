@@ -185,7 +185,7 @@ mod tests {
     use crate::interval::IntervalLimits;
     use crate::msr::backend::MsrErrorKind;
 
-    /// Notes its calls, and refuses what it can.
+    /// Records its calls. A write and an extended entry are refused.
     #[derive(Default)]
     struct Noted(RefCell<Vec<&'static str>>);
 

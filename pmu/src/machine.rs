@@ -189,8 +189,7 @@ impl Machine {
             (Err(intel), Err(amd)) => {
                 // At least one of the two says that the processor is another vendor's. The other one's reason counts.
                 let why = intel.or(amd);
-                // SAFETY: the machine asks each processor for its counters: see `unit_of`.
-                Self::TimeOnly(unsafe { DefaultInterface::beside(counters(snapshot)) }, why)
+                Self::TimeOnly(DefaultInterface::beside(counters(snapshot)), why)
             }
         }
     }

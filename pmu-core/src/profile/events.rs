@@ -20,7 +20,7 @@ use crate::profile::session::{Overflow, Session};
 use crate::profile::source::{SourceIndex, SourceTable};
 use crate::profile::source_interface::{ProfileSources, SourceInterface, forward_interface};
 
-/// All that the counters of one processor count: the profile sources of `S`, the events in the processor's table,
+/// Everything that one processor's counters count: the profile sources of `S`, the events in the processor's table,
 /// the hardware `F` beside the counters that these events can ask for, and the sources `A` that the kernel adds.
 ///
 /// `S` is a profile interface, such as `Emon`, or a [`CounterUnit`], which has no sources. The session and the
@@ -124,7 +124,7 @@ impl Report {
 }
 
 impl<'a, S: SourceInterface> Events<'a, S> {
-    /// Creates the value of one processor. `sources` describes the machine's counters, and `opened` is the table of
+    /// Creates the events of one processor. `sources` describes the machine's counters, and `opened` is the table of
     /// this processor's [opened](crate::CounterSession::open) events.
     pub const fn new(sources: &'a S, opened: &'a EventTable) -> Self {
         Self { sources, opened, facility: (), added: () }

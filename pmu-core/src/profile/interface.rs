@@ -283,17 +283,13 @@ impl DefaultInterface {
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
-        // SAFETY: the unit has no counters.
-        unsafe { Self::beside(CounterUnit::absent(reason)) }
+        Self::beside(CounterUnit::absent(reason))
     }
 
-    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the
-    /// counters.
-    ///
-    /// # Safety
-    /// Each processor whose session is [initialized](ProfileInterface::initialize) with this interface has the
-    /// registers of these counters.
-    pub const unsafe fn beside(unit: CounterUnit) -> Self {
+    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the boot
+    /// processor's counters. The interface does not know those of other processors, so that its
+    /// [`unit_of`](SourceInterface::unit_of) has none: an interface that contains this one asks each processor.
+    pub const fn beside(unit: CounterUnit) -> Self {
         Self(ProfileSources::new("Default", unit))
     }
 }
@@ -311,7 +307,7 @@ static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
 
 static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 
-// SAFETY: the unit is a field, and each processor has its registers, by the promise of `beside`.
+// SAFETY: the unit is a field, and that of any processor has no counters.
 unsafe impl SourceInterface for DefaultInterface {
     type Processor = Snapshot;
     type Facility = ();
@@ -329,7 +325,8 @@ unsafe impl SourceInterface for DefaultInterface {
     }
 
     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
-        *self.unit()
+        let unit = self.unit();
+        if unit.counters().is_empty() { *unit } else { CounterUnit::NONE }
     }
 }
 

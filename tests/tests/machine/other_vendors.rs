@@ -55,6 +55,8 @@ fn the_machine_has_counters_and_no_source_but_time() {
         let other =
             Snapshot::capture(|_: u32, _: u32| CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
         assert!(machine.unit_of(&other).counters().is_empty(), "{file}");
+        // The part alone knows no processor's.
+        assert!(time.unit_of(&this).counters().is_empty(), "{file}");
         for value in 0..0x1000 {
             let Some(source) = KProfileSource::new(value) else { continue };
             let supported = machine.query(source).is_supported();
