@@ -13,9 +13,11 @@ use pmu_benches::one_processor::{
     OneProcessor, Registers, number, overflow, profile, request, snapshot,
 };
 use pmu_core::frame::PlainFrame;
-use pmu_core::profile::{Report, SourceInterface};
+use pmu_core::profile::Session;
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Events};
+use pmu_core::{
+    Claim, CounterMemory, CounterSlot, EventEntry, EventSource, EventTable, Events, service,
+};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{ProfileObject, Profiles, Rules};
 
@@ -35,9 +37,9 @@ fn apic() -> LocalApic<Registers> {
 fn hand() -> PlainFrame {
     let this = snapshot();
     let machine = MACHINE.set(Machine::detect(&this)).unwrap();
-    let both = Box::leak(Box::new(Events::new(machine, &EVENTS[0])));
+    let both = Events::new(machine, &EVENTS[0]);
     let all = pmu_core::CounterSet::ALL;
-    let session = both.initialize(&this, all, (Registers, apic()), &COUNTERS[0]).unwrap();
+    let session = Session::take(both, &this, all, (Registers, apic()), &COUNTERS[0]).unwrap();
     let session = Box::leak(Box::new(session));
     let mut hardware = ThisProcessor::new(session, pmu_core::frame::ProcessorNumber::from_index(0));
     let object = ProfileObject::basic(Rules::LATEST, request(), &hardware).unwrap();
@@ -57,12 +59,11 @@ fn by_hand(frame: PlainFrame) -> Claim {
         return Claim::NotOurs;
     };
     let both = Events::new(machine, events);
-    let serviced = both.service(&(&Registers, &apic()), counters, |report| match report {
-        Report::Source(overflow) => {
-            PROFILES.interrupt(frame, overflow.source);
-        }
-        Report::Event(overflow) => _ = black_box(overflow),
-    });
+    let serviced =
+        service(&both, &(&Registers, &apic()), counters, |sample| match both.overflow(&sample) {
+            Some(overflow) => _ = PROFILES.interrupt(frame, overflow.source),
+            None => _ = black_box(*sample),
+        });
     serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim)
 }
 

@@ -11,11 +11,11 @@ use gungraun::{Callgrind, EventKind};
 use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_benches::{Registers, intels};
-use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventTable, Events, Snapshot, service,
+    EventSource, EventTable, Events, Snapshot, service,
 };
 use pmu_intel::Emon;
 
@@ -29,7 +29,7 @@ struct Processor<I: 'static> {
 }
 
 /// Starts four sources, one of which then overflows.
-fn interrupted<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupted<I: EventSource<Processor = Snapshot>>(
     interface: I,
     processor: &Snapshot,
     counters: (u32, u32),
@@ -39,7 +39,8 @@ fn interrupted<I: ProfileInterface<Processor = Snapshot>>(
     let interface: &'static I = Box::leak(Box::new(interface));
     let registers: &'static Registers = Box::leak(Box::new(Registers::new(counters)));
     let memory: &'static Memory = Box::leak(Box::new(Memory::new()));
-    let mut session = interface.initialize(processor, registers, memory).unwrap();
+    let mut session =
+        Session::take(interface, processor, CounterSet::GENERAL, registers, memory).unwrap();
     if freezes {
         session.freeze_on_interrupt().unwrap();
     }
@@ -57,7 +58,7 @@ fn intel(version: u32, freezes: bool) -> Processor<Emon> {
     intel_as(|processor| Emon::detect(processor).unwrap(), version, freezes)
 }
 
-fn intel_as<I: ProfileInterface<Processor = Snapshot>>(
+fn intel_as<I: EventSource<Processor = Snapshot>>(
     detect: impl Fn(&Snapshot) -> I,
     version: u32,
     freezes: bool,
@@ -181,12 +182,14 @@ fn opened_by_value(processor: Opened) -> (u64, Claim) {
 
 /// An interrupt's handler, which uses only the source's value.
 #[inline(always)]
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor<I>) -> (u32, Claim) {
+fn interrupt<I: EventSource<Processor = Snapshot>>(processor: &Processor<I>) -> (u32, Claim) {
     let Processor { interface, registers, memory } = processor;
     let mut last = 0;
-    let count =
-        |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
-    let serviced = interface.service(*registers, memory, count);
+    let serviced = service(*interface, *registers, memory, |sample| {
+        if let Some(overflow) = interface.overflow(&sample) {
+            last = KProfileSource::value(overflow.source);
+        }
+    });
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 
@@ -195,12 +198,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor<I>
     .tool(Callgrind::default().hard_limits([(EventKind::Ir, 141)])))]
 #[bench::version_4(intel_as(Machine::detect, 4, true))]
 fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
-    let Processor { interface, registers, memory } = black_box(&processor);
-    let mut last = 0;
-    let count =
-        |overflow: pmu_core::profile::Overflow| last = KProfileSource::value(overflow.source);
-    let serviced = Machine::service(interface, *registers, memory, count);
-    (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
+    interrupt(black_box(&processor))
 }
 
 fn untaken() -> Processor<Emon> {

@@ -9,11 +9,12 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_amd::Amd64;
-use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::EventSource;
+use pmu_core::profile::KProfileSource;
 use pmu_intel::Emon;
 
 /// Returns both names of each source.
-fn names<I: ProfileInterface>(interface: &I) -> Vec<&'static str> {
+fn names<I: EventSource>(interface: &I) -> Vec<&'static str> {
     let rows = interface.sources().iter();
     rows.flat_map(|row| [row.name(), row.windows_name()]).collect()
 }

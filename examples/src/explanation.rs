@@ -4,7 +4,8 @@ use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
 use pmu_amd::{Generation, Meaning};
-use pmu_core::profile::{KProfileSource, SourceInterface};
+use pmu_core::EventSource;
+use pmu_core::profile::KProfileSource;
 use pmu_events::CoreType;
 
 use crate::machine::{Machine, Source};
@@ -42,7 +43,7 @@ pub fn explain(machine: &Machine, source: &Source) -> String {
         false => "no",
     };
     let _ = writeln!(text, "  supported  {supported}");
-    let is_amd = machine.interface().name() == SourceInterface::name(&pmu_amd::Amd64::declared());
+    let is_amd = machine.interface().name() == EventSource::name(&pmu_amd::Amd64::declared());
     if is_amd {
         text += "\nmeaning on AMD's generations\n";
         for generation in Generation::ALL {

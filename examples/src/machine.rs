@@ -3,11 +3,10 @@
 
 use pmu_amd::{Amd64, Generation};
 use pmu_core::profile::{
-    DefaultInterface, InterfaceError, KProfileSource, ProfileInterface, ProfileSource,
-    SourceInformation,
+    DefaultInterface, InterfaceError, KProfileSource, ProfileSource, SourceInformation,
 };
 use pmu_core::raw_cpuid::CpuIdReader;
-use pmu_core::{NoInterface, Snapshot};
+use pmu_core::{EventSource, NoInterface, Snapshot};
 use pmu_intel::Emon;
 
 use crate::untrusted::visible;
@@ -240,13 +239,13 @@ pub trait Interface {
     fn set_interval_of(&self, source: KProfileSource, units: u64) -> Result<u32, InterfaceError>;
 }
 
-impl<I: ProfileInterface> Interface for I {
+impl<I: EventSource> Interface for I {
     fn name(&self) -> &'static str {
-        pmu_core::profile::SourceInterface::name(self)
+        pmu_core::EventSource::name(self)
     }
 
     fn sources(&self) -> Vec<Source> {
-        sources(ProfileInterface::sources(self), |source| self.query(source))
+        sources(EventSource::sources(self), |source| self.query(source))
     }
 
     fn set_interval_of(&self, source: KProfileSource, units: u64) -> Result<u32, InterfaceError> {

@@ -6,10 +6,9 @@
 use std::collections::HashMap;
 
 use pmu_amd::Amd64;
-use pmu_core::profile::{ProfileInterface, SourceInterface};
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_core::registers::MAX_GENERAL;
-use pmu_core::{CounterId, NoInterface, Snapshot};
+use pmu_core::{CounterId, EventSource, NoInterface, Snapshot};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;
@@ -120,7 +119,7 @@ fn assert_perfmon(processor: &Processor, perfmon: &ArchitecturalPerfmon) {
 
 /// Every row has a counter's event or is time, is found by value and by name, and is supported as CPUID
 /// declares.
-fn assert_table<I: ProfileInterface>(interface: &I, declared: impl Fn(usize) -> bool) {
+fn assert_table<I: EventSource>(interface: &I, declared: impl Fn(usize) -> bool) {
     for (row, entry) in interface.sources().iter().enumerate() {
         assert_eq!(interface.row(entry.source()), Some(row));
         assert!(interface.row_named(entry.name()).is_some());

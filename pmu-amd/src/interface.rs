@@ -2,12 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
-#[cfg(doc)]
-use pmu_core::profile::ProfileInterface;
 use pmu_core::profile::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
-use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, Rules};
-use pmu_core::{CounterUnit, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, EventSource, NoInterface, Snapshot};
 
 use crate::counters;
 use crate::cpuid::Family;
@@ -24,7 +22,8 @@ use crate::sources::{SOURCES, TABLE};
 ///
 /// ```
 /// use pmu_amd::Amd64;
-/// use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+/// use pmu_core::EventSource;
+/// use pmu_core::profile::KProfileSource;
 /// // For a listing; a driver detects it from CPUID.
 /// let amd64 = Amd64::declared();
 /// assert_eq!(amd64.unit().counters().len(), 4);
@@ -44,7 +43,7 @@ pub struct Amd64 {
 
 impl Amd64 {
     /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Where Windows raises this bug check,
-    /// [`initialize`](ProfileInterface::initialize) returns
+    /// [`Session::take`](pmu_core::profile::Session::take) returns
     /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
@@ -57,8 +56,8 @@ impl Amd64 {
     /// - The processor has long mode.
     /// - The processor is not under a Microsoft-compatible hypervisor that hides the counters.
     ///
-    /// CPUID does not say whether the legacy counters exist. So [`initialize`](ProfileInterface::initialize) tests the
-    /// counters before the interface uses them.
+    /// CPUID does not say whether the legacy counters exist. So [`Session::take`](pmu_core::profile::Session::take)
+    /// tests the counters before the interface uses them.
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
@@ -100,8 +99,8 @@ impl Amd64 {
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
     /// use pmu_amd::Amd64;
+    /// use pmu_core::EventSource;
     /// use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
-    /// use pmu_core::profile::SourceInterface;
     /// let windows_7 = Rules { version: WindowsVersion::Windows7, width: PointerWidth::Bits64 };
     /// let amd64 = Amd64::detect_as_of(&boot_processor, windows_7)?;
     /// assert_eq!(amd64.unit().counters().len(), 4); // of six
@@ -139,7 +138,7 @@ impl Amd64 {
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
     /// use pmu_amd::Amd64;
-    /// use pmu_core::profile::SourceInterface;
+    /// use pmu_core::EventSource;
     ///
     /// let amd64 = Amd64::detect(&boot_processor)?;
     /// assert_eq!(amd64.unit().counters().len(), 6);
@@ -163,7 +162,7 @@ impl Amd64 {
 }
 
 // SAFETY: the unit is a field, or a constant; that of another processor is what its CPUID declares.
-unsafe impl SourceInterface for Amd64 {
+unsafe impl EventSource for Amd64 {
     type Processor = Snapshot;
     type Facility = ();
 

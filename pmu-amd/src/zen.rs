@@ -2,8 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable};
-use pmu_core::{CounterUnit, EventSelect, Snapshot};
+use pmu_core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
+use pmu_core::{CounterUnit, EventSelect, EventSource, Snapshot};
 
 use crate::counters;
 use crate::generation::Generation;
@@ -33,7 +33,8 @@ use crate::registers::PerfCtl;
 /// # )?;
 /// # let snapshot = Snapshot::capture(&dump);
 /// use pmu_amd::Zen;
-/// use pmu_core::profile::{KProfileSource, ProfileInterface};
+/// use pmu_core::EventSource;
+/// use pmu_core::profile::KProfileSource;
 /// let zen = Zen::detect(&snapshot).ok_or("not a Zen")?;
 /// let row = zen.row(KProfileSource::DCACHE_MISSES).ok_or("not there")?;
 /// assert_eq!(zen.sources()[row].select().event_number(), 0x44); // fills of the data cache, on Zen 3
@@ -73,7 +74,7 @@ impl Zen {
 }
 
 // SAFETY: the unit is a field; that of another processor is what its CPUID declares.
-unsafe impl SourceInterface for Zen {
+unsafe impl EventSource for Zen {
     type Processor = Snapshot;
     type Facility = ();
 

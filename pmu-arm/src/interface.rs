@@ -2,8 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::CounterUnit;
-use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceTable};
+use pmu_core::{CounterUnit, EventSource};
 
 use crate::counters::{Identification, unit};
 use crate::sources::{SOURCES, TABLE};
@@ -15,7 +15,8 @@ use crate::sources::{SOURCES, TABLE};
 ///
 /// ```
 /// use pmu_arm::{Identification, Pmuv3};
-/// use pmu_core::profile::{KProfileSource, ProfileInterface};
+/// use pmu_core::EventSource;
+/// use pmu_core::profile::KProfileSource;
 /// # let boot_processor = Identification {
 /// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x0002_0101, ..Identification::NONE
 /// # };
@@ -64,7 +65,7 @@ impl Pmuv3 {
 
 // SAFETY: the unit is a field that nothing changes; that of another processor is what its registers declare; there are
 // no opened events.
-unsafe impl SourceInterface for Pmuv3 {
+unsafe impl EventSource for Pmuv3 {
     type Processor = Identification;
     type Facility = ();
 

@@ -17,7 +17,7 @@ pub enum NoInterface {
     #[error("the processor declares no performance monitoring")]
     NoPerformanceMonitoring,
     /// The processor does not have the event of unhalted cycles. Every [profile
-    /// interface](crate::profile::ProfileInterface) needs this event.
+    /// interface](crate::EventSource) needs this event.
     #[error("the processor declares its cycles event unavailable")]
     CyclesUnavailable,
     /// The processor lacks long mode.

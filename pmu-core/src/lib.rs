@@ -27,11 +27,10 @@ pub use counters::control::gate::stop_all;
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;
 pub use counters::error::{CounterError, EventsError, ServiceError};
-pub use counters::events::count::EventCount;
+pub use counters::events::count::{EventCount, EventOverflow};
 pub use counters::events::event::Event;
 pub use counters::events::software::SoftwareEvent;
-pub use counters::hooks::event_source::EventSource;
-pub use counters::interrupt::sample::{EventOverflow, Sample};
+pub use counters::interrupt::sample::Sample;
 pub use counters::interrupt::service::{Claim, Serviced, service};
 pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent};
 pub use counters::registers::counter::EventSelect;
@@ -42,6 +41,7 @@ pub use counters::shared::slot::CounterSlot;
 pub use counters::shared::table::EventTable;
 pub use detection::{NoFacility, NoInterface};
 pub use platform::{Hardware, Platform, PlatformError};
+pub use profile::event_source::EventSource;
 pub use profile::events::Events;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
@@ -52,8 +52,8 @@ pub use write_once::WriteOnce;
 pub mod facility {
     pub use crate::counters::hooks::division::{Division, DivisionMemory};
     pub use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
-    pub use crate::counters::hooks::event_source::FacilitySource;
     pub use crate::counters::hooks::facility::{Facility, Interrupted};
+    pub use crate::counters::hooks::facility_source::FacilitySource;
     pub use crate::counters::hooks::running::{
         Asked, EventControl, Recorded, Running, RunningEvent, Unsettled,
     };
@@ -87,7 +87,7 @@ pub mod registers {
 
 /// Counters that the two logical processors of a core share.
 pub mod shared_core {
-    pub use crate::counters::hooks::event_source::OnSharedCore;
+    pub use crate::counters::hooks::facility_source::OnSharedCore;
     pub use crate::counters::shared::core_counters::{CoreCounters, CoreThread};
 }
 

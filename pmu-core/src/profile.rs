@@ -2,18 +2,19 @@
 
 pub(crate) mod added;
 pub mod classes;
+pub(crate) mod error;
+pub(crate) mod event_source;
 pub(crate) mod events;
 pub(crate) mod interface;
 pub(crate) mod session;
 pub(crate) mod source;
-pub(crate) mod source_interface;
 
-pub use added::{AddedSlot, AddedSource, AddedSources};
-pub use events::Report;
-pub use interface::{DefaultInterface, InterfaceError, NtStatus, ProfileInterface};
-pub use session::{Overflow, Session};
+pub use added::{AddedSlot, AddedSource, AddedSources, Overflow};
+pub use error::{InterfaceError, NtStatus};
+pub use events::DefaultInterface;
+pub use interface::ProfileSources;
+pub use session::Session;
 pub use source::{
     Availability, KProfileSource, NotASource, ProfileSource, SourceIndex, SourceInformation,
     SourceTable,
 };
-pub use source_interface::{ProfileSources, SourceInterface};

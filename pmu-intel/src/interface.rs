@@ -2,9 +2,9 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::profile::{ProfileSources, SourceInterface, SourceTable};
+use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
-use pmu_core::{CounterUnit, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, EventSource, NoInterface, Snapshot};
 
 use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
@@ -16,7 +16,8 @@ use crate::sources::{SOURCES, TABLE};
 /// [`SOURCES`](crate::SOURCES).
 ///
 /// ```
-/// use pmu_core::profile::{KProfileSource, ProfileInterface};
+/// use pmu_core::EventSource;
+/// use pmu_core::profile::KProfileSource;
 /// use pmu_intel::Emon;
 /// // For a listing; a driver detects it from CPUID.
 /// let emon = Emon::declared();
@@ -136,7 +137,7 @@ impl Emon {
 }
 
 // SAFETY: the unit is a field, or a constant; that of another processor is what its CPUID declares.
-unsafe impl SourceInterface for Emon {
+unsafe impl EventSource for Emon {
     type Processor = Snapshot;
     type Facility = ();
 

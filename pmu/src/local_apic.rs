@@ -88,7 +88,7 @@ impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
 /// overflow. The vector's handler writes the local APIC's EOI register. An NMI needs a stack of its own: if other
 /// handlers begin on the same stack of the interrupt stack table, an NMI that interrupts one of them overwrites the
 /// frame of the interrupted handler.
-/// [`service`](pmu_core::profile::ProfileInterface::service) treats NMIs and interrupts by vector in the same way.
+/// [`service`](pmu_core::service()) treats NMIs and interrupts by vector in the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Delivery(u32);

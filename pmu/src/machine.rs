@@ -3,13 +3,9 @@
 use pmu_amd::{Amd64, Zen};
 use pmu_core::branches::BranchUnit;
 use pmu_core::msr::MsrBackend;
-use pmu_core::profile::{
-    DefaultInterface, Overflow, ProfileInterface, ProfileSources, SourceInterface, SourceTable,
-};
+use pmu_core::profile::{DefaultInterface, ProfileSources, SourceTable};
 use pmu_core::windows::Rules;
-use pmu_core::{
-    CounterMemory, CounterUnit, Hardware, NoFacility, NoInterface, ServiceError, Serviced, Snapshot,
-};
+use pmu_core::{CounterUnit, EventSource, NoFacility, NoInterface, Snapshot};
 use pmu_intel::Emon;
 use pmu_intel::precise::PreciseUnit;
 use pmu_intel::topdown::TopDownUnit;
@@ -29,15 +25,14 @@ macro_rules! whichever {
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
 /// One type stands for all vendors. So a kernel can keep the machine in one static, and its interrupt handler needs no
-/// generics. `Machine` also implements [`ProfileInterface`](pmu_core::profile::ProfileInterface) and
-/// [`SourceInterface`](pmu_core::profile::SourceInterface). The method `unit` describes the counters of the boot
-/// processor, and the method `unit_of` describes the counters of a given processor.
+/// generics. `Machine` implements [`EventSource`](pmu_core::EventSource). The method `unit` describes the counters of
+/// the boot processor, and the method `unit_of` describes the counters of a given processor.
 ///
 /// ```
 /// use pmu::Machine;
+/// use pmu::core::{EventSource, Snapshot};
 /// use pmu::core::dump::CpuidDump;
-/// use pmu::core::profile::{KProfileSource, ProfileInterface};
-/// use pmu::core::Snapshot;
+/// use pmu::core::profile::KProfileSource;
 ///
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
@@ -60,8 +55,10 @@ macro_rules! whichever {
 ///
 /// ```
 /// use pmu::Machine;
-/// use pmu::core::{CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventTable, Events, GenericEvent};
-/// use pmu::core::profile::{KProfileSource, SourceInterface};
+/// use pmu::core::{
+///     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventSource, EventTable, Events, GenericEvent,
+/// };
+/// use pmu::core::profile::{KProfileSource, Session};
 /// use pmu::core::registers::MAX_COUNTERS;
 /// # use pmu_virt::mock::MockMsr;
 /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
@@ -72,7 +69,7 @@ macro_rules! whichever {
 /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
 /// let machine = Machine::detect(this);
 /// let both = Events::new(&machine, &EVENTS);
-/// let mut session = both.initialize(this, CounterSet::ALL, hardware, &MEMORY)?;
+/// let mut session = Session::take(both, this, CounterSet::ALL, hardware, &MEMORY)?;
 /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
 /// let counters = session.counters_mut();
 /// let id = counters.open(machine.unit(), &[Event::generic(GenericEvent::Instructions)])?;
@@ -128,9 +125,9 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
+    /// use pmu::core::{EventSource, Snapshot};
     /// use pmu::core::dump::CpuidDump;
-    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
-    /// use pmu::core::Snapshot;
+    /// use pmu::core::profile::KProfileSource;
     ///
     /// let zen_3 = Snapshot::capture(&CpuidDump::parse(
     ///     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
@@ -158,7 +155,8 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+    /// use pmu::core::EventSource;
+    /// use pmu::core::profile::KProfileSource;
     /// use pmu::core::windows::{PointerWidth, Rules, WindowsVersion};
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
@@ -194,46 +192,6 @@ impl Machine {
         }
     }
 
-    /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters,
-    /// reports the overflows, and re-arms the counters.
-    ///
-    /// # Context
-    /// Any context: task, interrupt or NMI.
-    ///
-    /// # Errors
-    /// The errors of [`pmu_core::service`].
-    ///
-    /// ```
-    /// use pmu::Machine;
-    /// use pmu::core::{Claim, CounterMemory, CounterSlot};
-    /// use pmu::core::profile::{KProfileSource, ProfileInterface};
-    /// use pmu::core::registers::MAX_COUNTERS;
-    /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
-    /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-    /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
-    /// # let (this, hardware) = (&processor.snapshot(), &processor);
-    /// static MEMORY: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
-    /// let machine = Machine::detect(this);
-    /// let mut session = machine.initialize(this, hardware, &MEMORY)?;
-    /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
-    /// # processor.interrupt_at(1);
-    /// // In the interrupt's handler:
-    /// let mut sources = vec![];
-    /// let serviced = machine.service(&hardware, &MEMORY, |overflow| sources.push(overflow.source))?;
-    /// assert_eq!((serviced.claim, sources), (Claim::Ours, vec![KProfileSource::BRANCH_MISPREDICTIONS]));
-    /// # Ok::<(), Box<dyn core::error::Error>>(())
-    /// ```
-    #[inline]
-    pub fn service<H: Hardware>(
-        &self,
-        hardware: &H,
-        memory: &CounterMemory,
-        overflowed: impl FnMut(Overflow),
-    ) -> Result<Serviced, ServiceError> {
-        whichever!(self, interface => interface.service(hardware, memory, overflowed))
-    }
-
     /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self {
@@ -253,7 +211,7 @@ fn counters(processor: &Snapshot) -> CounterUnit {
 }
 
 // SAFETY: the units are those of the one variant that the machine is, and there is no table of its own.
-unsafe impl SourceInterface for Machine {
+unsafe impl EventSource for Machine {
     type Processor = Snapshot;
     type Facility = ();
 
@@ -311,8 +269,8 @@ impl Machine {
     /// use pmu::Machine;
     /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
     /// use pmu::core::branch_recording::BranchRecorder;
-    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events};
-    /// use pmu::core::profile::KProfileSource;
+    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events, service};
+    /// use pmu::core::profile::{KProfileSource, Session};
     /// use pmu::core::registers::MAX_COUNTERS;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -327,7 +285,7 @@ impl Machine {
     /// let machine = Machine::detect(this);
     /// let unit = machine.branches_of(this, &hardware)?;
     /// let source = Events::new(&machine, EventTable::none()).with(Branches::new(&unit, &RECORDS));
-    /// let mut session = source.initialize(this, CounterSet::GENERAL, hardware, &COUNTERS)?;
+    /// let mut session = Session::take(source, this, CounterSet::GENERAL, hardware, &COUNTERS)?;
     /// session.start(KProfileSource::BRANCH_MISPREDICTIONS)?;
     /// let mut recorder = BranchRecorder::take(&unit, hardware, &RECORDS)?;
     /// recorder.start(BranchFilter::USER)?;
@@ -335,7 +293,7 @@ impl Machine {
     /// # processor.interrupt_at(1);
     /// // In the interrupt's handler:
     /// let mut last = None;
-    /// source.service_samples(&hardware, &COUNTERS, |_, sample| last = sample.branches().next())?;
+    /// service(&source, &hardware, &COUNTERS, |sample| last = sample.branches().next())?;
     /// assert_eq!(last.map(|branch| (branch.from, branch.to)), Some((0x40_1000, 0x40_2000)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -116,7 +116,7 @@ impl Watchdog {
     ///
     /// ```
     /// use pmu::Watchdog;
-    /// use pmu::core::profile::SourceInterface;
+    /// use pmu::core::EventSource;
     /// # use pmu_virt::mock::MockMsr;
     /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// # let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);

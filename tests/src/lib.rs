@@ -11,6 +11,7 @@ mod pmu_state;
 mod processors;
 mod reason;
 mod register_file;
+pub mod reports;
 pub mod software_pmu;
 
 use std::collections::HashMap;

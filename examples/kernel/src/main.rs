@@ -12,8 +12,7 @@ use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
 use pmu::Machine;
-use pmu::core::profile::SourceInterface;
-use pmu::core::{CounterSet, Snapshot};
+use pmu::core::{CounterSet, EventSource, Snapshot};
 
 use check::handler;
 use demos::command_line::CommandLine;

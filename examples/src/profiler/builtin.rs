@@ -6,8 +6,10 @@ use std::thread;
 
 use pmu_core::interval::IntervalLimits;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Platform, Snapshot, raw_cpuid};
+use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, EventSource, Platform, Snapshot, raw_cpuid,
+};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics};
 
@@ -156,7 +158,8 @@ fn profile_by_time(interval: u32, enough: &dyn Fn(Duration) -> bool) -> Result<P
     let nothing =
         Snapshot::capture(|_, _| raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 });
     let mut session =
-        interface.initialize(&nothing, (NoRegisters, &timer), memory).map_err(failed)?;
+        Session::take(&interface, &nothing, CounterSet::GENERAL, (NoRegisters, &timer), memory)
+            .map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(KProfileSource::TIME, &mut hardware, || {
         workload::run(enough);
@@ -174,7 +177,8 @@ fn profile_by_counter(
     let timer = ThreadTimer::new().map_err(Error::Timer)?;
     let Counters { interface, processor, registers, memory, .. } = counters;
     interface.set_interval(source, interval.into()).map_err(Error::Interval)?;
-    let mut session = interface.initialize(processor, registers, memory).map_err(failed)?;
+    let mut session = Session::take(&interface, processor, CounterSet::GENERAL, registers, memory)
+        .map_err(failed)?;
     let mut hardware = ThisProcessor::new(&mut session, PROCESSOR);
     profile(source, &mut hardware, || {
         counters.begin();

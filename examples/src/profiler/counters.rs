@@ -6,9 +6,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterMemory, CounterSlot, Snapshot};
+use pmu_core::{CounterMemory, CounterSlot, EventSource, Snapshot, service};
 use pmu_intel::Emon;
 use pmu_virt::mock::MockMsr;
 use pmu_virt::{
@@ -91,11 +91,12 @@ impl Counters {
     }
 
     fn performance_interrupt(&self, frame: &SignalFrame<'_>) {
-        let dispatch = |overflow: pmu_core::profile::Overflow| {
-            PROFILES.interrupt(frame, overflow.source);
-        };
         // The model raises no fault where the driver is right, and is strict where it is not.
-        let _ = self.interface.service(&self.registers, &self.memory, dispatch);
+        let _ = service(&self.interface, &self.registers, &self.memory, |sample| {
+            if let Some(overflow) = self.interface.overflow(&sample) {
+                PROFILES.interrupt(frame, overflow.source);
+            }
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 pub(crate) mod division;
 pub(crate) mod event_facility;
-pub(crate) mod event_source;
 pub(crate) mod facility;
+pub(crate) mod facility_source;
 pub(crate) mod running;
 pub(crate) mod software;

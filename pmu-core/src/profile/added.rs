@@ -7,18 +7,19 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 
 use crate::counters::error::CounterError;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::event::{Event, Reporting};
-use crate::counters::interrupt::sample::EventOverflow;
-use crate::counters::names::CounterSet;
+use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::table::EventTable;
 use crate::interval::{Interval, IntervalLimits, IntervalUnit};
-use crate::profile::interface::InterfaceError;
-use crate::profile::source::{KProfileSource, ProfileSource};
+use crate::profile::error::InterfaceError;
+use crate::profile::source::{KProfileSource, ProfileSource, SourceTable};
+use crate::windows::{HalInterface, Rules};
 use crate::write_once::WriteOnce;
 
-/// A profile source that the kernel adds to the sources of a [profile interface](crate::profile::ProfileInterface). An
+/// A profile source that the kernel adds to the sources of a [profile interface](crate::EventSource). An
 /// `AddedSource` has the source's event, and the counters that can count the event.
 #[derive(Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -452,4 +453,83 @@ impl AddedSources {
 fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
     let period = event.period().ok_or(InterfaceError::NoPeriod)?;
     IntervalLimits::EVENTS.check(period).map_err(InterfaceError::Interval)
+}
+
+/// General sources of the Emon interface, one bit per value: 0x02, 0x06, 0x0A, 0x0B and 0x13.
+const GENERAL_OF_EMON: u32 = 1 << 0x02 | 1 << 0x06 | 1 << 0x0A | 1 << 0x0B | 1 << 0x13;
+
+/// General sources of the Amd64 interface, one bit per value: 0x02, 0x06, 0x08, 0x09, 0x0B, 0x0D, 0x14 and 0x15.
+const GENERAL_OF_AMD64: u32 =
+    1 << 0x02 | 1 << 0x06 | 1 << 0x08 | 1 << 0x09 | 1 << 0x0B | 1 << 0x0D | 1 << 0x14 | 1 << 0x15;
+
+impl Rules {
+    /// Returns whether this Windows version has the profile source `source` on a machine whose profile interface is
+    /// `interface`. The version has the following sources:
+    ///
+    /// - `ProfileTime`;
+    /// - the sources of the interface's table, if this version's HAL has the counters of the interface;
+    /// - Intel's sources 0x20 to 0x24, if this version has them
+    ///   ([`has_fixed_sources`](crate::windows::WindowsVersion::has_fixed_sources));
+    /// - the sources of higher values that are in `added`, if this version can add sources at run time
+    ///   ([`adds_sources`](crate::windows::WindowsVersion::adds_sources)). If the kernel adds no sources, pass
+    ///   [`AddedSources::none`].
+    ///
+    /// ```
+    /// # use pmu_core::profile::{AddedSources, KProfileSource};
+    /// # use pmu_core::windows::{HalInterface, Rules, WindowsVersion};
+    /// // Intel's fixed counters are sources from version 1903 on.
+    /// let (fixed, none) = (KProfileSource::new(0x20).unwrap(), AddedSources::none());
+    /// assert!(Rules::LATEST.has_source(HalInterface::Emon, fixed, none));
+    /// let before = Rules { version: WindowsVersion::Windows8, ..Rules::LATEST };
+    /// assert!(!before.has_source(HalInterface::Emon, fixed, none));
+    /// // A higher value is no source, unless the kernel adds it.
+    /// assert!(!Rules::LATEST.has_source(HalInterface::Emon, KProfileSource::new(0x25).unwrap(), none));
+    /// ```
+    pub fn has_source(
+        self,
+        interface: HalInterface,
+        source: KProfileSource,
+        added: &AddedSources,
+    ) -> bool {
+        let (version, value) = (self.version, source.value());
+        let in_version = match (interface, value) {
+            (HalInterface::Emon, 0x20..=0x24) => version.has_fixed_sources(),
+            (HalInterface::Emon, 0x25..) | (HalInterface::Amd64, 0xC0..) => {
+                version.adds_sources() && added.contains(source)
+            }
+            (HalInterface::Emon, 0..0x19) => GENERAL_OF_EMON >> value & 1 != 0,
+            (HalInterface::Amd64, 0..0x19) => GENERAL_OF_AMD64 >> value & 1 != 0,
+            _ => true,
+        };
+        value == KProfileSource::TIME.value()
+            || (version.has_counters(interface, self.width) && in_version)
+    }
+}
+
+/// An overflow of one source: see [`EventSource::overflow`](crate::EventSource::overflow).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct Overflow {
+    /// Source whose counter overflowed.
+    pub source: KProfileSource,
+    /// Number of events counted up to this overflow: the interval with which the driver loaded the counter.
+    pub events: u64,
+    /// Counter that overflowed.
+    pub counter: CounterId,
+}
+
+impl Overflow {
+    #[inline]
+    pub(crate) fn of(
+        table: &SourceTable,
+        added: &AddedSources,
+        overflow: &EventOverflow,
+    ) -> Option<Self> {
+        let EventOverflow { event, period, counter, .. } = *overflow;
+        let source = match event.row() {
+            Some(row) => table.rows().get(row)?.source(),
+            None => added.of(overflow)?,
+        };
+        Some(Self { source, events: period, counter })
+    }
 }

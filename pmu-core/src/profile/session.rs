@@ -7,21 +7,22 @@ use crate::counters::control::handle::{CounterSession, SessionCounters};
 use crate::counters::control::switch::saved::SavedCounters;
 use crate::counters::control::window::CounterWindow;
 use crate::counters::error::CounterError;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::event::Event;
-use crate::counters::interrupt::sample::EventOverflow;
-use crate::counters::names::{CounterId, CounterSet, EventId};
+use crate::counters::interrupt::sample::Sample;
+use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
 use crate::interval::Interval;
 use crate::platform::Hardware;
-use crate::profile::added::{AddedSource, AddedSources};
-use crate::profile::interface::InterfaceError;
-use crate::profile::source::{Availability, KProfileSource, SourceInformation, SourceTable};
-use crate::profile::source_interface::{SourceInterface, declared_information};
+use crate::profile::added::AddedSource;
+use crate::profile::error::InterfaceError;
+use crate::profile::event_source::{EventSource, information};
+use crate::profile::source::{Availability, KProfileSource, SourceInformation};
 
 /// Controls one processor's profile sources. The sources run on a [`CounterSession`] and on a profile timer.
 ///
 /// A session cannot move to another thread. Before dropping a session, [shut it down](Self::shut_down) on its
-/// processor. Otherwise the counters keep running, [`service`](crate::profile::ProfileInterface::service) keeps
+/// processor. Otherwise the counters keep running, [`service`](crate::service()) keeps
 /// reporting overflows, and the [`CounterMemory`] stays in use until [`reclaim`](CounterMemory::reclaim) is called.
 ///
 /// # Context
@@ -40,10 +41,47 @@ pub struct Session<'a, I, H> {
     has_timer: bool,
 }
 
-impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
-    /// Opens a session: see [`ProfileInterface::initialize_only`](crate::profile::ProfileInterface::initialize_only).
-    pub(crate) fn initialize(
-        interface: I,
+impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
+    /// Takes ownership of those counters in `only` that the processor has, and returns a session that starts sources on
+    /// the general ones of them. [Opened](CounterSession::open) events run on general and fixed counters. Counters
+    /// outside `only` stay with their owners. If `only` is empty, the session takes no counter, and supports only
+    /// `ProfileTime`.
+    ///
+    /// `source` is the profile interface, or one processor's [`Events`](crate::Events) with it. `processor` describes
+    /// the processor that executes the call. The call clears the event selects of all the counters that it takes, even
+    /// of a counter that the session does not use because `memory` has no slot for it.
+    ///
+    /// ```
+    /// # use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, Session};
+    /// # use pmu_core::registers::MAX_COUNTERS;
+    /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
+    ///
+    /// /// Each processor, as it comes up. Without counters, profiling by time remains.
+    /// fn processor_up<I: EventSource, H: Hardware>(
+    ///     interface: &'static I,
+    ///     this_processor: &I::Processor,
+    ///     hardware: H,
+    /// ) -> Result<Option<Session<'static, &'static I, H>>, InterfaceError> {
+    ///     match Session::take(interface, this_processor, CounterSet::GENERAL, hardware, &COUNTERS) {
+    ///         Err(InterfaceError::Counters(CounterError::Unresponsive)) => Ok(None),
+    ///         session => session.map(Some),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Context
+    /// Task. The session stays on the processor that executes the call. An interrupt may come at any time.
+    ///
+    /// # Errors
+    /// The errors of [`CounterSession::take`]. If `memory` has no slots for counters, the method
+    /// [`requires_memory`](EventSource::requires_memory) decides. If `requires_memory` returns `true`, the call fails.
+    /// If `requires_memory` returns `false`, the session supports no source.
+    ///
+    /// After an error, no counter runs. The kernel can still profile by time: see
+    /// [`DefaultInterface`](crate::profile::DefaultInterface).
+    pub fn take(
+        source: I,
         processor: &I::Processor,
         only: CounterSet,
         hardware: H,
@@ -52,27 +90,27 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     where
         I: Copy,
     {
-        let has_counters = !interface.unit().counters().is_empty();
+        let has_counters = !source.unit().counters().is_empty();
         let usable = !has_counters || memory.counters() > 0;
-        let own = interface.unit_of(processor);
-        let declared = interface.unit().shared_with(&own) & only;
-        if !usable && interface.requires_memory() {
+        let own = source.unit_of(processor);
+        let declared = source.unit().shared_with(&own) & only;
+        if !usable && source.requires_memory() {
             let error = CounterError::InsufficientMemory { needed: declared.len() as u16, lent: 0 };
             return Err(error.into());
         }
         let wanted = has_counters && !only.is_empty();
         let counters = if wanted && (usable || declared.is_empty()) {
-            let taken = CounterSession::take(interface, &own, only, hardware, memory);
+            let taken = CounterSession::take(source, &own, only, hardware, memory);
             // Only these outcomes tell whether the counters answer. Another error is of this call alone.
             if matches!(taken, Ok(_) | Err(CounterError::Unresponsive)) {
-                interface.profile_sources().answer.note(taken.is_ok());
+                source.profile_sources().answer.note(taken.is_ok());
             }
             taken?
         } else {
             if wanted && !usable {
-                interface.profile_sources().answer.note_no_memory();
+                source.profile_sources().answer.note_no_memory();
             }
-            CounterSession::unopened(interface, declared, hardware, memory).without_counters()
+            CounterSession::unopened(source, declared, hardware, memory).without_counters()
         };
         Ok(Self { counters, usable, has_timer: false })
     }
@@ -91,9 +129,9 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     /// Returns information on a source, for this processor. The session has checked that the counters work, so a
     /// supported source on a counter is [`Verified`](crate::profile::Availability::Verified). On a hybrid machine, one
     /// core may lack an event that another core has. On such a core the source is unsupported, even if the interface's
-    /// [`query`](crate::profile::ProfileInterface::query) reports the source as supported.
+    /// [`query`](crate::EventSource::query) reports the source as supported.
     pub fn query(&self, source: KProfileSource) -> SourceInformation {
-        let mut information = declared_information(self.interface(), source);
+        let mut information = information(self.interface(), source);
         let available = if let Some((added, _)) = self.added_source(source) {
             // The machine's are the boot processor's.
             let here = self.interface().added().interval(source, &self.counters.unit_here());
@@ -174,10 +212,10 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     /// counters that can count the source.
     ///
     /// ```
-    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
-    /// # use pmu_core::Hardware;
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session};
     /// /// Starts the first of some sources that this processor has.
-    /// fn start_any<I: SourceInterface, H: Hardware>(
+    /// fn start_any<I: EventSource, H: Hardware>(
     ///     session: &mut Session<'_, I, H>,
     ///     sources: &[KProfileSource],
     /// ) -> Result<Option<KProfileSource>, InterfaceError> {
@@ -291,10 +329,10 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     /// needs no call: the counter uses the new interval from its next overflow on.
     ///
     /// ```
-    /// # use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface};
-    /// # use pmu_core::Hardware;
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session};
     /// /// Sets the interval of `ProfileTime`, and applies it to this processor's timer at once.
-    /// fn set_time<I: SourceInterface, H: Hardware>(
+    /// fn set_time<I: EventSource, H: Hardware>(
     ///     session: &mut Session<'_, I, H>,
     ///     units: u64,
     /// ) -> Result<(), InterfaceError> {
@@ -323,10 +361,10 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     /// the counter by RDPMC.
     ///
     /// ```
-    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session, SourceInterface};
-    /// # use pmu_core::Hardware;
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session};
     /// /// Returns a running source's events in a function, which takes less than the source's interval.
-    /// fn events_in<I: SourceInterface, H: Hardware>(
+    /// fn events_in<I: EventSource, H: Hardware>(
     ///     session: &Session<'_, I, H>,
     ///     source: KProfileSource,
     ///     function: impl FnOnce(),
@@ -375,14 +413,9 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     pub fn save(
         &mut self,
         area: &mut SavedCounters,
-        mut overflowed: impl FnMut(Overflow),
+        overflowed: impl FnMut(EventOverflow),
     ) -> Result<(), InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        Ok(self.counters.save(area, |overflow| {
-            if let Some(overflow) = Overflow::of(table, added, overflow) {
-                overflowed(overflow);
-            }
-        })?)
+        Ok(self.counters.save(area, overflowed)?)
     }
 
     /// Resumes the counters that [`save`](Self::save) saved. This method calls [`CounterSession::restore`]. Added
@@ -395,49 +428,60 @@ impl<'a, I: SourceInterface, H: Hardware> Session<'a, I, H> {
     }
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::lending::CounterWindow)
-    /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running. This method does not report
-    /// pending overflows of [opened](CounterSession::open) events. On the [`CounterSession`](Self::counters_mut),
-    /// [`lend`](CounterSession::lend) reports these overflows.
+    /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
     pub fn lend(
         &mut self,
         now: u64,
-        mut overflowed: impl FnMut(Overflow),
+        overflowed: impl FnMut(Sample<'_, I::Facility>),
     ) -> Result<CounterWindow<'_, 'a, I, H>, InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        Ok(self.counters.lend(now, |overflow| {
-            if let Some(overflow) = Overflow::of(table, added, *overflow) {
-                overflowed(overflow);
-            }
-        })?)
+        Ok(self.counters.lend(now, overflowed)?)
+    }
+
+    /// Stops this processor's counters before a suspend, and keeps the counts in memory. This method calls
+    /// [`CounterSession::suspend`]. The profile timer keeps running.
+    ///
+    /// # Errors
+    /// The errors of [`CounterSession::suspend`].
+    pub fn suspend(
+        &mut self,
+        now: u64,
+        overflowed: impl FnMut(Sample<'_, I::Facility>),
+    ) -> Result<(), InterfaceError> {
+        Ok(self.counters.suspend(now, overflowed)?)
+    }
+
+    /// Programs this processor's counters again after [`suspend`](Self::suspend). This method calls
+    /// [`CounterSession::resume`]. The sources run again. Each source of the interface's table begins a new interval.
+    /// Each [added](crate::profile::AddedSources) source continues the interval that the suspend interrupted. The
+    /// platform's timer is started again if it was running.
+    ///
+    /// # Errors
+    /// The errors of [`reprogram`](Self::reprogram).
+    pub fn resume(
+        &mut self,
+        now: u64,
+        overflowed: impl FnMut(Sample<'_, I::Facility>),
+    ) -> Result<CounterSet, InterfaceError> {
+        self.program_again(|counters| counters.resume(now, overflowed))
     }
 
     /// Programs this processor's counters again after their registers lost their contents. This method calls
-    /// [`CounterSession::reprogram`].
-    ///
-    /// If the platform's timer was running, the call starts the timer again. The call does not report overflows of
-    /// [opened](CounterSession::open) events. [`reprogram_all`](Self::reprogram_all) reports these overflows.
+    /// [`CounterSession::reprogram`]. If the platform's timer was running, the call starts the timer again.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Platform`](InterfaceError::Platform).
     pub fn reprogram(
         &mut self,
-        mut overflowed: impl FnMut(Overflow),
+        overflowed: impl FnMut(Sample<'_, I::Facility>),
     ) -> Result<CounterSet, InterfaceError> {
-        let (table, added) = (self.interface().table(), self.interface().added());
-        self.program_again(|counters| {
-            counters.reprogram(|overflow| {
-                if let Some(overflow) = Overflow::of(table, added, *overflow) {
-                    overflowed(overflow);
-                }
-            })
-        })
+        self.program_again(|counters| counters.reprogram(overflowed))
     }
 
     /// Programs the counters again, and starts the timer if it was running.
-    pub(crate) fn program_again(
+    fn program_again(
         &mut self,
         program: impl FnOnce(&mut CounterSession<'a, I, H>) -> Result<CounterSet, CounterError>,
     ) -> Result<CounterSet, InterfaceError> {
@@ -481,31 +525,5 @@ fn of_source(error: CounterError, source: KProfileSource) -> InterfaceError {
         CounterError::AlreadyStarted(_) => InterfaceError::AlreadyStarted(source),
         CounterError::NotStarted(_) => InterfaceError::NotStarted(source),
         error => InterfaceError::Counters(error),
-    }
-}
-
-/// An overflow of one source. [`service`](crate::profile::ProfileInterface::service) reports overflows in this form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct Overflow {
-    /// Source whose counter overflowed.
-    pub source: KProfileSource,
-    /// Number of events counted up to this overflow: the interval with which the driver loaded the counter.
-    pub events: u64,
-    /// Counter that overflowed.
-    pub counter: CounterId,
-}
-
-impl Overflow {
-    /// Returns the overflow of a source: of a row of `table`, or of a source in `added`. Returns `None` if the kernel
-    /// opened the event itself.
-    #[inline]
-    pub fn of(table: &SourceTable, added: &AddedSources, overflow: EventOverflow) -> Option<Self> {
-        let EventOverflow { event, period, counter, .. } = overflow;
-        let source = match event.row() {
-            Some(row) => table.rows().get(row)?.source(),
-            None => added.of(&overflow)?,
-        };
-        Some(Self { source, events: period, counter })
     }
 }

@@ -3,8 +3,9 @@
 //! `NtQuerySystemInformation` returns the list for the information class 0x1F (`SystemPerformanceTraceInformation`), if
 //! the first word of the buffer is 0x0D (`EventTraceProfileSourceListInformation`).
 
+use pmu_core::EventSource;
 use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{AddedSource, KProfileSource, ProfileInterface, classes};
+use pmu_core::profile::{AddedSource, KProfileSource, classes};
 
 use crate::compat::LayoutError;
 
@@ -20,8 +21,8 @@ const ENTRY: usize = 0x18;
 
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
-/// The sources in [`ProfileInterface::sources`] come first. The sources in
-/// [`SourceInterface::added`](pmu_core::profile::SourceInterface::added) follow. The caller must set the first word of
+/// The sources in [`EventSource::sources`] come first. The sources in
+/// [`EventSource::added`] follow. The caller must set the first word of
 /// `buffer` to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context
@@ -46,7 +47,7 @@ const ENTRY: usize = 0x18;
 /// assert_eq!(names?, ["Timer"]);
 /// # Ok::<(), LayoutError>(())
 /// ```
-pub fn write_source_list<I: ProfileInterface>(
+pub fn write_source_list<I: EventSource>(
     interface: &I,
     buffer: &mut [u8],
 ) -> Result<usize, LayoutError> {

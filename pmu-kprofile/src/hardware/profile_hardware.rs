@@ -1,10 +1,10 @@
 //! The trait by which profile objects use the hardware of all processors.
 
-use pmu_core::Hardware;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
-use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource, ProfileInterface, Session};
+use pmu_core::profile::{AddedSources, InterfaceError, KProfileSource, Session};
 use pmu_core::windows::{HalInterface, Rules};
+use pmu_core::{EventSource, Hardware};
 
 use crate::affinity::Affinity;
 
@@ -114,13 +114,13 @@ pub trait ProfileHardware {
 ///
 /// # Examples
 /// ```
-/// use pmu_core::Hardware;
+/// use pmu_core::{EventSource, Hardware};
 /// use pmu_core::frame::ProcessorNumber;
-/// use pmu_core::profile::{ProfileInterface, Session};
+/// use pmu_core::profile::Session;
 /// use pmu_kprofile::hardware::ThisProcessor;
 /// use pmu_kprofile::{ProfileError, ProfileObject, Profiles};
 ///
-/// fn start<I: ProfileInterface, H: Hardware>(
+/// fn start<I: EventSource, H: Hardware>(
 ///     lists: &Profiles<64, 1>,
 ///     object: &'static ProfileObject<'static>,
 ///     session: &mut Session<'_, I, H>,
@@ -142,7 +142,7 @@ impl<'s, 'a, I, H> ThisProcessor<'s, 'a, I, H> {
     }
 }
 
-impl<I: ProfileInterface, H: Hardware> ProfileHardware for ThisProcessor<'_, '_, I, H> {
+impl<I: EventSource, H: Hardware> ProfileHardware for ThisProcessor<'_, '_, I, H> {
     fn this_processor(&self) -> ProcessorNumber {
         self.number
     }
@@ -263,7 +263,8 @@ impl<H: ProfileHardware> ProfileHardware for AsOfVersion<'_, H> {
 /// get its original interval back.
 ///
 /// ```
-/// use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
+/// use pmu_core::EventSource;
+/// use pmu_core::profile::{DefaultInterface, KProfileSource};
 /// use pmu_kprofile::hardware::IntervalGuard;
 ///
 /// let interface = DefaultInterface::new();
@@ -277,16 +278,16 @@ impl<H: ProfileHardware> ProfileHardware for AsOfVersion<'_, H> {
 /// ```
 #[derive(Debug)]
 #[must_use = "dropped, the interval is restored"]
-pub struct IntervalGuard<'i, I: ProfileInterface> {
+pub struct IntervalGuard<'i, I: EventSource> {
     interface: &'i I,
     source: KProfileSource,
     interval: Interval,
     before: u32,
 }
 
-impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
+impl<'i, I: EventSource> IntervalGuard<'i, I> {
     /// Sets the interval of a source until the guard is dropped. Like
-    /// [`set_interval_clamped`](ProfileInterface::set_interval_clamped), the function clamps `units` to the limits of
+    /// [`set_interval_clamped`](EventSource::set_interval_clamped), the function clamps `units` to the limits of
     /// the source.
     ///
     /// # Context
@@ -316,7 +317,7 @@ impl<'i, I: ProfileInterface> IntervalGuard<'i, I> {
     }
 }
 
-impl<I: ProfileInterface> Drop for IntervalGuard<'_, I> {
+impl<I: EventSource> Drop for IntervalGuard<'_, I> {
     fn drop(&mut self) {
         // This cannot fail: the source was supported when the guard was made, and the interval was in force, so within
         // the limits.

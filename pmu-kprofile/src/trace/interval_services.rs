@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use pmu_core::EventSource;
 use pmu_core::interval::Interval;
-use pmu_core::profile::{KProfileSource, NotASource, NtStatus, ProfileInterface};
+use pmu_core::profile::{KProfileSource, NotASource, NtStatus};
 use pmu_core::windows::Rules;
 
 use crate::object::service::Caller;
@@ -13,7 +14,7 @@ use crate::trace::event::records::{IntervalHook, SourceInterval};
 /// The services that query and set the intervals of profile sources: `NtQueryIntervalProfile` and
 /// `NtSetIntervalProfile`.
 ///
-/// The kernel's [`ProfileInterface`] stores the intervals. Each source has one interval for the whole machine. This
+/// The kernel's [`EventSource`] stores the intervals. Each source has one interval for the whole machine. This
 /// type stores whether changes of intervals are traced, and the interval of `ProfileAlignmentFixup`. The interval of
 /// `ProfileAlignmentFixup` has no effect.
 ///
@@ -110,7 +111,7 @@ impl IntervalServices {
     /// probe.
     pub fn query(
         &self,
-        interface: &impl ProfileInterface,
+        interface: &impl EventSource,
         source: Result<KProfileSource, NotASource>,
         caller: &impl Caller,
     ) -> Result<u32, NtStatus> {
@@ -144,7 +145,7 @@ impl IntervalServices {
     /// version is 6.2 or later. Nothing is changed.
     pub fn set(
         &self,
-        interface: &impl ProfileInterface,
+        interface: &impl EventSource,
         units: u32,
         source: Result<KProfileSource, NotASource>,
         caller: &impl Caller,
@@ -206,7 +207,7 @@ impl IntervalServices {
     /// ```
     pub fn begin_trace(
         &self,
-        interface: &impl ProfileInterface,
+        interface: &impl EventSource,
         sources: impl IntoIterator<Item = KProfileSource>,
         record: impl FnMut(SourceInterval<'static>),
     ) {
@@ -226,7 +227,7 @@ impl IntervalServices {
     /// Task. Call this function after the tracing of samples was turned off.
     pub fn end_trace(
         &self,
-        interface: &impl ProfileInterface,
+        interface: &impl EventSource,
         sources: impl IntoIterator<Item = KProfileSource>,
         record: impl FnMut(SourceInterval<'static>),
     ) {
@@ -259,7 +260,7 @@ impl IntervalServices {
 /// Calls `record` with the interval of each source that is supported.
 fn collect(
     hook: IntervalHook,
-    interface: &impl ProfileInterface,
+    interface: &impl EventSource,
     sources: impl IntoIterator<Item = KProfileSource>,
     mut record: impl FnMut(SourceInterval<'static>),
 ) {

@@ -5,9 +5,8 @@ use core::marker::PhantomData;
 
 use pmu_arm::{Identification, Pmuv3};
 use pmu_core::msr::MsrBackend;
-use pmu_core::profile::SourceInterface;
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{CounterSet, Event, EventSelect, Platform, PlatformError, Snapshot};
+use pmu_core::{CounterSet, Event, EventSelect, EventSource, Platform, PlatformError, Snapshot};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
@@ -20,15 +19,15 @@ use crate::native_apic::NativeApic;
 ///
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
-/// sources by a [`SourceInterface`]. Where registers are laid out otherwise than the unit can say, the vendor's
+/// sources by a [`EventSource`]. Where registers are laid out otherwise than the unit can say, the vendor's
 /// [`MsrBackend`](pmu_core::msr::MsrBackend) translates them: a register's address is any number that the unit and the
 /// backend agree on. A processor whose counters are those of x86 in all but the way to find them:
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
-/// use pmu::core::profile::{ProfileSources, SourceInterface, SourceTable};
-/// use pmu::core::{CounterUnit, EventSelect};
 /// use pmu::Architecture;
+/// use pmu::core::{CounterUnit, EventSelect, EventSource};
+/// use pmu::core::profile::{ProfileSources, SourceTable};
 /// # use pmu::core::profile::{ProfileSource, SourceIndex};
 /// # static SOURCES: [ProfileSource; 1] = [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0))];
 /// # static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);
@@ -39,7 +38,7 @@ use crate::native_apic::NativeApic;
 /// struct Board(ProfileSources<[AtomicU32; 1]>);
 ///
 /// // SAFETY: nothing changes the field, all processors are alike, and there are no opened events.
-/// unsafe impl SourceInterface for Board {
+/// unsafe impl EventSource for Board {
 ///     type Processor = (); // all processors are alike
 ///     fn profile_sources(&self) -> &ProfileSources {
 ///         &self.0
@@ -73,10 +72,7 @@ pub trait Architecture: 'static {
 
     /// The counters and profile sources of a machine. The [`Pmu`](crate::Pmu) itself has the sources that are added,
     /// the opened events, and the [shared cores](Self::shared_core): those of the machine are not asked for.
-    type Machine: SourceInterface<Processor = Self::Processor, Facility = ()>
-        + fmt::Debug
-        + Send
-        + Sync;
+    type Machine: EventSource<Processor = Self::Processor, Facility = ()> + fmt::Debug + Send + Sync;
 
     /// The hardware beside the counters.
     type Facilities: Facilities<Self::Processor>;

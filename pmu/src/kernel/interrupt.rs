@@ -1,10 +1,11 @@
 //! The performance interrupt.
 
 use pmu_core::frame::{InterruptFrame, SampledFrame};
-use pmu_core::profile::{KProfileSource, Overflow, Report, SourceInterface};
+use pmu_core::profile::KProfileSource;
 use pmu_core::reading::sample_read;
 use pmu_core::{
-    Claim, CounterMemory, EventCount, EventId, EventOverflow, Platform, Sample, ServiceError,
+    Claim, CounterMemory, EventCount, EventId, EventOverflow, EventSource, Platform, Sample,
+    ServiceError, service,
 };
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
@@ -97,20 +98,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             let events = self.events(of, sources);
             let is_stuck = &mut interrupted.is_stuck;
             let mut accounted = [false; E];
-            let report = |report, sample: PmuSample<'_, K>| match report {
-                Report::Source(overflow) => {
+            let report = |sample: PmuSample<'_, K>| match events.overflow(&sample) {
+                Some(overflow) => {
                     let exact = sample.instruction().and_then(|instruction| instruction.address);
                     self.profiles.interrupt(&SampledFrame::new(frame, exact), overflow.source);
                     sampled(sample);
                 }
-                Report::Event(overflow) if overflow.tag == of.watchdog_tag() => {
-                    *is_stuck |= of.watchdog.is_stuck(overflow.event);
+                None if sample.tag == of.watchdog_tag() => {
+                    *is_stuck |= of.watchdog.is_stuck(sample.event);
                 }
-                Report::Event(overflow) => {
-                    let place = overflow.event.place().and_then(|place| accounted.get_mut(place));
+                None => {
+                    let place = sample.event.place().and_then(|place| accounted.get_mut(place));
                     // One interrupt may report many records of an event. It counts once toward the limit per tick.
                     let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
-                    of.events.account_sample(overflow.event, is_first, K::now);
+                    of.events.account_sample(sample.event, is_first, K::now);
                     sampled(sample);
                 }
             };
@@ -119,7 +120,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 hardware.mask_performance_interrupt();
             }
-            match events.service_samples(&hardware, &of.counters, report) {
+            match service(&events, &hardware, &of.counters, report) {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.lent = serviced.lent;
@@ -160,8 +161,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Any context, including NMI.
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
-        let sources = self.sources()?;
-        Overflow::of(sources.table(), &self.added, *overflow).map(|overflow| overflow.source)
+        let (events, _) = self.events_of(K::this_processor())?;
+        events.overflow(overflow).map(|overflow| overflow.source)
     }
 
     /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of
@@ -219,9 +220,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// passes the two values to the following functions of `pmu-core`: [`sample_read`](pmu_core::reading::sample_read),
     /// [`user_view`](pmu_core::reading::user_view()), [`remote_count`](pmu_core::reading::remote_count()), and, before
     /// each VM entry, [`guest_control`](pmu_core::lending::guest_control()). The event source's method `opened` returns
-    /// the table of opened events. This table has the methods `set_period` and `stop_reporting`. If the traits
-    /// `EventSource` and `SourceInterface` are both in scope, the name `opened` is ambiguous. In that case call
-    /// `EventSource::opened(&events)`.
+    /// the table of opened events. This table has the methods `set_period` and `stop_reporting`.
     ///
     /// Returns `None` before the first [`processor_up`](Self::processor_up), and for a processor number of `P` or more.
     ///

@@ -3,14 +3,14 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::lending::LentCounters;
-use pmu_core::profile::{InterfaceError, Report, SourceInterface};
-use pmu_core::{CounterError, CounterSet, Event, EventOverflow, GenericEvent};
+use pmu_core::profile::{InterfaceError, Session};
+use pmu_core::{CounterError, CounterSet, Event, EventOverflow, EventSource, GenericEvent};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
 use crate::kernel::facilities::Facilities;
 use crate::kernel::interrupt::PmuSample;
-use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};
+use crate::kernel::pmu::{LocalState, Pmu, PmuError};
 use crate::kernel::profile::close;
 use crate::kernel::reach::number;
 use crate::kernel::required::{Kernel, KernelHooks};
@@ -69,7 +69,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
                 // promises the rest.
                 unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
-                let session = self.events(of, sources).initialize(
+                let session = Session::take(
+                    self.events(of, sources),
                     this_processor,
                     K::counters(),
                     (K::msr(), KernelHooks::new()),
@@ -159,7 +160,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             self.with_local(|local| {
-                match local.session.suspend_all(K::now(), self.of_kernel(sampled)) {
+                match local.session.suspend(K::now(), self.of_kernel(sampled)) {
                     // A processor without counters has nothing to stop.
                     Ok(()) | Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {}
                     Err(error) => return Err(error.into()),
@@ -204,7 +205,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             self.session_slot(|slot| {
                 let local = slot.as_mut().ok_or(PmuError::NotUp)?;
                 local.is_suspended = false;
-                let resumed = local.session.resume_all(K::now(), |_, _| ());
+                let resumed = local.session.resume(K::now(), |_| ());
                 let watched = of.map_or(Ok(()), |of| {
                     let Some(event) = of.watched(local) else { return Ok(()) };
                     let counters = local.session.counters_mut();
@@ -333,7 +334,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         K::pinned(|| {
             self.with_local(|local| {
-                let mut window = match local.session.lend_all(K::now(), self.of_kernel(sampled)) {
+                let mut window = match local.session.lend(K::now(), self.of_kernel(sampled)) {
                     Err(InterfaceError::Counters(CounterError::NotAvailable(_))) => {
                         guest(&mut LentCounters::unowned(CounterSet::NONE, 0));
                         return Ok(());
@@ -344,7 +345,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 guest(window.lent());
                 let Err(error) = window.end(K::now()) else { return Ok(()) };
                 // No event can use a counter that could not be restored before its registers are programmed again.
-                local.session.reprogram_all(|_, _| ())?;
+                local.session.reprogram(|_| ())?;
                 // A facility alone is programmed again by now.
                 if error.counters.is_empty() {
                     Ok(())
@@ -360,11 +361,15 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub(super) fn of_kernel(
         &'static self,
         mut sampled: impl FnMut(PmuSample<'_, K>),
-    ) -> impl FnMut(Report, PmuSample<'_, K>) {
-        let tag = self.processors.get(K::this_processor()).map(ProcessorMemory::watchdog_tag);
-        move |report, sample| match report {
-            Report::Event(overflow) if tag != Some(overflow.tag) => sampled(sample),
-            _ => {}
+    ) -> impl FnMut(PmuSample<'_, K>) {
+        let here = self.processors.get(K::this_processor()).zip(self.sources());
+        let here = here.map(|(of, sources)| (self.events(of, sources), of.watchdog_tag()));
+        move |sample| {
+            if here.is_some_and(|(events, tag)| {
+                sample.tag != tag && events.overflow(&sample).is_none()
+            }) {
+                sampled(sample);
+            }
         }
     }
 

@@ -4,8 +4,8 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use pmu_core::profile::{AddedSources, KProfileSource, SourceInterface};
-use pmu_core::{CounterError, Event, EventCount, EventId, EventsError};
+use pmu_core::profile::{AddedSources, KProfileSource};
+use pmu_core::{CounterError, Event, EventCount, EventId, EventSource, EventsError};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::events::PmuEvent;
@@ -194,7 +194,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 while self.is_adding.swap(true, Acquire) {
                     core::hint::spin_loop();
                 }
-                let source = self.added.claim(&event, self.machine().map(SourceInterface::unit));
+                let source = self.added.claim(&event, self.machine().map(EventSource::unit));
                 self.is_adding.store(false, Release);
                 Ok(Claimed { source: source?, of: Some(&self.added) })
             }),

@@ -2,14 +2,11 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::{
-    InterfaceError, KProfileSource, ProfileInterface, ProfileSources, SourceInterface, SourceTable,
-};
-use pmu_core::{CounterUnit, EventTable, Events};
+use pmu_core::profile::{InterfaceError, KProfileSource, ProfileSources, SourceTable};
+use pmu_core::{CounterUnit, EventSource, EventTable, Events};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
@@ -257,9 +254,8 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
 /// handler need not match on the variants of [`Machine`](crate::Machine).
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
-    unit: &'static CounterUnit,
+    sources: &'static ProfileSources,
     table: &'static SourceTable,
-    intervals: &'static [AtomicU32],
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -271,36 +267,27 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 
 impl<K: Kernel> MachineSources<K> {
     pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
-        Self { machine, unit, table, intervals, kernel: PhantomData }
+        let (sources, table) = (machine.profile_sources(), machine.table());
+        Self { machine, sources, table, kernel: PhantomData }
     }
 }
 
 // SAFETY: the units are the machine's, one of them a field that nothing changes, and there is no table of opened
 // events.
-unsafe impl<K: Kernel> SourceInterface for MachineSources<K> {
+unsafe impl<K: Kernel> EventSource for MachineSources<K> {
     type Processor = ProcessorOf<K>;
     type Facility = ();
 
     fn facility(&self) {}
 
+    #[inline]
     fn profile_sources(&self) -> &ProfileSources {
-        self.machine.profile_sources()
+        self.sources
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
         self.table
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.unit
-    }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        self.intervals
     }
 
     fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {

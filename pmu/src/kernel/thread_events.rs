@@ -142,7 +142,11 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ) -> Result<(), PmuError> {
         let switched = K::pinned(|| {
             self.with_local(|local| {
-                let out = local.session.switch_out_all(from, K::now(), self.of_kernel(sampled));
+                let out = local.session.counters_mut().switch_out(
+                    from,
+                    K::now(),
+                    self.of_kernel(sampled),
+                );
                 // Evaluated in any case: a failure on the way out does not keep the other thread's events off.
                 out.and(local.session.counters_mut().switch_in(&local.unit, to, K::now()))
             })

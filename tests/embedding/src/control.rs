@@ -9,7 +9,6 @@ use pmu_core::frame::ProcessorNumber;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, ProfileSource, Session,
-    SourceInterface,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
@@ -326,7 +325,7 @@ fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Opti
     let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
     let mut session =
-        INITIALIZE.measure(|| both.initialize(processor, all, (Msr, Apic), &MEMORY))?;
+        INITIALIZE.measure(|| Session::take(both, processor, all, (Msr, Apic), &MEMORY))?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     session = drain(session, true)?;
@@ -338,7 +337,7 @@ fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Opti
     session = drain(drain(session, false)?, true)?;
     SAVE.measure(|| session.save(&mut area, |_| ()));
     RESTORE.measure(|| session.restore(&area));
-    REPROGRAM.measure(|| session.reprogram_all(|_, _| ()));
+    REPROGRAM.measure(|| session.reprogram(|_| ()));
     share(&unit, session.counters_mut(), &opened);
     session = drain(session, false)?;
     SHUT_DOWN.measure(|| session.shut_down());
@@ -358,7 +357,7 @@ fn added(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option
     let source = LATER.row().source();
     let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
-    let mut session = both.initialize(processor, all, (Msr, Apic), &MEMORY).ok()?;
+    let mut session = Session::take(both, processor, all, (Msr, Apic), &MEMORY).ok()?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     for event in opened.each_alone() {

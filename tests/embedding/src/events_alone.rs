@@ -9,11 +9,10 @@ use core::hint::black_box;
 
 use machine::{Apic, Msr};
 use pmu::Machine;
-use pmu_core::profile::SourceInterface;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventTable, Events, GenericEvent, Snapshot, service,
+    EventSource, EventTable, Events, GenericEvent, Snapshot, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();

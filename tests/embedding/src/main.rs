@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Session};
-use pmu_core::{CounterMemory, CounterSlot, Snapshot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot, service};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
@@ -37,7 +37,7 @@ static PMC: TraceCallback<16> =
 static OBJECTS: TraceObjects = TraceObjects::new(Rules::LATEST, &SAMPLED, &PMC);
 
 /// Profiles on a vendor's machine; an error is the number of the failed step.
-fn profile<I: ProfileInterface<Processor = Snapshot>>(
+fn profile<I: EventSource<Processor = Snapshot>>(
     interface: &I,
     processor: &Snapshot,
     counter: u32,
@@ -45,7 +45,8 @@ fn profile<I: ProfileInterface<Processor = Snapshot>>(
     let source = KProfileSource::BRANCH_INSTRUCTIONS;
     interface.set_interval(source, 0x4000).map_err(|_| 1)?;
     let mut session: Session<'_, &I, _> =
-        interface.initialize(processor, (Msr, Apic), &MEMORY).map_err(|_| 2)?;
+        Session::take(interface, processor, CounterSet::GENERAL, (Msr, Apic), &MEMORY)
+            .map_err(|_| 2)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,
@@ -67,8 +68,10 @@ fn profile<I: ProfileInterface<Processor = Snapshot>>(
     register(counter).ok_or(5)?.store(1, Ordering::Relaxed);
     register(0x38E).ok_or(5)?.store(1, Ordering::Relaxed);
     let mut acted = 0;
-    let serviced = interface.service(&(Msr, Apic), &MEMORY, |overflow| {
-        acted = PROFILES.interrupt(&Frame { pc: 0x1009, process: None }, overflow.source).hits;
+    let serviced = service(interface, &(Msr, Apic), &MEMORY, |sample| {
+        if let Some(overflow) = interface.overflow(&sample) {
+            acted = PROFILES.interrupt(&Frame { pc: 0x1009, process: None }, overflow.source).hits;
+        }
     });
     PROFILES.timer_interrupt(&Frame { pc: 0x2000, process: None });
     let traced = traced.and(trace.set_group_mask(GroupMask::EMPTY, &mut hardware));

@@ -16,15 +16,15 @@ use pmu::user::{UserClock, UserPage};
 use pmu::{Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Session, SourceInterface};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::reading::user_view;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventSelect, EventTable, Events, GenericEvent, Snapshot, service,
-    stop_all,
+    EventCount, EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, Snapshot,
+    service, stop_all,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
@@ -128,25 +128,27 @@ fn profile(machine: &Machine, processor: &Snapshot) {
     let with_events = Events::new(machine, &WITH_SOURCES);
     let apic = || LocalApic::new(ApicOfMemory, black_box(Delivery::NON_MASKABLE), NoTimer);
     let Some(mut session) =
-        any(with_events.initialize(processor, CounterSet::ALL, (Msr, apic()), &OF_SOURCES))
+        any(Session::take(with_events, processor, CounterSet::ALL, (Msr, apic()), &OF_SOURCES))
     else {
         return;
     };
     any(session.start(source));
-    any(with_events.service(&(Msr, apic()), &OF_SOURCES, |overflow| {
-        black_box(overflow);
+    any(service(&with_events, &(Msr, apic()), &OF_SOURCES, |sample| {
+        black_box((*sample, with_events.overflow(&sample)));
     }));
     any(session.apply_interval(source));
     any(session.read(source));
-    any(session.reprogram_all(|overflow, _| {
-        black_box(overflow);
+    any(session.reprogram(|sample| {
+        black_box(*sample);
     }));
     any(session.stop(source));
     any(session.shut_down());
-    if let Some(mut session) = any(machine.initialize(processor, (Msr, apic()), &OF_SOURCES)) {
+    if let Some(mut session) =
+        any(Session::take(machine, processor, CounterSet::GENERAL, (Msr, apic()), &OF_SOURCES))
+    {
         any(session.start(source));
-        any(machine.service(&(Msr, apic()), &OF_SOURCES, |overflow| {
-            black_box(overflow);
+        any(service(machine, &(Msr, apic()), &OF_SOURCES, |sample| {
+            black_box(machine.overflow(&sample));
         }));
         any(session.shut_down());
     }

@@ -11,8 +11,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Snapshot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot, service};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
@@ -23,8 +23,10 @@ static BUFFER: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 
 /// The handler of the performance interrupt.
 fn performance_interrupt(emon: &Emon, frame: &Frame) {
-    let serviced = emon.service(&(Msr, Apic), &MEMORY, |overflow| {
-        PROFILES.interrupt(frame, overflow.source);
+    let serviced = service(emon, &(Msr, Apic), &MEMORY, |sample| {
+        if let Some(overflow) = emon.overflow(&sample) {
+            PROFILES.interrupt(frame, overflow.source);
+        }
     });
     black_box(serviced.is_ok());
 }
@@ -37,7 +39,8 @@ fn timer_interrupt(frame: &Frame) {
 /// Profiles for as long as `run` runs.
 fn profile(emon: &Emon, source: KProfileSource, run: fn(&Emon)) -> Result<(), i32> {
     emon.set_interval(source, 0x10000).map_err(|_| 2)?;
-    let mut session = emon.initialize(&snapshot(), (Msr, Apic), &MEMORY).map_err(|_| 3)?;
+    let mut session = Session::take(emon, &snapshot(), CounterSet::GENERAL, (Msr, Apic), &MEMORY)
+        .map_err(|_| 3)?;
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::from_index(0));
     let request = BasicProfile {
         process: None,

@@ -18,10 +18,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use machine::{Apic, FAULTY, Frame, Msr, register};
 use pmu::Machine;
 use pmu_core::frame::{ProcessId, ProcessorNumber};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session, SourceInterface};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
     EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, Platform, Snapshot,
+    service,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
@@ -78,8 +79,10 @@ fn emon() -> Option<&'static Emon> {
 fn performance_interrupt() {
     let Some(emon) = emon() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
-    let serviced = emon.service(&(Msr, Apic), &MEMORY, |overflow| {
-        PROFILES.interrupt(&frame, overflow.source);
+    let serviced = service(emon, &(Msr, Apic), &MEMORY, |sample| {
+        if let Some(overflow) = emon.overflow(&sample) {
+            PROFILES.interrupt(&frame, overflow.source);
+        }
     });
     if let Ok(serviced) = serviced {
         OVERFLOWS.fetch_add(serviced.overflows, Ordering::Relaxed);
@@ -91,10 +94,11 @@ fn interrupt_of_events() {
     let Some(machine) = machine() else { return };
     let frame = Frame { pc: 0x1009, process: ProcessId::new(7) };
     let both = Events::new(machine, &EVENTS);
-    let serviced = both.service(&(Msr, Apic), &COUNTERS_OF_EVENTS, |report| match report {
-        Report::Source(overflow) => _ = PROFILES.interrupt(&frame, overflow.source),
-        Report::Event(_) => _ = PERIODS.fetch_add(1, Ordering::Relaxed),
-    });
+    let serviced =
+        service(&both, &(Msr, Apic), &COUNTERS_OF_EVENTS, |sample| match both.overflow(&sample) {
+            Some(overflow) => _ = PROFILES.interrupt(&frame, overflow.source),
+            None => _ = PERIODS.fetch_add(1, Ordering::Relaxed),
+        });
     if let Ok(serviced) = serviced {
         OVERFLOWS.fetch_add(serviced.overflows, Ordering::Relaxed);
     }
@@ -126,7 +130,7 @@ fn open<S: EventSource, P: Platform>(
 /// Profiles everything, and raises the interrupts: the overflows of `status`, in the bits of IA32_PERF_GLOBAL_STATUS,
 /// with a register that faults meanwhile (0: none). Returns the deepest stack of a handler, or the number of the
 /// failed step.
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupt<I: EventSource<Processor = Snapshot>>(
     mut session: Session<'_, I, (Msr, Apic)>,
     performance_interrupt: fn(),
     status: u64,
@@ -178,14 +182,15 @@ fn measure(machine: &'static Machine, emon: &'static Emon) -> Result<[usize; 2],
     let mut deepest = [0; 2];
     for status in [0, 1, 0xF, 0xFF | 0x7 << 32] {
         for faulty in [0, 0x38E, 0x38F, 0x390, 0x4C1, 0xC1, 0x186, 0x309] {
-            let taken = emon.initialize(&snapshot(), (Msr, Apic), &MEMORY).map_err(|_| 2)?;
+            let taken = Session::take(emon, &snapshot(), CounterSet::GENERAL, (Msr, Apic), &MEMORY)
+                .map_err(|_| 2)?;
             let depth = interrupt(taken, performance_interrupt, status & 0xF, faulty)?;
             deepest[0] = deepest[0].max(depth);
             let both = Events::new(machine, &EVENTS);
             let (all, memory) = (CounterSet::ALL, &COUNTERS_OF_EVENTS);
             let mut taken =
-                both.initialize(&snapshot(), all, (Msr, Apic), memory).map_err(|_| 8)?;
-            open(SourceInterface::unit(machine), taken.counters_mut()).map_err(|_| 9)?;
+                Session::take(both, &snapshot(), all, (Msr, Apic), memory).map_err(|_| 8)?;
+            open(EventSource::unit(machine), taken.counters_mut()).map_err(|_| 9)?;
             let depth = interrupt(taken, interrupt_of_events, status, faulty)?;
             deepest[1] = deepest[1].max(depth);
         }

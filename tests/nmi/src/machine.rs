@@ -1,10 +1,10 @@
 //! The drivers, and the chips that they run on.
 
 use pmu_amd::Amd64;
-use pmu_core::Snapshot;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{EventSource, Snapshot};
 use pmu_intel::Emon;
 
 use crate::{Chip, Kind, SOURCES};
@@ -27,7 +27,7 @@ pub struct Machine<I> {
     pub sources: [KProfileSource; SOURCES],
 }
 
-impl<I: ProfileInterface<Processor = Snapshot>> Machine<I> {
+impl<I: EventSource<Processor = Snapshot>> Machine<I> {
     fn new(interface: I, processor: Snapshot, kind: Kind, freezes: bool) -> Self {
         let mut rows = interface.sources().iter().filter(|row| {
             row.source() != KProfileSource::TIME

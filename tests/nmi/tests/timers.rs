@@ -12,8 +12,8 @@ use std::ptr;
 use std::time::Instant;
 
 use pmu_core::frame::{InterruptFrame, ProcessorNumber};
-use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, ProfileInterface, Session};
-use pmu_core::{CounterMemory, CounterSlot};
+use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, service};
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{
@@ -88,7 +88,9 @@ impl Processor<'_> {
                     self.dispatch(overflow.source);
                 };
                 let interface = &self.machine.interface;
-                let serviced = interface.service(&self.chip, &self.memory, tell);
+                let serviced = service(interface, &self.chip, &self.memory, |sample| {
+                    interface.overflow(&sample).map(tell);
+                });
                 self.faults.fetch_add(serviced.is_err().into(), SeqCst);
             }
         }
@@ -200,7 +202,9 @@ struct Account {
 /// Starts and stops profiles on a processor that is interrupted, until the time is over.
 fn play(processor: &Processor<'_>, until: Instant) -> Account {
     let Processor { chip, machine, memory, .. } = processor;
-    let mut session = machine.interface.initialize(&machine.processor, chip, memory).unwrap();
+    let mut session =
+        Session::take(&machine.interface, &machine.processor, CounterSet::GENERAL, chip, memory)
+            .unwrap();
     if machine.freezes {
         session.freeze_on_interrupt().unwrap();
     }

@@ -1,8 +1,10 @@
 //! Counters, events and sources of processors, by their identification registers.
 
 use pmu_arm::{Identification, Pmuv3, SOURCES, counters};
-use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
-use pmu_core::{CounterId, CounterSet, CounterUnit, EventSelect, GenericEvent, NoInterface};
+use pmu_core::profile::KProfileSource;
+use pmu_core::{
+    CounterId, CounterSet, CounterUnit, EventSelect, EventSource, GenericEvent, NoInterface,
+};
 use pmu_tests::data;
 
 /// Number of a common event, by the data file.

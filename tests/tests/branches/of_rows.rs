@@ -6,9 +6,11 @@ use pmu::Machine;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report, Session};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events, Sample};
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, EventSource, EventTable, Events, Sample, service,
+};
 use pmu_tests::opened::{KINDS, happened};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 
@@ -47,16 +49,16 @@ fn with_rows(processor: &Processor, freezing: bool, act: impl FnOnce(&mut Scene<
     let of = Events::new(&machine, EventTable::none()).with(Branches::new(&unit, &records));
     let (samples, (source, kind)) = (RefCell::new(vec![]), source(&machine));
     let handler = |mock: &Mock<'_>| {
-        let sampled = |report: Report, sample: Sample<'_, Branches<'_>>| {
-            assert!(matches!(report, Report::Source(of) if of.source == source));
+        let sampled = |sample: Sample<'_, Branches<'_>>| {
+            assert_eq!(of.overflow(&sample).map(|of| of.source), Some(source));
             let found = |records: &Branches<'_>| records.iter().map(|branch| branch.from).collect();
             samples.borrow_mut().push(sample.branch_records().map(found));
         };
-        let serviced = of.service_samples(mock, &memory, sampled).unwrap();
+        let serviced = service(&of, mock, &memory, sampled).unwrap();
         assert_eq!(serviced.others, 0, "{}", processor.name);
     };
     mock.on_interrupt(&handler);
-    let initialize = || of.initialize(&snapshot, CounterSet::GENERAL, &mock, &memory).unwrap();
+    let initialize = || Session::take(of, &snapshot, CounterSet::GENERAL, &mock, &memory).unwrap();
     let mut session = initialize();
     session.start(source).unwrap();
     let mut recorder = BranchRecorder::take(&unit, &mock, &records).unwrap();
@@ -123,11 +125,11 @@ fn a_recorder_lives_with_a_session_of_sources() {
             mock.branch(&user(2));
             window.end(0).unwrap();
             assert_eq!(scene.sample(&[user(3)]), Some(vec![user(3).from]), "{name}");
-            scene.session.suspend_all(0, |_, _| ()).unwrap();
+            scene.session.suspend(0, |_| ()).unwrap();
             lent(&mut scene.recorder);
             mock.lose_registers();
             mock.set_performance_entry(0x400);
-            scene.session.resume_all(0, |_, _| ()).unwrap();
+            scene.session.resume(0, |_| ()).unwrap();
             assert_eq!(scene.sample(&[kernel(1), user(4)]), Some(vec![user(4).from]), "{name}");
             mock.lose_registers();
             mock.set_performance_entry(0x400);
@@ -143,10 +145,10 @@ fn a_recorder_lives_with_a_session_of_sources() {
             window.end(0).unwrap();
             assert!(!is_recording(mock), "{name}");
             assert_eq!(addresses(&mut scene.recorder), [], "{name}");
-            scene.session.suspend_all(0, |_, _| ()).unwrap();
+            scene.session.suspend(0, |_| ()).unwrap();
             mock.lose_registers();
             mock.set_performance_entry(0x400);
-            scene.session.resume_all(0, |_, _| ()).unwrap();
+            scene.session.resume(0, |_| ()).unwrap();
             assert!(!is_recording(mock), "{name}");
             scene.recorder.restart().unwrap();
             assert_eq!(scene.sample(&[kernel(1), user(6)]), Some(vec![user(6).from]), "{name}");

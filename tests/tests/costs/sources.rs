@@ -7,11 +7,12 @@ use core::fmt;
 
 use pmu_amd::Amd64;
 use pmu_core::msr::MsrOperation;
-use pmu_core::profile::{KProfileSource, ProfileInterface, ProfileSource, Session};
+use pmu_core::profile::{KProfileSource, ProfileSource, Session};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterMemory, CounterSlot, Snapshot};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot};
 use pmu_intel::Emon;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 
 type Recorder = RecordingMsr<RegisterFile, 128>;
@@ -115,14 +116,16 @@ fn amd_of(processor: Snapshot, core: bool, v2: bool) -> Machine<Amd64> {
 }
 
 /// Measures one overflow of `n` counters, a switch out and in, one more start, and a guest's window.
-fn measure<I: ProfileInterface<Processor = Snapshot>>(
+fn measure<I: EventSource<Processor = Snapshot>>(
     machine: Machine<I>,
     n: usize,
 ) -> (Cost, Cost, Cost, Cost) {
     let Machine { processor, interface, registers, freeze, counter_0, status } = machine;
     let (msr, platform) = (Recorder::new(registers), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 8]>::new();
-    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap();
     if freeze {
         session.freeze_on_interrupt().unwrap();
     }
@@ -140,7 +143,7 @@ fn measure<I: ProfileInterface<Processor = Snapshot>>(
     if let Some((register, value)) = status {
         msr.inner().set(register, value);
     }
-    let serviced = interface.service(&(&msr, &platform), &memory, |_| {}).unwrap();
+    let serviced = service_sources(&interface, &(&msr, &platform), &memory, |_| {}).unwrap();
     assert_eq!(serviced.overflows, 1);
     let pmi = take(&msr, &platform);
 
@@ -152,7 +155,7 @@ fn measure<I: ProfileInterface<Processor = Snapshot>>(
     assert_eq!(area.len(), n);
     session.restore(&area).unwrap();
     let switch = take(&msr, &platform);
-    session.lend(0, |overflow| panic!("{overflow:?}")).unwrap().end(0).unwrap();
+    session.lend(0, |overflow| panic!("{:?}", *overflow)).unwrap().end(0).unwrap();
     (pmi, switch, start, take(&msr, &platform))
 }
 
@@ -221,15 +224,13 @@ mod switch {
     type Control<'a, I> = Session<'a, &'a I, (&'a Recorder, &'a FakePlatform)>;
 
     /// Two threads with different sources take turns on one processor.
-    fn take_turns<I: ProfileInterface<Processor = Snapshot>>(
-        machine: Machine<I>,
-        selects: [u32; 2],
-    ) {
+    fn take_turns<I: EventSource<Processor = Snapshot>>(machine: Machine<I>, selects: [u32; 2]) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+            Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         let [a, b, c] = [0x02, 0x06, 0x0B].map(|value| KProfileSource::new(value).unwrap());
         let (mut first, mut second) =
             (SavedCounters::<[SavedCounter; 8]>::new(), SavedCounters::<[SavedCounter; 8]>::new());
@@ -277,12 +278,13 @@ mod switch {
 
     /// An overflow that became pending on the way out is reported once and acknowledged, and later events stay
     /// counted.
-    fn pending<I: ProfileInterface<Processor = Snapshot>>(machine: Machine<I>) {
+    fn pending<I: EventSource<Processor = Snapshot>>(machine: Machine<I>) {
         let (msr, platform) = (Recorder::new(machine.registers), FakePlatform::default());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let (interface, processor) = (machine.interface, machine.processor);
         let mut session: Control<'_, I> =
-            interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+            Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         let source = KProfileSource::TOTAL_ISSUES;
         session.start(source).unwrap();
         msr.inner().set(machine.counter_0, 9);
@@ -292,7 +294,9 @@ mod switch {
         take(&msr, &platform);
         let told = RefCell::new(Vec::new());
         let mut area = SavedCounters::<[SavedCounter; 8]>::new();
-        session.save(&mut area, |overflow| told.borrow_mut().push(overflow)).unwrap();
+        session
+            .save(&mut area, |overflow| told.borrow_mut().extend(interface.overflow(&overflow)))
+            .unwrap();
         let expected = pmu_core::profile::Overflow {
             source,
             events: 0x1_0000,
@@ -303,7 +307,8 @@ mod switch {
         // With a global control register, the select is read: an overflow, or registers lost?
         assert_eq!(take(&msr, &platform), cost(acknowledged, 1 + acknowledged, 1, 0));
         // The interrupt comes after all, and is spurious.
-        let serviced = interface.service(&(&msr, &platform), &memory, |o| panic!("{o:?}")).unwrap();
+        let serviced =
+            service_sources(&interface, &(&msr, &platform), &memory, |o| panic!("{o:?}")).unwrap();
         assert_eq!(serviced.overflows, 0);
         session.restore(&area).unwrap();
         assert_eq!(session.read(source), Ok(9));
@@ -329,10 +334,15 @@ mod freezing {
             machine.registers.set(0x1D9, before);
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine
-                .interface
-                .initialize(&machine.processor, (&msr, &platform), &memory)
-                .unwrap();
+            let hardware = (&msr, &platform);
+            let mut session = Session::take(
+                &machine.interface,
+                &machine.processor,
+                CounterSet::GENERAL,
+                hardware,
+                &memory,
+            )
+            .unwrap();
             session.freeze_on_interrupt().unwrap();
             assert_eq!(msr.get(0x1D9), 1 << 12 | 0b11);
             msr.set(0x1D9, msr.get(0x1D9) & !1);
@@ -343,13 +353,18 @@ mod freezing {
 
     #[test]
     fn not_every_processor_can() {
-        fn refused<I: ProfileInterface<Processor = Snapshot>>(machine: Machine<I>) {
+        fn refused<I: EventSource<Processor = Snapshot>>(machine: Machine<I>) {
             let (msr, platform) = (machine.registers, FakePlatform::default());
             let memory = CounterMemory::<[CounterSlot; 8]>::new();
-            let mut session = machine
-                .interface
-                .initialize(&machine.processor, (&msr, &platform), &memory)
-                .unwrap();
+            let hardware = (&msr, &platform);
+            let mut session = Session::take(
+                &machine.interface,
+                &machine.processor,
+                CounterSet::GENERAL,
+                hardware,
+                &memory,
+            )
+            .unwrap();
             let error = session.freeze_on_interrupt();
             assert_eq!(
                 error,

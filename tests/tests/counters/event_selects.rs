@@ -2,8 +2,7 @@
 
 use pmu_amd::Amd64;
 use pmu_amd::registers::PerfCtl;
-use pmu_core::EventSelect;
-use pmu_core::profile::ProfileInterface;
+use pmu_core::{EventSelect, EventSource};
 use pmu_intel::Emon;
 use pmu_intel::registers::PerfEvtSel;
 use pmu_tests::{Row, data};
@@ -43,7 +42,7 @@ fn amds_event_has_12_bits_and_its_unit_mask_8() {
     }
 }
 
-fn every_row<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
+fn every_row<I: EventSource>(interface: &I, rows: &[Row<'_>]) {
     assert_eq!(interface.sources().len(), rows.len());
     for (entry, row) in interface.sources().iter().zip(rows) {
         let select = row.number("select");

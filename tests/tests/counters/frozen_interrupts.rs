@@ -1,8 +1,9 @@
 //! Interrupts that find the counters frozen and none of them overflowed, or bits of other owners.
 
-use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{Claim, CounterMemory, CounterSlot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{Claim, CounterMemory, CounterSet, CounterSlot};
 use pmu_intel::Emon;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
 const GLOBAL_STATUS: u32 = 0x38E;
@@ -16,14 +17,16 @@ fn an_interrupt_that_only_releases_frozen_counters_is_claimed() {
         let interface = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; 4]>::new();
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         msr.take_writes();
         // SDM vol. 3B, §20.2.4.1: from version 4 on the bit says that the counters are frozen; before, it is
         // not the driver's.
         msr.set(GLOBAL_STATUS, CTR_FRZ);
         let nothing = |overflow| panic!("{overflow:?}");
-        let serviced = interface.service(&(&msr, &platform), &memory, nothing).unwrap();
+        let serviced = service_sources(&interface, &(&msr, &platform), &memory, nothing).unwrap();
         let expected = if frozen { Claim::Ours } else { Claim::NotOurs };
         assert_eq!((serviced.overflows, serviced.claim), (0, expected), "version {version}");
         let acknowledged = msr.take_writes().contains(&(ACKNOWLEDGE, CTR_FRZ));
@@ -52,10 +55,12 @@ fn one_interrupt_more_is_claimed_beside_a_bit_of_another_owner_that_raises_one()
         let interface = Emon::detect(&processor).unwrap();
         let memory = CounterMemory::<[CounterSlot; 4]>::new();
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-        let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         msr.set(GLOBAL_STATUS, 1 << bit | 1);
-        let serviced = interface.service(&(&msr, &platform), &memory, |_| ()).unwrap();
+        let serviced = service_sources(&interface, &(&msr, &platform), &memory, |_| ()).unwrap();
         let expected = if raises { Claim::OursAndMore } else { Claim::Ours };
         assert_eq!((serviced.overflows, serviced.claim), (1, expected), "bit {bit}");
         assert_eq!(serviced.others, 1 << bit);

@@ -1,8 +1,7 @@
 //! Register numbers and bit positions, against data files and against another crate's constants.
 
 use pmu_amd::registers::{self as amd, PerfCtl};
-use pmu_core::profile::{ProfileInterface, SourceInterface};
-use pmu_core::{CounterId, CounterSet};
+use pmu_core::{CounterId, CounterSet, EventSource};
 use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
 use pmu_tests::{data, field};
 

@@ -4,13 +4,13 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use pmu::core::msr::{MsrBackend, PmcIndex};
-use pmu::core::profile::{KProfileSource, SourceInterface};
+use pmu::core::profile::{KProfileSource, Session};
 use pmu::core::reading::UserView;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu::core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventTable, Events, GenericEvent, service,
+    EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, service,
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;
@@ -302,7 +302,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         let both = Events::new(&emon, &events);
         let unit = both.unit_of(&processor);
         let mock = Mock::strict(pmu(configuration));
-        let mut session = both.initialize(&processor, CounterSet::ALL, &mock, &memory).unwrap();
+        let mut session = Session::take(both, &processor, CounterSet::ALL, &mock, &memory).unwrap();
         let selects = || {
             let selects = mock.with_pmu(|pmu| pmu.state()).selects();
             // Those that run.

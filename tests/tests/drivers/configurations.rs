@@ -8,10 +8,11 @@ use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
 use pmu_core::msr::MsrFault;
-use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, ProfileInterface};
-use pmu_core::{CounterError, CounterId, NoInterface};
+use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, Session};
+use pmu_core::{CounterError, CounterId, CounterSet, EventSource, NoInterface};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
+use pmu_tests::reports::service_sources;
 use pmu_tests::software_pmu::{HIDDEN, intel_matrix};
 use pmu_virt::mock::{Deviation, Deviations, MockMachine, MockMsr, PmiFault};
 use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
@@ -41,12 +42,12 @@ fn counters_that_stay_frozen_are_refused() {
 fn a_driver_starts_counts_interrupts_and_stops() {
     struct Lifecycle;
     impl Test for Lifecycle {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let reported = RefCell::new(Vec::<Overflow>::new());
             let handler = |mock: &Mock<'_>| {
                 let push = |overflow| reported.borrow_mut().push(overflow);
-                bench.interface.service(mock, &memory, push).unwrap();
+                service_sources(&bench.interface, mock, &memory, push).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -105,7 +106,7 @@ fn counters_that_freeze_unasked_go_on() {
         let (memory, reported) = (Memory::new(), RefCell::new(0));
         let handler = |mock: &Mock<'_>| {
             let count = |_| *reported.borrow_mut() += 1;
-            emon.service(mock, &memory, count).unwrap();
+            service_sources(&emon, mock, &memory, count).unwrap();
         };
         let mock = bench.mock();
         mock.on_interrupt(&handler);
@@ -127,12 +128,12 @@ fn counters_that_freeze_unasked_go_on() {
 fn every_counter_takes_a_source_and_interrupts_for_its_own() {
     struct Full;
     impl Test for Full {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let reported = RefCell::new(Vec::new());
             let handler = |mock: &Mock<'_>| {
                 let push = |overflow: Overflow| reported.borrow_mut().push(overflow.source);
-                bench.interface.service(mock, &memory, push).unwrap();
+                service_sources(&bench.interface, mock, &memory, push).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -170,19 +171,17 @@ fn every_counter_takes_a_source_and_interrupts_for_its_own() {
 fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
     struct Interrupted;
     impl Test for Interrupted {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let memory = Memory::new();
                     let strangers = Cell::new(0);
                     let handler = |mock: &Mock<'_>| {
-                        bench
-                            .interface
-                            .service(mock, &memory, |overflow| {
-                                let own = overflow.source == bench.sources[0];
-                                strangers.set(strangers.get() + u32::from(!own));
-                            })
-                            .unwrap();
+                        service_sources(bench.interface, mock, &memory, |overflow| {
+                            let own = overflow.source == bench.sources[0];
+                            strangers.set(strangers.get() + u32::from(!own));
+                        })
+                        .unwrap();
                     };
                     let mock = bench.mock();
                     mock.on_interrupt(&handler);
@@ -209,12 +208,12 @@ fn an_interrupt_at_any_access_of_an_operation_does_no_harm() {
 fn a_late_interrupt_is_serviced_and_a_lost_one_leaves_the_source_running() {
     struct Delivery;
     impl Test for Delivery {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let memory = Memory::new();
             let overflows = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
                 let count = |_| overflows.set(overflows.get() + 1);
-                bench.interface.service(mock, &memory, count).unwrap();
+                service_sources(&bench.interface, mock, &memory, count).unwrap();
             };
             let mock = bench.mock();
             mock.on_interrupt(&handler);
@@ -254,7 +253,7 @@ fn a_hidden_pmu_is_not_detected_or_found_out() {
     let amd64 = Amd64::detect(&hidden).unwrap();
     let mock = MockMsr::<64>::new(VirtualPmu::new(HIDDEN[1], FedEvents::NONE).unwrap());
     let memory = Memory::new();
-    let outcome = amd64.initialize(&hidden, &mock, &memory).map(|_| ());
+    let outcome = Session::take(&amd64, &hidden, CounterSet::GENERAL, &mock, &memory).map(|_| ());
     assert_eq!(outcome, Err(InterfaceError::Counters(CounterError::Unresponsive)));
 }
 
@@ -262,7 +261,7 @@ fn a_hidden_pmu_is_not_detected_or_found_out() {
 fn each_processor_of_a_machine_has_its_own_counters() {
     struct Machine;
     impl Test for Machine {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             // On Arm: see `processors_do_not_share_registers`.
             let [Some((first, _)), Some((second, _))] = [bench.x86_mock(), bench.x86_mock()] else {
                 return;
@@ -273,7 +272,14 @@ fn each_processor_of_a_machine_has_its_own_counters() {
             let mut sessions = [0, 1].map(|n| {
                 machine.run_on(n);
                 let (platform, memory) = (processors[n], &memory[n]);
-                bench.interface.initialize(&bench.processor, (&machine, platform), memory).unwrap()
+                Session::take(
+                    &bench.interface,
+                    &bench.processor,
+                    CounterSet::GENERAL,
+                    (&machine, platform),
+                    memory,
+                )
+                .unwrap()
             });
             sessions[1].start(bench.sources[0]).unwrap();
             let running = |mock: &MockMsr<'_, 64>| {

@@ -3,10 +3,11 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::CounterError;
 use pmu_core::msr::MsrFault;
-use pmu_core::profile::{InterfaceError, ProfileInterface, Session};
+use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, EventSource};
+use pmu_tests::reports::service_sources;
 use pmu_virt::mock::{Deviation, Fault};
 
 /// Returns the registers of the accesses that faulted.
@@ -18,7 +19,7 @@ fn faulted(mock: &Mock<'_>) -> Vec<u32> {
 fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
     struct Transient;
     impl Test for Transient {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let (mock, memory) = (bench.mock(), Memory::new());
@@ -62,7 +63,7 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
 fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
     struct Persistent;
     impl Test for Persistent {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             for (name, before, operation) in operations::<I>() {
                 for access in 1..=accesses_of(bench, before, operation) {
                     let (mock, memory) = (bench.mock(), Memory::new());
@@ -107,7 +108,7 @@ fn after_a_fault_that_stays_the_register_is_named_and_nothing_false_is_said() {
 fn a_missing_register_is_named_at_initialization() {
     struct Missing;
     impl Test for Missing {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let (used, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 let usable = bench.session(&mock, &memory).counters().usable;
@@ -168,7 +169,7 @@ fn a_missing_register_is_named_at_initialization() {
 fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
     struct Initialize;
     impl Test for Initialize {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let (accesses, usable) = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 let usable = bench.session(&mock, &memory).counters().usable;
@@ -214,7 +215,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
 
 /// Services one interrupt with a fault at each of its accesses; `then` gets the outcome, and the number of interrupts
 /// of another interval.
-fn service_with_faults<I: ProfileInterface>(
+fn service_with_faults<I: EventSource>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
     then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>>, Result<(), MsrFault>, &str),
@@ -229,7 +230,7 @@ fn service_with_faults<I: ProfileInterface>(
                 mock.clear();
             }
             mock.inject(fault.take());
-            let serviced = bench.interface.service(mock, &memory, |_| ());
+            let serviced = service_sources(&bench.interface, mock, &memory, |_| ());
             mock.inject(Fault::None);
             outcome.set(outcome.get().and(serviced.map(drop).map_err(|error| error.fault)));
             if access == 0 && mock.interrupts() == 1 {
@@ -257,7 +258,7 @@ fn service_with_faults<I: ProfileInterface>(
 fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
     struct Service;
     impl Test for Service {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::At, |mock, _, outcome, context| match outcome {
                 Ok(()) => assert_eq!(faulted(mock).len(), usize::from(!context.contains(" 0:"))),
                 Err(fault) => assert_eq!(faulted(mock), [fault.register], "{context}"),
@@ -271,7 +272,7 @@ fn a_fault_in_the_interrupt_path_is_reported_with_its_register() {
 fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
     struct GoesOn;
     impl Test for GoesOn {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::At, |mock, session, _, context| {
                 assert_truthful(bench, session, mock, context);
                 bench.advance(mock, 0, INTERVAL);
@@ -288,7 +289,7 @@ fn after_a_fault_that_passes_the_interrupt_path_goes_on() {
 fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
     struct Truthful;
     impl Test for Truthful {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             service_with_faults(bench, Fault::From, |mock, session, outcome, context| {
                 assert_eq!(outcome.is_err(), !context.contains(" 0:"), "{context}");
                 if let Err(fault) = outcome {
@@ -311,7 +312,7 @@ fn after_a_fault_that_stays_the_interrupt_path_says_nothing_false() {
 fn a_counter_that_ignores_writes_is_left_out() {
     struct Ignored;
     impl Test for Ignored {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             let usable = {
                 let (mock, memory) = (bench.mock(), Memory::new());
                 bench.session(&mock, &memory).counters().usable
@@ -343,7 +344,7 @@ fn a_fault_at_any_access_of_a_switch_or_of_freezing_leaves_nothing_half() {
     type Area = SavedCounters<[SavedCounter; 8]>;
     struct Switch;
     impl Test for Switch {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             for name in ["save", "restore", "restore after another", "freeze"] {
                 for fault_at in [Fault::At as fn(u32) -> Fault, Fault::From] {
                     for access in 1.. {

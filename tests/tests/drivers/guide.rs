@@ -3,9 +3,10 @@
 // ANCHOR: test
 use core::cell::Cell;
 use core::error::Error;
-use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource};
 use pmu_intel::Emon;
+use pmu_tests::reports::service_sources;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
@@ -26,11 +27,11 @@ fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn
     let overflows = Cell::new(0);
     let handler = |mock: &MockMsr<'_, 64>| {
         let count = |_| overflows.set(overflows.get() + 1);
-        driver.service(mock, &memory, count).expect("no register faults");
+        service_sources(&driver, mock, &memory, count).expect("no register faults");
     };
     mock.on_interrupt(&handler);
 
-    let mut session = driver.initialize(&processor, &mock, &memory)?;
+    let mut session = Session::take(&driver, &processor, CounterSet::GENERAL, &mock, &memory)?;
     assert_eq!(session.counters().unresponsive.bits(), 0b0010);
     driver.set_interval(KProfileSource::TOTAL_CYCLES, 0x1000)?;
     session.start(KProfileSource::TOTAL_CYCLES)?;

@@ -2,10 +2,8 @@
 
 use pmu_amd::Amd64;
 use pmu_arm::Pmuv3;
-use pmu_core::profile::{
-    InterfaceError, KProfileSource, ProfileInterface, Session, SourceInterface,
-};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, Hardware, Snapshot};
+use pmu_core::profile::{InterfaceError, KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Hardware, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::arm::identify;
 use pmu_tests::deviations::{self, snapshot};
@@ -28,7 +26,7 @@ pub(crate) enum Processor {
 }
 
 /// A driver on one configuration, with which every test runs.
-pub(crate) struct Bench<'i, I: ProfileInterface> {
+pub(crate) struct Bench<'i, I: EventSource> {
     pub(crate) interface: &'i I,
     pub(crate) configuration: Processor,
     /// The processor that is tested: it may have less than the boot processor.
@@ -40,10 +38,10 @@ pub(crate) struct Bench<'i, I: ProfileInterface> {
 }
 
 pub(crate) trait Test {
-    fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>);
+    fn run<I: EventSource>(&self, bench: &Bench<'_, I>);
 }
 
-impl<'i, I: ProfileInterface> Bench<'i, I> {
+impl<'i, I: EventSource> Bench<'i, I> {
     pub(crate) fn new(
         interface: &'i I,
         configuration: Processor,
@@ -102,7 +100,7 @@ impl<'i, I: ProfileInterface> Bench<'i, I> {
         mock: &'m Mock<'m>,
         memory: &'a Memory,
     ) -> Result<Session<'a, &'a I, &'m Mock<'m>>, InterfaceError> {
-        self.interface.initialize(&self.processor, mock, memory)
+        Session::take(self.interface, &self.processor, CounterSet::GENERAL, mock, memory)
     }
 
     /// Lets the event of one of the sources happen in user mode.
@@ -154,7 +152,7 @@ pub(crate) fn everywhere(test: &impl Test) {
 pub(crate) fn everywhere_but(unwanted: Deviation, test: &impl Test) {
     struct But<'t, T>(Deviation, &'t T);
     impl<T: Test> Test for But<'_, T> {
-        fn run<I: ProfileInterface>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource>(&self, bench: &Bench<'_, I>) {
             if !bench.deviates(self.0) {
                 self.1.run(bench);
             }
@@ -164,7 +162,7 @@ pub(crate) fn everywhere_but(unwanted: Deviation, test: &impl Test) {
 }
 
 /// Returns the bench of an x86 driver.
-pub(crate) fn x86<I: ProfileInterface<Processor = Snapshot>>(
+pub(crate) fn x86<I: EventSource<Processor = Snapshot>>(
     interface: &I,
     configuration: Configuration,
     deviations: Deviations,
@@ -205,7 +203,7 @@ pub(crate) fn on(configuration: Configuration, deviations: Deviations, test: &im
 
 /// Asserts that the driver's reports of its sources agree with the counters.
 #[track_caller]
-pub(crate) fn assert_truthful<I: ProfileInterface, H: Hardware>(
+pub(crate) fn assert_truthful<I: EventSource, H: Hardware>(
     bench: &Bench<'_, I>,
     session: &Session<'_, &I, H>,
     mock: &Mock<'_>,
@@ -228,32 +226,32 @@ pub(crate) type Operation<I> = for<'a, 'm> fn(
 ) -> Result<(), InterfaceError>;
 
 /// Each operation, with what comes before it.
-pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
-    fn nothing<I: ProfileInterface>(
+pub(crate) fn operations<I: EventSource>() -> [(&'static str, Operation<I>, Operation<I>); 4] {
+    fn nothing<I: EventSource>(
         _: &Bench<'_, I>,
         _: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         Ok(())
     }
-    fn start<I: ProfileInterface>(
+    fn start<I: EventSource>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.start(bench.sources[0])
     }
-    fn stop<I: ProfileInterface>(
+    fn stop<I: EventSource>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.stop(bench.sources[0])
     }
-    fn read<I: ProfileInterface>(
+    fn read<I: EventSource>(
         bench: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
         session.read(bench.sources[0]).map(|_| ())
     }
-    fn shut_down<I: ProfileInterface>(
+    fn shut_down<I: EventSource>(
         _: &Bench<'_, I>,
         session: &mut Session<'_, &I, &Mock<'_>>,
     ) -> Result<(), InterfaceError> {
@@ -268,7 +266,7 @@ pub(crate) fn operations<I: ProfileInterface>() -> [(&'static str, Operation<I>,
 }
 
 /// Returns the number of accesses of an operation without a fault.
-pub(crate) fn accesses_of<I: ProfileInterface>(
+pub(crate) fn accesses_of<I: EventSource>(
     bench: &Bench<'_, I>,
     before: Operation<I>,
     operation: Operation<I>,

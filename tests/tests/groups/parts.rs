@@ -1,8 +1,8 @@
 //! A group of which a part is elsewhere, or whose counters fail: no part of it is counted.
 
-use pmu_core::profile::{KProfileSource, ProfileInterface};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, Events, EventsError};
+use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventSource, Events, EventsError};
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
@@ -106,7 +106,7 @@ fn an_event_whose_turn_comes_while_counters_are_saved_is_counted() {
     let source = KProfileSource::TOTAL_CYCLES;
     emon.set_interval(source, 0x1000).unwrap();
     let two = CounterSet::from_bits(0b11);
-    let mut session = both.initialize(&processor.snapshot, two, &mock, &memory).unwrap();
+    let mut session = Session::take(both, &processor.snapshot, two, &mock, &memory).unwrap();
     session.start(source).unwrap();
     let counters = session.counters_mut();
     let events = [2, 3].map(|kind| {

@@ -8,11 +8,9 @@ use core::sync::atomic::AtomicU32;
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu::core::profile::{
-    ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable,
-};
+use pmu::core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
 use pmu::core::registers::{CounterBank, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
+use pmu::core::{CounterUnit, Event, EventSelect, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 const COUNTERS: usize = 4;
@@ -140,7 +138,7 @@ static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 struct Board(ProfileSources<[AtomicU32; SOURCES.len()]>);
 
 // SAFETY: nothing changes the field, all processors are alike, and there are no opened events.
-unsafe impl SourceInterface for Board {
+unsafe impl EventSource for Board {
     type Processor = ();
     fn profile_sources(&self) -> &ProfileSources {
         &self.0

@@ -6,11 +6,9 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu::core::profile::{
-    KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceInterface, SourceTable,
-};
+use pmu::core::profile::{KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceTable};
 use pmu::core::registers::{CounterBank, FixedCounters, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSelect, GenericEvent};
+use pmu::core::{CounterUnit, Event, EventSelect, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 use crate::toy_hardware::{
@@ -103,7 +101,7 @@ static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
 pub(crate) struct Board(ProfileSources<[AtomicU32; SOURCES.len()]>);
 
 // SAFETY: nothing changes the field, another unit is by its identification, and there are no opened events.
-unsafe impl SourceInterface for Board {
+unsafe impl EventSource for Board {
     type Processor = Identification;
     fn profile_sources(&self) -> &ProfileSources {
         &self.0

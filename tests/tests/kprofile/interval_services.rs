@@ -1,7 +1,8 @@
 //! `NtQueryIntervalProfile` and `NtSetIntervalProfile`: the statuses, the effects and the records of each version.
 
+use pmu_core::EventSource;
 use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus, ProfileInterface};
+use pmu_core::profile::{DefaultInterface, KProfileSource, NtStatus};
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::{Nt351, Vista, Windows8};
 use pmu_kprofile::service::{KernelCaller, UserCaller};
@@ -33,7 +34,7 @@ fn nothing_recorded(event: SourceInterval<'_>) {
 /// Sets an interval as the kernel itself, and returns the interval in force and what was recorded.
 fn set(
     services: &IntervalServices,
-    interface: &impl ProfileInterface,
+    interface: &impl EventSource,
     units: u32,
     source: KProfileSource,
 ) -> (Option<u32>, Vec<(u32, u32, u32)>) {

@@ -16,8 +16,8 @@ use core::convert::Infallible;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
-use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Platform, PlatformError};
+use pmu_core::profile::{InterfaceError, KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, Platform, PlatformError};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules};
@@ -131,7 +131,9 @@ fn through_a_session<const N: usize>(lists: &'static Profiles<N, 1>) {
     let (emon, registers) = (Emon::declared(), Registers::default());
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
     let processor = pmu_tests::intel_processor(1, 4);
-    let mut session = emon.initialize(&processor, (&registers, NoPlatform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&registers, NoPlatform), &memory)
+            .unwrap();
     let mut hardware = ThisProcessor::new(&mut session, ProcessorNumber::default());
     for from in [TIME, KProfileSource::BRANCH_MISPREDICTIONS] {
         // Each source alone, beside an object of the same source, and beside one of another.

@@ -1,7 +1,8 @@
 //! Creation as a service: each check with its status, and their order (Windows 10's, from the published analyses of
 //! `NtCreateProfileEx`).
 
-use pmu_core::profile::{KProfileSource, NotASource, NtStatus, ProfileInterface};
+use pmu_core::EventSource;
+use pmu_core::profile::{KProfileSource, NotASource, NtStatus};
 use pmu_kprofile::WindowsVersion::*;
 use pmu_kprofile::hardware::IntervalGuard;
 use pmu_kprofile::service::{

@@ -1,7 +1,8 @@
 //! The source list that Windows returns, against the data files.
 
 use pmu_amd::Amd64;
-use pmu_core::profile::{DefaultInterface, KProfileSource, ProfileInterface};
+use pmu_core::EventSource;
+use pmu_core::profile::{DefaultInterface, KProfileSource};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::LayoutError;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
@@ -47,7 +48,7 @@ fn query(length: usize) -> Vec<u8> {
     bytes
 }
 
-fn check_source_list<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
+fn check_source_list<I: EventSource>(interface: &I, rows: &[Row<'_>]) {
     let expected = source_list(rows);
     let needed = expected.len();
     let mut bytes = query(needed + 9);

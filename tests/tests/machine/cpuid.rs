@@ -189,7 +189,7 @@ mod choice {
     /// A source is supported if its event's bit is meaningful and clear; the timer always.
     #[test]
     fn emon_supports_a_source_by_its_event_bit() {
-        use pmu_core::profile::ProfileInterface;
+        use pmu_core::EventSource;
         for length in 1..=8u32 {
             for unavailable in 0..0x80u32 {
                 let unavailable = unavailable << 1;

@@ -4,11 +4,10 @@ use core::sync::atomic::Ordering;
 
 use pmu::Machine;
 use pmu_amd::{Amd64, Generation, Zen};
-use pmu_core::profile::SourceInterface;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, Events, GenericEvent, NoInterface, Snapshot,
+    EventSelect, EventSource, EventTable, Events, GenericEvent, NoInterface, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -57,7 +56,7 @@ fn an_interface_has_its_name_its_rows_and_their_first_intervals() {
     let zen = Zen::detect(&Amd::of(0x19, 0x61).snapshot()).unwrap();
     let amd = Machine::detect(&Amd::of(0x19, 0x61).snapshot());
     let none = Machine::detect(&Snapshot::capture(|_: u32, _: u32| result([0; 4])));
-    let all: [(&dyn SourceInterface<Processor = Snapshot, Facility = ()>, _, _); 5] = [
+    let all: [(&dyn EventSource<Processor = Snapshot, Facility = ()>, _, _); 5] = [
         (&emon, "Emon", false),
         (&amd64, "Amd64", true),
         (&zen, "Zen", true),

@@ -1,8 +1,8 @@
 //! The mock as a platform: its profile timer, and latched interrupts.
 
 use pmu_core::msr::{MsrAddress, MsrBackend};
-use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot, Platform, PlatformError};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Platform, PlatformError};
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -15,7 +15,8 @@ fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {
     let processor = intel_processor(2, 4);
     let interface = Emon::detect(&processor).unwrap();
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     assert_eq!(mock.timer(), None);
     let interval = interface.set_interval(KProfileSource::TIME, 12_345).unwrap();
     session.start(KProfileSource::TIME).unwrap();

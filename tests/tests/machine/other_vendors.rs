@@ -5,18 +5,18 @@ use core::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use pmu::Machine;
 use pmu::core::clocks::Clocks;
 use pmu::core::dump::CpuidDump;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu::core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+use pmu::core::profile::KProfileSource;
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventSelect, EventTable, Events, GenericEvent, NoInterface, Snapshot,
+    Event, EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, NoInterface,
+    Snapshot, service,
 };
-use pmu::{Watchdog, core::service};
+use pmu::{Machine, Watchdog};
 use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, RegisterFile};
 

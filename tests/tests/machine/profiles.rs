@@ -3,9 +3,12 @@
 use core::cell::RefCell;
 
 use pmu::Machine;
-use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, SourceInterface};
-use pmu_core::{Claim, CounterError, CounterSession, CounterSet, Events, NoInterface, Snapshot};
+use pmu_core::profile::{InterfaceError, KProfileSource, Session};
+use pmu_core::{
+    Claim, CounterError, CounterSession, CounterSet, EventSource, Events, NoInterface, Snapshot,
+};
 use pmu_tests::opened::*;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor, recorded, result};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
@@ -28,11 +31,13 @@ fn a_machine_reports_the_overflows_of_its_interface() {
         let handler = |mock: &Mock<'_>| {
             let count =
                 |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
-            machine.service(mock, &memory, count).unwrap();
+            service_sources(&machine, mock, &memory, count).unwrap();
         };
         mock.on_interrupt(&handler);
         machine.set_interval(SOURCE, INTERVAL).unwrap();
-        let mut session = machine.initialize(&processor.snapshot, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&machine, &processor.snapshot, CounterSet::GENERAL, &mock, &memory)
+                .unwrap();
         session.start(SOURCE).unwrap();
         for _ in 0..3 {
             happen(&mock, 0, INTERVAL);
@@ -54,11 +59,12 @@ fn a_zens_own_sources_are_reported() {
     let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
     let handler = |mock: &Mock<'_>| {
         let count = |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
-        machine.service(mock, &memory, count).unwrap();
+        service_sources(&machine, mock, &memory, count).unwrap();
     };
     mock.on_interrupt(&handler);
     machine.set_interval(SOURCE, INTERVAL).unwrap();
-    let mut session = machine.initialize(&snapshot, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&machine, &snapshot, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(SOURCE).unwrap();
     happen(&mock, 0, INTERVAL);
     session.shut_down().unwrap();
@@ -89,7 +95,7 @@ fn a_machine_without_counters_says_so_with_the_reason() {
         assert!(error.to_string().contains(&why.to_string()), "{error}");
         assert_eq!(mock.accesses().total(), 0);
         // Time remains.
-        let session = machine.initialize(&this, &mock, &memory).unwrap();
+        let session = Session::take(&machine, &this, CounterSet::GENERAL, &mock, &memory).unwrap();
         assert!(session.query(KProfileSource::TIME).is_supported());
     }
 }
@@ -101,7 +107,7 @@ fn a_session_that_takes_no_counter_touches_none_and_profiles_by_time() {
         let (machine, memory) = (Machine::detect(&processor.snapshot), Memory::new());
         let mock = processor.mock();
         mock.clear();
-        let taken = machine.initialize_only(&processor.snapshot, CounterSet::NONE, &mock, &memory);
+        let taken = Session::take(&machine, &processor.snapshot, CounterSet::NONE, &mock, &memory);
         let mut session = taken.unwrap();
         assert!(session.query(KProfileSource::TIME).is_supported());
         assert!(!session.query(SOURCE).is_supported());
@@ -127,7 +133,13 @@ fn sources_of_counters_that_did_not_answer_are_not_supported_any_more() {
         let (platform, memories) = (FakePlatform::default(), [const { Memory::new() }; 2]);
         let is_supported = || machine.query(KProfileSource::TOTAL_ISSUES).is_supported();
         let initialize = |msr: &RegisterFile, place: usize| {
-            let session = machine.initialize(&this, (msr, &platform), &memories[place]);
+            let session = Session::take(
+                &machine,
+                &this,
+                CounterSet::GENERAL,
+                (msr, &platform),
+                &memories[place],
+            );
             session.and_then(|mut session| session.shut_down())
         };
         assert!(is_supported());
@@ -162,7 +174,7 @@ fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched
     let memory = Memory::new();
     let mock = Processor::intel(IntelConfiguration::new(4, 4, 3)).mock();
     mock.clear();
-    let serviced = machine.service(&&mock, &memory, |overflow| panic!("{overflow:?}"));
+    let serviced = service_sources(&machine, &&mock, &memory, |overflow| panic!("{overflow:?}"));
     assert_eq!(serviced.unwrap().claim, Claim::NotOurs);
     assert_eq!(mock.accesses().total(), 0);
 }

@@ -4,12 +4,12 @@ use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::dump::CpuidDump;
 use pmu_core::profile::{
-    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileInterface, ProfileSource,
-    SourceInterface,
+    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, Session,
 };
 use pmu_core::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
 use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, EventSelect, NoInterface, Snapshot,
+    CounterId, CounterMemory, CounterSet, CounterSlot, EventSelect, EventSource, NoInterface,
+    Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;
@@ -227,7 +227,9 @@ fn amds_four_legacy_counters_are_chosen_whatever_else_there_is() {
         let msr = RegisterFile::new((0xC001_0000..0xC001_0008).chain(global), 0xC001_0004);
         let (platform, memory) =
             (FakePlatform::default(), CounterMemory::<[CounterSlot; 6]>::new());
-        let mut session = amd64.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&amd64, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         assert_eq!(session.counters().usable.len(), 4);
         for value in [0x19, 0x1A, 0x1B, 0x1C] {
             session.start(source(value)).unwrap();

@@ -8,14 +8,16 @@ use super::events::*;
 use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
-use pmu_core::Snapshot;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, Events};
+use pmu_core::{
+    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventSource, Events, Snapshot,
+};
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::opened::{self, Mock, Table, raw, running};
+use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{StateRegisters, enum_with_all};
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{AmdConfiguration, Configuration, EventKey, IntelConfiguration, VirtualPmu};
@@ -91,7 +93,7 @@ impl Operation {
 }
 
 /// Interrupts an operation. Returns whether the plan went beyond its end.
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupt<I: EventSource<Processor = Snapshot>>(
     interface: &I,
     (configuration, freezing, deviations): (Configuration, bool, Deviations),
     on_fixed: bool,
@@ -147,7 +149,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             world.told(report);
             world.callback(mock, report);
         };
-        let serviced = both.service(mock, &memory, told).unwrap();
+        let serviced = service_reports(&both, mock, &memory, told).unwrap();
         world.claimed(serviced.claim);
     };
     let before_access = |mock: &Mock<'_>| world.step(mock);
@@ -168,7 +170,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         }
         _ => CounterSet::ALL,
     };
-    let mut session = both.initialize(&snapshot, only, &mock, &memory).unwrap();
+    let mut session = Session::take(both, &snapshot, only, &mock, &memory).unwrap();
     let unresponsive = session.counters().unresponsive;
     assert_eq!(unresponsive, CounterSet::from_bits(dead) & only, "{context}");
     if freezing {
@@ -336,7 +338,9 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             assert_eq!(anew.len(), 3, "{context}");
         }
         Operation::SaveSources => {
-            session.save(&mut area, |overflow| world.told(Report::Source(overflow))).unwrap();
+            let emon = *session.interface();
+            let told = |overflow| world.told(Report::of(&emon, &overflow));
+            session.save(&mut area, told).unwrap();
             session.restore(&area).unwrap();
         }
         Operation::StopSource => session.stop(source).unwrap(),
@@ -475,7 +479,7 @@ fn begun_anew(world: &Processor, mock: &Mock<'_>, unit: &CounterUnit, counter: C
 
 /// Runs a plan on each kind of overflow reporting.
 fn everywhere(deviations: Deviations, plan: impl Fn(u32) -> Plan) {
-    fn every<I: ProfileInterface<Processor = Snapshot>>(
+    fn every<I: EventSource<Processor = Snapshot>>(
         interface: &I,
         processor: (Configuration, bool, Deviations),
         plan: &impl Fn(u32) -> Plan,

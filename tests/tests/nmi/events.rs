@@ -3,9 +3,9 @@
 use super::world::{Accesses, World};
 use core::cell::Cell;
 use pmu::Watchdog;
-use pmu_core::profile::Report;
 use pmu_core::{Claim, CounterUnit, EventId};
 use pmu_tests::opened::Mock;
+use pmu_tests::reports::Report;
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege};
 

@@ -9,14 +9,14 @@ use super::sources::*;
 use super::world::World;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
-use pmu_core::CounterError;
-use pmu_core::Snapshot;
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
+use pmu_core::profile::{InterfaceError, Overflow, Session};
+use pmu_core::{CounterError, CounterSet, EventOverflow, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
 use pmu_tests::deviations::{self, snapshot};
+use pmu_tests::reports::service_sources;
 use pmu_tests::{StateRegisters, enum_with_all};
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{Configuration, EventKey, IntelConfiguration};
@@ -48,7 +48,7 @@ enum_with_all! {
 
 /// Interrupts an operation according to the plan, and checks every result. Returns whether the plan went beyond the
 /// operation's end.
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupt<I: EventSource<Processor = Snapshot>>(
     bench: &Bench<'_, I>,
     operation: Operation,
     plan: Plan,
@@ -70,7 +70,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             hits.set(hits.get() + dispatched.hits);
             world.callback(mock, overflow);
         };
-        let serviced = bench.interface.service(mock, &memory, dispatch).unwrap();
+        let serviced = service_sources(&bench.interface, mock, &memory, dispatch).unwrap();
         world.claimed(serviced.claim, foreign);
     };
     for source in bench.sources {
@@ -95,7 +95,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         world.booking.set(false);
         world.plan.set(Some(plan));
     }
-    let session = bench.interface.initialize(&processor, &mock, &memory);
+    let session = Session::take(&bench.interface, &processor, CounterSet::GENERAL, &mock, &memory);
     let stays_frozen =
         found.global_status() >> 59 & 1 != 0 && deviates(Deviation::NarrowAcknowledge);
     if stays_frozen {
@@ -158,6 +158,9 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     if !taking {
         world.plan.set(Some(plan));
     }
+    let told = |overflow: EventOverflow| {
+        world.told(bench.interface.overflow(&overflow).expect("a source's"));
+    };
     match operation {
         Operation::Initialize => {}
         Operation::Start => session.start(bench.sources[STARTED]).unwrap(),
@@ -170,14 +173,14 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         Operation::SetInterval => {
             bench.interface.set_interval(bench.sources[1], 2 * INTERVAL).unwrap();
         }
-        Operation::Save => session.save(&mut area, |overflow| world.told(overflow)).unwrap(),
+        Operation::Save => session.save(&mut area, told).unwrap(),
         Operation::Restore => session.restore(&area).unwrap(),
         Operation::Replace => {
             session.stop(bench.sources[0]).unwrap();
             session.start(bench.sources[STARTED]).unwrap();
         }
         Operation::Switch => {
-            session.save(&mut area, |overflow| world.told(overflow)).unwrap();
+            session.save(&mut area, told).unwrap();
             session.restore(&area).unwrap();
         }
         Operation::ShutDown => session.shut_down().unwrap(),
@@ -190,7 +193,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             lists.stop(&object, &mut ThisProcessor::new(&mut session, number)).unwrap();
         }
         Operation::Reprogram => {
-            let anew = session.reprogram(|overflow| world.told(overflow)).unwrap();
+            let anew = session.reprogram(|sample| told(*sample)).unwrap();
             let expected = if lost { STARTED } else { 0 };
             assert_eq!(anew.len(), expected, "{context}: {anew:?} lost their counts");
         }
@@ -283,7 +286,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
             let strangers = Cell::new(0);
             let world = Sources::new(&bench, &context);
             let handler = |mock: &Mock<'_>| {
-                let serviced = emon.service(mock, &memory, |o| panic!("{o:?}")).unwrap();
+                let serviced = service_sources(&emon, mock, &memory, |o| panic!("{o:?}")).unwrap();
                 // The owner of the fixed counter.
                 let foreign = mock.with_pmu(|pmu| {
                     let foreign = pmu.state().global_status() >> 34 & 1 != 0;
@@ -305,7 +308,8 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
                 let _ = pmu.write(GLOBAL_CONTROL, 1 << 34);
                 let _ = pmu.write(0x30B, u64::MAX >> 16);
             });
-            let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+            let mut session =
+                Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
             if shuts_down {
                 session.freeze_on_interrupt().unwrap();
             }
@@ -329,7 +333,7 @@ fn a_strangers_interrupt_leaves_no_counter_frozen() {
 fn at_every_access(plan: impl Fn(u32) -> Plan) -> impl Test {
     struct Every<F>(F);
     impl<F: Fn(u32) -> Plan> Test for Every<F> {
-        fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
+        fn run<I: EventSource<Processor = Snapshot>>(&self, bench: &Bench<'_, I>) {
             for operation in Operation::ALL {
                 (1..).find(|access| interrupt(bench, operation, (self.0)(*access)));
             }

@@ -4,9 +4,9 @@ use super::world::{Accesses, World};
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface};
+use pmu_core::profile::{KProfileSource, Overflow};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterMemory, CounterSlot, Snapshot};
+use pmu_core::{Claim, CounterMemory, CounterSlot, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -288,7 +288,7 @@ pub(crate) struct Bench<'i, I> {
     pub(crate) keys: [EventKey; SOURCES],
 }
 
-impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
+impl<'i, I: EventSource<Processor = Snapshot>> Bench<'i, I> {
     pub(crate) fn new(
         interface: &'i I,
         configuration: Configuration,
@@ -331,7 +331,7 @@ impl<'i, I: ProfileInterface<Processor = Snapshot>> Bench<'i, I> {
 
 /// A check that runs on any driver.
 pub(crate) trait Test {
-    fn run<I: ProfileInterface<Processor = Snapshot>>(&self, bench: &Bench<'_, I>);
+    fn run<I: EventSource<Processor = Snapshot>>(&self, bench: &Bench<'_, I>);
 }
 
 /// Runs a test on each kind of overflow reporting.

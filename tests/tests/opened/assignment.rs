@@ -2,12 +2,14 @@
 
 use core::cell::RefCell;
 
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventTable, Events, service,
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventSource, EventTable, Events,
+    service,
 };
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
+use pmu_tests::reports::{Report, service_reports};
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
@@ -275,13 +277,14 @@ fn a_source_gives_way_to_an_event_and_goes_on() {
         let both = Events::new(&emon, &table);
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
-            both.service(mock, &memory, |report| reports.borrow_mut().push(report)).unwrap();
+            service_reports(&both, mock, &memory, |report| reports.borrow_mut().push(report))
+                .unwrap();
         };
         mock.on_interrupt(&handler);
         let source = KProfileSource::TOTAL_CYCLES;
         emon.set_interval(source, 0x1000).unwrap();
         let snapshot = &processor.snapshot;
-        let mut session = both.initialize(snapshot, CounterSet::ALL, &mock, &memory).unwrap();
+        let mut session = Session::take(both, snapshot, CounterSet::ALL, &mock, &memory).unwrap();
         session.start(source).unwrap();
         happen(&mock, 1, 0x800);
         let counters = session.counters_mut();

@@ -1,11 +1,10 @@
 //! Refusals of opened events, each with its error, and without an effect.
 
-use pmu_core::EventsError;
-use pmu_core::profile::ProfileInterface;
+use pmu_core::profile::Session;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
-    EventSelect, EventTable, Events, GenericEvent, Snapshot,
+    EventSelect, EventTable, Events, EventsError, GenericEvent, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -241,7 +240,8 @@ fn fixed_counters_are_no_use_without_events_to_open() {
         let processor = plain(version);
         let (memory, mock) = (Memory::new(), processor.mock());
         let emon = Emon::detect(&processor.snapshot).unwrap();
-        let session = emon.initialize(&processor.snapshot, &mock, &memory);
+        let session =
+            Session::take(&emon, &processor.snapshot, CounterSet::GENERAL, &mock, &memory);
         let mut session = session.unwrap();
         let fixed = CounterSet::fixed(1);
         mock.clear();

@@ -3,16 +3,17 @@
 
 use core::cell::{Cell, RefCell};
 use pmu_core::msr::MsrOperation;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::{
-    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventTable, Events,
-    service, stop_all,
+    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventSource,
+    EventTable, Events, service, stop_all,
 };
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::PERIOD;
 use pmu_tests::opened::*;
+use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{FakePlatform, RegisterFile};
 use pmu_virt::IntelConfiguration;
 use pmu_virt::mock::{Deviation, Deviations};
@@ -291,12 +292,12 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         let reports = RefCell::new(vec![]);
         let handler = |mock: &Mock<'_>| {
             let push = |report: Report| reports.borrow_mut().push(report);
-            both.service(mock, &memory, push).unwrap();
+            service_reports(&both, mock, &memory, push).unwrap();
         };
         mock.on_interrupt(&handler);
         let cycles = KProfileSource::TOTAL_CYCLES;
         emon.set_interval(cycles, PERIOD).unwrap();
-        let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
+        let mut session = Session::take(both, &processor.snapshot, only, &mock, &memory).unwrap();
         session.start(cycles).unwrap();
         let counters = session.counters_mut();
         let unit = &processor.unit;
@@ -326,7 +327,7 @@ fn sources_and_events_share_counters_and_their_reports_are_told_apart() {
         assert!(matches!(reports.take()[..], [Report::Event(_)]));
         // An overflow whose interrupt is not taken before the registers are programmed again.
         mock.pass(&mut happened(1, 2 * PERIOD));
-        session.reprogram_all(|report, _| reports.borrow_mut().push(report)).unwrap();
+        session.reprogram(|sample| reports.borrow_mut().push(Report::of(&both, &sample))).unwrap();
         assert!(matches!(reports.take()[..], [Report::Event(o)] if o.event == same));
         mock.deliver();
         assert_eq!(reports.take(), []);
@@ -342,7 +343,7 @@ fn a_session_of_sources_takes_only_what_it_is_told_to() {
         let emon = Emon::detect(&processor.snapshot).unwrap();
         let (memory, mock) = (Memory::new(), processor.mock());
         let only = general(1) | general(3) | CounterSet::fixed(0b11);
-        let mut session = emon.initialize_only(&processor.snapshot, only, &mock, &memory).unwrap();
+        let mut session = Session::take(&emon, &processor.snapshot, only, &mock, &memory).unwrap();
         assert_eq!(session.counters().usable, general(1) | general(3));
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         assert_eq!(running(&mock), general(1));

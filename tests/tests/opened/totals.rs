@@ -2,7 +2,9 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::profile::{AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource};
+use pmu_core::profile::{
+    AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, Session,
+};
 use pmu_core::{CounterError, CounterSet, EventId, EventOverflow, EventSelect, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
@@ -230,7 +232,7 @@ fn a_time_before_the_last_one_changes_no_event_s_times() {
     let (mock, memory, table) = (processor.mock(), Memory::new(), Table::new());
     let emon = Emon::detect(&processor.snapshot).unwrap();
     let of = Events::new(&emon, &table).adding(added);
-    let session = of.initialize(&processor.snapshot, CounterSet::ALL, &mock, &memory);
+    let session = Session::take(of, &processor.snapshot, CounterSet::ALL, &mock, &memory);
     let mut session = session.unwrap();
     let counters = session.counters_mut();
     let [event, other] = [2, 3].map(|event| counters.open(&processor.unit, &[raw(event)]).unwrap());

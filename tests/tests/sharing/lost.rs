@@ -3,13 +3,14 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_core::msr::MsrOperation;
-use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
+use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterSet};
+use pmu_core::{CounterError, CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
@@ -33,10 +34,11 @@ fn a_session_whose_registers_were_lost_works_again() {
         let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
         let handler = |mock: &MockMsr<'_, 8>| {
             let tell = |overflow: Overflow| told.borrow_mut().push(overflow.source);
-            emon.service(mock, &memory, tell).unwrap();
+            service_sources(&emon, mock, &memory, tell).unwrap();
         };
         mock.on_interrupt(&handler);
-        let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
         if freezes {
             session.freeze_on_interrupt().unwrap();
         }
@@ -98,7 +100,9 @@ fn saved_counters_are_restored_after_their_processor_lost_its_registers() {
     for version in [1, 2] {
         let ((emon, processor), memory) = (emon(version, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, version > 1), FakePlatform::default());
-        let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         session.start(CYCLES).unwrap();
         msr.set(0xC1, msr.get(0xC1) + 9);
         let mut area = SavedCounters::<[SavedCounter; 4]>::new();
@@ -118,7 +122,8 @@ fn saved_counters_are_restored_after_their_processor_lost_its_registers() {
 fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     for register in [0xC1, 0x186] {
         msr.set(register, 0);
@@ -132,7 +137,8 @@ fn a_switch_after_registers_were_lost_says_so_and_invents_no_overflow() {
 fn a_counter_that_cannot_be_programmed_again_is_named() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     session.start(BRANCHES).unwrap();
     msr.set(0x186, 0);
@@ -154,7 +160,8 @@ fn the_freeze_bit_is_read_back_after_it_was_set() {
     let file = RegisterFile::intel(4, true);
     file.set(DEBUGCTL, 1 << 12);
     let (msr, platform) = (RecordingMsr::<_, 64>::new(file), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     msr.take();
     session.freeze_on_interrupt().unwrap();
     let update =

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::profile::{InterfaceError, ProfileInterface};
+use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot};
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
@@ -11,7 +11,7 @@ use pmu_tests::{FakePlatform, Fault, RegisterFile};
 fn memory_that_a_session_has_is_in_use_until_it_is_shut_down() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let take = || emon.initialize(&processor, (&msr, &platform), &memory);
+    let take = || Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory);
     let mut session = take().unwrap();
     session.start(CYCLES).unwrap();
     let select = msr.get(0x186);
@@ -30,7 +30,9 @@ fn memory_that_a_session_has_is_in_use_until_it_is_shut_down() {
 fn a_session_that_was_shut_down_does_not_reach_into_its_successor() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let take = || emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let take = || {
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap()
+    };
     let mut former = take();
     former.start(CYCLES).unwrap();
     former.shut_down().unwrap();
@@ -53,10 +55,11 @@ fn a_failed_initialization_gives_the_memory_back() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     msr.fail(Fault::Register(GLOBAL_STATUS));
-    let error = emon.initialize(&processor, (&msr, &platform), &memory).unwrap_err();
+    let error = Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+        .unwrap_err();
     assert!(matches!(error, InterfaceError::Counters(CounterError::Unchanged(_))));
     msr.fail(Fault::Never);
-    emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
 }
 
 /// The counters' numbers are bytes.
@@ -64,7 +67,8 @@ fn a_failed_initialization_gives_the_memory_back() {
 fn more_than_255_slots_can_be_lent() {
     let ((emon, processor), memory) = (emon(2, 4), CounterMemory::<[CounterSlot; 300]>::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(session.counters().usable.bits(), 0xF);
     session.start(CYCLES).unwrap();
     let mut area = SavedCounters::<[SavedCounter; 300]>::new();
@@ -84,7 +88,9 @@ fn a_switch_that_comes_several_intervals_late_saves_no_value_beyond_its_overflow
             let ((emon, processor), memory) = (emon(version, 4), Memory::new());
             let msr = RegisterFile::intel(4, version > 1);
             let platform = FakePlatform::default();
-            let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+            let mut session =
+                Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                    .unwrap();
             session.start(CYCLES).unwrap();
             // It overflowed, and counted on.
             msr.set(0xC1, intervals * 0x1_0000 + 5);

@@ -3,12 +3,13 @@
 use super::support;
 use super::support::*;
 use core::cell::Cell;
-use pmu_core::CounterError;
-use pmu_core::profile::{InterfaceError, ProfileInterface};
+use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
+use pmu_core::{CounterError, CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{
@@ -22,7 +23,8 @@ const WATCHDOG: u64 = 1 << 33;
 fn a_watchdog_survives_service_and_shut_down() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     session.start(CYCLES).unwrap();
     msr.take_writes();
     // It comes after the session, and declares its bit.
@@ -32,7 +34,7 @@ fn a_watchdog_survives_service_and_shut_down() {
     assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
     msr.set(GLOBAL_STATUS, WATCHDOG | 1);
     msr.take_writes();
-    let serviced = emon.service(&(&msr, &platform), &memory, |_| ()).unwrap();
+    let serviced = service_sources(&emon, &(&msr, &platform), &memory, |_| ()).unwrap();
     assert_eq!(serviced.overflows, 1);
     assert!(msr.take_writes().contains(&(STATUS_RESET, 1)), "its status bit is its own");
     assert_eq!(msr.get(GLOBAL_CTRL), WATCHDOG | 0xF);
@@ -50,7 +52,8 @@ fn a_watchdog_that_leaves_takes_its_bit_with_it() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     msr.set(GLOBAL_CTRL, WATCHDOG | 0b10);
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     session.set_others_control(WATCHDOG, false).unwrap();
     assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
     session.shut_down().unwrap();
@@ -61,7 +64,8 @@ fn a_watchdog_that_leaves_takes_its_bit_with_it() {
 fn own_bits_are_not_anothers_to_set() {
     let ((emon, processor), memory) = (emon(2, 4), Memory::new());
     let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     let refused = session.set_others_control(WATCHDOG | 0b101, false);
     assert_eq!(refused, Err(InterfaceError::Counters(CounterError::OwnControlBits(0b101))));
     assert_eq!(msr.get(GLOBAL_CTRL), 0xF);
@@ -76,7 +80,8 @@ fn own_bits_are_not_anothers_to_set() {
 
     let ((emon, processor), memory) = (support::emon(1, 4), Memory::new());
     let msr = RegisterFile::intel(4, false);
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     let none = session.set_others_control(WATCHDOG, true);
     assert_eq!(none, Err(InterfaceError::Counters(CounterError::OwnControlBits(0))));
 }
@@ -99,7 +104,7 @@ fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
     let memory = Memory::new();
     let (own, watchdog) = (Cell::new(0), Cell::new(0));
     let handler = |mock: &MockMsr<'_, 8>| {
-        emon.service(mock, &memory, |_| own.set(own.get() + 1)).unwrap();
+        service_sources(&emon, mock, &memory, |_| own.set(own.get() + 1)).unwrap();
         mock.with_pmu(|pmu| {
             if pmu.state().global_status() & WATCHDOG != 0 {
                 let _ = pmu.write(STATUS_RESET, WATCHDOG);
@@ -109,7 +114,8 @@ fn a_watchdogs_counter_goes_on_counting_through_interrupts_of_the_session() {
         });
     };
     mock.on_interrupt(&handler);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     emon.set_interval(CYCLES, 0x1000).unwrap();
     session.start(CYCLES).unwrap();
     mock.with_pmu(|pmu| {

@@ -4,12 +4,13 @@ use super::support;
 use super::support::*;
 use pmu_amd::Amd64;
 use pmu_core::msr::MsrOperation;
-use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, SourceInterface};
+use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, Snapshot};
+use pmu_core::{CounterError, CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
 #[test]
@@ -18,7 +19,8 @@ fn a_freeze_bit_that_does_not_stay_is_reported() {
     let msr = RegisterFile::intel(4, true).keeping(DEBUGCTL, !(1 << 12));
     msr.set(DEBUGCTL, 0b11);
     let platform = FakePlatform::default();
-    let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(
         session.freeze_on_interrupt(),
         Err(InterfaceError::Counters(CounterError::FreezeUnsupported))
@@ -28,7 +30,7 @@ fn a_freeze_bit_that_does_not_stay_is_reported() {
     session.start(CYCLES).unwrap();
     msr.set(GLOBAL_STATUS, 1);
     msr.take_writes();
-    emon.service(&(&msr, &platform), &memory, |_| ()).unwrap();
+    service_sources(&emon, &(&msr, &platform), &memory, |_| ()).unwrap();
     assert_eq!(msr.take_writes()[0], (GLOBAL_CTRL, 0));
 }
 
@@ -40,7 +42,7 @@ fn the_frozen_bit_is_acknowledged_only_where_the_status_shows_it() {
         let ((emon, processor), memory) = (emon(4, 4), Memory::new());
         let (msr, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
         msr.set(GLOBAL_STATUS, left);
-        emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
         let written: Vec<_> =
             msr.take_writes().into_iter().filter(|(r, _)| *r == STATUS_RESET).collect();
         let expected = if left == 0 { vec![] } else { vec![(STATUS_RESET, left)] };
@@ -57,7 +59,7 @@ fn counters_of_amd_that_firmware_left_frozen_are_released() {
     let msr = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
     msr.set(0xC000_0300, 1 << 59);
     let platform = FakePlatform::default();
-    amd64.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    Session::take(&amd64, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(msr.get(0xC000_0302), 1 << 59);
     assert_eq!(msr.get(0xC000_0301), 0x3F);
 }
@@ -70,7 +72,8 @@ fn core_counters_beyond_the_sixth_are_read_by_their_registers() {
     let registers = (0xC001_0200..0xC001_0210).chain(0xC000_0300..0xC000_0304);
     let file = RegisterFile::new(registers, 0xC001_0201).rdpmc_step(2);
     let (msr, platform) = (RecordingMsr::<_, 200>::new(file), FakePlatform::default());
-    let mut session = amd64.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&amd64, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(session.counters().usable.bits(), 0xFF);
     for value in (0x19..0x21).chain(0x21..0x29) {
         let _ = session.start(KProfileSource::new(value).unwrap());
@@ -103,7 +106,9 @@ fn precise_sampling_that_firmware_left_on_is_taken_from_own_counters() {
         msr.set(0x3F1, enabled);
         msr.fail(fault);
         let memory = Memory::new();
-        let session = emon.initialize(&declared, (&msr, &platform), &memory).unwrap();
+        let session =
+            Session::take(&emon, &declared, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         let counters = session.counters();
         (msr.get(0x3F1), counters.usable.bits())
     };
@@ -117,7 +122,8 @@ fn precise_sampling_that_firmware_left_on_is_taken_from_own_counters() {
     // CPUID does: nor is IA32_MISC_ENABLE.
     let (msr, platform, memory) =
         (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
-    emon.initialize(&intel_processor(4, 4), (&msr, &platform), &memory).unwrap();
+    Session::take(&emon, &intel_processor(4, 4), CounterSet::GENERAL, (&msr, &platform), &memory)
+        .unwrap();
 }
 
 #[test]
@@ -126,7 +132,8 @@ fn a_processor_with_fewer_counters_uses_those_that_it_shares() {
     let smaller = intel_processor(4, 6);
     let (msr, platform, memory) =
         (RegisterFile::intel(6, true), FakePlatform::default(), Memory::new());
-    let mut session = emon.initialize(&smaller, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &smaller, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(session.counters().usable.bits(), 0x3F);
     assert_eq!(msr.get(GLOBAL_CTRL), 0x3F, "no bit that this processor lacks");
     session.start(CYCLES).unwrap();
@@ -135,7 +142,14 @@ fn a_processor_with_fewer_counters_uses_those_that_it_shares() {
     let (emon, _) = support::emon(4, 6);
     let memory = Memory::new();
     let msr = RegisterFile::intel(8, true);
-    let session = emon.initialize(&intel_processor(4, 8), (&msr, &platform), &memory).unwrap();
+    let session = Session::take(
+        &emon,
+        &intel_processor(4, 8),
+        CounterSet::GENERAL,
+        (&msr, &platform),
+        &memory,
+    )
+    .unwrap();
     assert_eq!(session.counters().usable.bits(), 0x3F);
 }
 
@@ -153,14 +167,16 @@ fn a_processor_of_another_kind_is_refused() {
     });
     for other in [intel_processor(1, 8), intel_processor(3, 8), amd_processor(true, 6), narrower] {
         let (msr, memory) = (RegisterFile::intel(8, true), Memory::new());
-        let error = emon.initialize(&other, (&msr, &platform), &memory).unwrap_err();
+        let error = Session::take(&emon, &other, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap_err();
         assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
         assert_eq!(msr.accesses(), 0);
     }
     let amd64 = Amd64::detect(&amd_processor(true, 6)).unwrap();
     for other in [amd_processor(true, 0), amd_processor(false, 0), intel_processor(4, 4)] {
         let (msr, memory) = (RegisterFile::amd(), Memory::new());
-        let error = amd64.initialize(&other, (&msr, &platform), &memory).unwrap_err();
+        let error = Session::take(&amd64, &other, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap_err();
         assert_eq!(error, InterfaceError::Counters(CounterError::OtherProcessor));
     }
 }

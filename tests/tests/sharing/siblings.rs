@@ -1,6 +1,6 @@
 //! Two logical processors of a core, whose memory events corrupt each other's counters: they are scheduled exclusively.
 
-use pmu_core::profile::KProfileSource;
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
@@ -266,7 +266,7 @@ fn sources_and_events_of_a_machine_are_scheduled_exclusively() {
         let (mock, memory) = (&core.mocks[place], &core.memories[place]);
         let events = Events::new(&machine, &core.tables[place]);
         let events = events.with(OnSharedCore::new(threads[place], ()));
-        events.initialize(&processor.snapshot, CounterSet::ALL, mock, memory).unwrap()
+        Session::take(events, &processor.snapshot, CounterSet::ALL, mock, memory).unwrap()
     };
     let [mut first, mut second] = [0, 1].map(take);
     let source = KProfileSource::BRANCH_MISPREDICTIONS;

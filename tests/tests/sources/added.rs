@@ -7,18 +7,19 @@ use core::num::NonZeroU64;
 use pmu_core::interval::{IntervalLimits, IntervalUnit};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource, Overflow,
-    ProfileInterface, ProfileSource, Report, Session, SourceInterface,
+    ProfileSource, Session,
 };
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
 use pmu_core::{
-    CounterError, CounterId, CounterSet, Event, EventSelect, EventTable, Events, GenericEvent,
-    Snapshot,
+    CounterError, CounterId, CounterSet, Event, EventSelect, EventSource, EventTable, Events,
+    GenericEvent, Snapshot,
 };
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Memory, Mock, Table};
+use pmu_tests::reports::{Report, service_reports};
 use pmu_virt::mock::{Deviations, PmiFault};
 use pmu_virt::{
     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
@@ -105,10 +106,10 @@ impl Machine {
         let mock = Mock::strict(pmu);
         let handler = |mock: &Mock<'_>| {
             let report = |report| self.reports.borrow_mut().push(report);
-            pair.service(mock, &self.memory, report).unwrap();
+            service_reports(&pair, mock, &self.memory, report).unwrap();
         };
         mock.on_interrupt(&handler);
-        let session = pair.initialize(&self.snapshot, only, &mock, &self.memory);
+        let session = Session::take(pair, &self.snapshot, only, &mock, &self.memory);
         let mut session = session.unwrap();
         test(&mock, &mut session);
         session.shut_down().unwrap();
@@ -285,7 +286,7 @@ fn registers_that_were_lost_are_programmed_again_for_added_sources() {
         session.start(source(0x21)).unwrap();
         session.start(source(0x20)).unwrap();
         mock.lose_registers();
-        session.reprogram_all(|report, _| panic!("{report:?}")).unwrap();
+        session.reprogram(|sample| panic!("{sample:?}")).unwrap();
         happen(mock, 1, 0x1_0000);
         happen(mock, 0, 0x1_0000);
         let reported: Vec<u32> = machine.take_sources().iter().map(|report| report.0).collect();
@@ -314,7 +315,11 @@ fn added_sources_come_back_from_a_guests_window() {
         mock.inject_pmi(PmiFault::Lost);
         happen(mock, 1, 0x1_0000 - 0x700);
         let told = RefCell::new(vec![]);
-        let window = session.lend(0, |overflow| told.borrow_mut().push(overflow.source.value()));
+        let events = *session.interface();
+        let window = session.lend(0, |sample| {
+            let source = events.overflow(&sample).map(|overflow| overflow.source.value());
+            told.borrow_mut().extend(source);
+        });
         window.unwrap().end(0).unwrap();
         assert_eq!((told.take(), machine.take_sources()), (vec![0x21], vec![]));
         mock.inject_pmi(PmiFault::None);

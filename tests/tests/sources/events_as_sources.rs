@@ -5,13 +5,14 @@ use core::cell::RefCell;
 use pmu::Machine;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{
-    AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow,
-    ProfileInterface, ProfileSource, Report,
+    AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow, ProfileSource,
+    Session,
 };
-use pmu_core::{CounterSet, Event, EventSelect, EventTable, Events, GenericEvent};
+use pmu_core::{CounterSet, Event, EventSelect, EventSource, EventTable, Events, GenericEvent};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::intel_processor;
 use pmu_tests::opened::{self, Memory, Mock, Table, processors};
+use pmu_tests::reports::{Report, service_reports};
 use pmu_virt::mock::Deviations;
 use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
@@ -50,10 +51,10 @@ fn reported(
             }
             Report::Event(event) => panic!("{event:?}"),
         };
-        both.service(mock, &memory, report).unwrap();
+        service_reports(&both, mock, &memory, report).unwrap();
     };
     mock.on_interrupt(&handler);
-    let mut session = both.initialize(&this, CounterSet::ALL, &mock, &memory).unwrap();
+    let mut session = Session::take(both, &this, CounterSet::ALL, &mock, &memory).unwrap();
     assert!(session.query(source).is_supported(), "{configuration:?}");
     session.start(source).unwrap();
     for count in happens {

@@ -2,12 +2,15 @@
 
 use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
+use pmu_tests::reports::service_sources;
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, ProfileInterface};
+use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterError, CounterMemory, CounterSet, CounterSlot, Snapshot};
+use pmu_core::{
+    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot,
+};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::{FakePlatform, Fault as FileFault, RegisterFile, intel_processor};
@@ -79,13 +82,13 @@ fn does_not_storm(
     let handler = |mock: &Mock<'_>| {
         interrupts.set(interrupts.get() + 1);
         assert!(interrupts.get() < 50, "a storm of interrupts");
-        emon.service(mock, memory, |_| ()).unwrap();
+        service_sources(&emon, mock, memory, |_| ()).unwrap();
     };
     let mock = mock(configuration, deviations);
     mock.with_pmu(prepare);
     mock.on_interrupt(&handler);
     let processor = snapshot(configuration, deviations);
-    let mut session = emon.initialize(&processor, &mock, memory).unwrap();
+    let mut session = Session::take(&emon, &processor, CounterSet::GENERAL, &mock, memory).unwrap();
     session.start(CYCLES).unwrap();
     happen(&mock, KEYS[0], 0x1000);
     session.shut_down().unwrap();
@@ -117,7 +120,7 @@ fn the_overflow_of_a_fixed_counter_that_is_enabled_is_its_owners() {
         let _ = pmu.write(GLOBAL_CTRL, 1 << 33);
         let _ = pmu.write(STATUS_SET, 1 << 33);
     });
-    emon.initialize(&processor, &mock, &memory).unwrap();
+    Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 1 << 33);
 }
 
@@ -142,7 +145,7 @@ fn an_overflow_while_lost_registers_are_programmed_leaves_its_source_counting() 
             let (configuration, emon) = machine(version, deviations);
             let (memory, told, access) = (Memory::new(), Cell::new(0), Cell::new(0));
             let handler = |mock: &Mock<'_>| {
-                emon.service(mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+                service_sources(&emon, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
             };
             let before_access = |mock: &Mock<'_>| {
                 access.set(access.get() + 1);
@@ -155,7 +158,8 @@ fn an_overflow_while_lost_registers_are_programmed_leaves_its_source_counting() 
             mock.on_access(&before_access);
             access.set(100);
             let processor = snapshot(configuration, deviations);
-            let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+            let mut session =
+                Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
             session.start(CYCLES).unwrap();
             session.start(BRANCHES).unwrap();
             mock.lose_registers();
@@ -177,12 +181,13 @@ fn a_start_after_the_control_register_failed_writes_it() {
         let (configuration, emon) = machine(2, Deviations::NONE);
         let (memory, told) = (Memory::new(), Cell::new(0));
         let handler = |mock: &Mock<'_>| {
-            let _ = emon.service(mock, &memory, |_| told.set(told.get() + 1));
+            let _ = service_sources(&emon, mock, &memory, |_| told.set(told.get() + 1));
         };
         let mock = mock(configuration, Deviations::NONE);
         mock.on_interrupt(&handler);
         let processor = snapshot(configuration, Deviations::NONE);
-        let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
         session.start(CYCLES).unwrap();
         mock.interrupt_at(1);
         mock.inject(Fault::From(fault_at));
@@ -206,7 +211,8 @@ fn a_start_after_the_control_register_failed_writes_it() {
 #[test]
 fn reprogram_reports_no_overflow_that_firmware_left() {
     let Plain { emon, processor, mock, memory } = Plain::new(4);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.lose_registers();
     let _ = mock.with_pmu(|pmu| pmu.write(STATUS_SET, 0b11));
@@ -223,12 +229,13 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
     let (configuration, emon) = machine(2, deviations);
     let (memory, told) = (Memory::new(), Cell::new(0));
     let handler = |mock: &Mock<'_>| {
-        emon.service(mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+        service_sources(&emon, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
     };
     let mock = mock(configuration, deviations);
     mock.on_interrupt(&handler);
     let processor = snapshot(configuration, deviations);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.lose_registers();
     // SAFETY: no processor is behind the mock.
@@ -241,7 +248,8 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
 #[test]
 fn reprogram_marks_every_source_where_the_control_register_does_not_answer() {
     let Plain { emon, processor, mock, memory } = Plain::new(2);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.inject(Fault::Register(GLOBAL_CTRL));
     let outcome = session.reprogram(|overflow| panic!("{overflow:?}"));
@@ -256,14 +264,15 @@ fn a_source_that_is_started_after_a_failed_shut_down_counts() {
     let (configuration, emon) = machine(2, Deviations::NONE);
     let (memory, told) = (Memory::new(), Cell::new(0));
     let handler = |mock: &Mock<'_>| {
-        emon.service(mock, &memory, |_| told.set(told.get() + 1)).unwrap();
+        service_sources(&emon, mock, &memory, |_| told.set(told.get() + 1)).unwrap();
     };
     let mock = mock(configuration, Deviations::NONE);
     mock.on_interrupt(&handler);
     // The predecessor left one counter's bit.
     let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 1));
     let processor = snapshot(configuration, Deviations::NONE);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     mock.inject(Fault::Register(0x186));
     assert!(session.shut_down().is_err());
@@ -280,7 +289,7 @@ fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
     const ACKNOWLEDGE: u32 = 0x390;
     let Plain { emon, processor, mock, memory } = Plain::new(2);
     let only = CounterSet::from_bits(1);
-    let mut session = emon.initialize_only(&processor, only, &mock, &memory).unwrap();
+    let mut session = Session::take(&emon, &processor, only, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     // Pending, and its interrupt is not taken.
     let fed = FedEvents::new(&KEYS).unwrap();
@@ -298,7 +307,7 @@ fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
     assert_eq!((saved, told.get()), (Err(fault), 1));
     mock.inject(Fault::None);
     let started = session.start(BRANCHES);
-    emon.service(&mock, &memory, |overflow| panic!("{overflow:?}")).unwrap();
+    service_sources(&emon, &mock, &memory, |overflow| panic!("{overflow:?}")).unwrap();
     assert_eq!(started, Err(InterfaceError::NoFreeCounter(BRANCHES)));
     session.shut_down().unwrap();
     assert_eq!(mock.with_pmu(|pmu| pmu.state()).global_status(), 0);
@@ -314,13 +323,14 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
                 let (configuration, emon) = machine(2, Deviations::NONE);
                 let (memory, told) = (Memory::new(), Cell::new(0));
                 let handler = |mock: &Mock<'_>| {
-                    let _ = emon.service(mock, &memory, |_| told.set(told.get() + 1));
+                    let _ = service_sources(&emon, mock, &memory, |_| told.set(told.get() + 1));
                 };
                 let mock = mock(configuration, Deviations::NONE);
                 mock.on_interrupt(&handler);
                 let _ = mock.with_pmu(|pmu| pmu.write(GLOBAL_CTRL, 0));
                 let processor = snapshot(configuration, Deviations::NONE);
-                let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+                let mut session =
+                    Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
                 session.start(CYCLES).unwrap();
                 mock.interrupt_at(1);
                 mock.inject(fault);
@@ -351,10 +361,12 @@ fn a_control_register_that_faults_under_an_interrupt_leaves_nothing_half() {
 #[test]
 fn an_interface_without_counters_leaves_anothers_session_alone() {
     let Plain { emon, processor, mock, memory } = Plain::new(2);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     let time_only = DefaultInterface::new();
-    let mut other = time_only.initialize(&processor, &mock, &memory).unwrap();
+    let mut other =
+        Session::take(&time_only, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     assert_eq!(other.counters().usable.bits(), 0);
     assert_eq!(other.reprogram(|overflow| panic!("{overflow:?}")).map(CounterSet::bits), Ok(0));
     other.shut_down().unwrap();
@@ -369,7 +381,8 @@ mod claims {
     /// Returns the claims of the next interrupts.
     fn claims(emon: &Emon, msr: &RegisterFile, memory: &CounterMemory) -> [Claim; 2] {
         let platform = FakePlatform::default();
-        [(), ()].map(|()| emon.service(&(&msr, &&platform), memory, |_| ()).unwrap().claim)
+        [(), ()]
+            .map(|()| service_sources(&emon, &(&msr, &&platform), memory, |_| ()).unwrap().claim)
     }
 
     #[test]
@@ -378,7 +391,9 @@ mod claims {
             (RegisterFile::intel(4, false), FakePlatform::default(), Memory::new());
         let processor = intel_processor(1, 4);
         let emon = Emon::detect(&processor).unwrap();
-        let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         // The first may be of counters that firmware left: without a status it cannot be excluded.
         assert_eq!(claims(&emon, &msr, &memory), [Claim::Ours, Claim::NotOurs]);
         session.start(CYCLES).unwrap();
@@ -393,7 +408,7 @@ mod claims {
             (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
         let processor = intel_processor(4, 4);
         let emon = Emon::detect(&processor).unwrap();
-        emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
         msr.set(0x38E, 1 << 59);
         assert_eq!(claims(&emon, &msr, &memory)[0], Claim::Ours);
         assert_eq!(msr.get(0x390), 1 << 59);
@@ -409,12 +424,14 @@ mod faults {
             (RegisterFile::intel(4, true), FakePlatform::default(), Memory::new());
         let processor = intel_processor(2, 4);
         let emon = Emon::detect(&processor).unwrap();
-        let mut session = emon.initialize(&processor, (&msr, &platform), &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+                .unwrap();
         session.start(CYCLES).unwrap();
         msr.set(0x38E, 1);
         platform.unmasked.set(0);
         msr.fail(fault);
-        let serviced = emon.service(&(&msr, &platform), &memory, |_| ());
+        let serviced = service_sources(&emon, &(&msr, &platform), &memory, |_| ());
         let outcome =
             serviced.map(|serviced| serviced.overflows).map_err(|error| error.fault.register);
         then(outcome, session.is_running(CYCLES), platform.unmasked.get());
@@ -446,13 +463,14 @@ mod faults {
                 // Stop, status, acknowledge, reload; then the restart faults twice.
                 mock.inject(Fault::From(5));
             }
-            let _ = emon.service(mock, &memory, |o| told.borrow_mut().push(o.source));
+            let _ = service_sources(&emon, mock, &memory, |o| told.borrow_mut().push(o.source));
             mock.inject(Fault::None);
         };
         let mock = mock(configuration, Deviations::NONE);
         mock.on_interrupt(&handler);
         let processor = snapshot(configuration, Deviations::NONE);
-        let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
         session.start(CYCLES).unwrap();
         happen(&mock, KEYS[0], 0x1000);
         assert_eq!(*told.borrow(), [CYCLES]);
@@ -473,7 +491,8 @@ mod faults {
         };
         let mock = mock(configuration, Deviations::NONE);
         let processor = snapshot(configuration, Deviations::NONE);
-        let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
         // Read and write; the read-back faults twice.
         mock.on_access(&before_access);
         assert!(matches!(
@@ -489,7 +508,8 @@ mod faults {
 #[test]
 fn a_saved_counter_stays_stopped_over_reprogram() {
     let Plain { emon, processor, mock, memory } = Plain::new(4);
-    let mut session = emon.initialize(&processor, &mock, &memory).unwrap();
+    let mut session =
+        Session::take(&emon, &processor, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(CYCLES).unwrap();
     let mut area = SavedCounters::<[SavedCounter; 4]>::new();
     session.save(&mut area, |_| ()).unwrap();

@@ -1,11 +1,12 @@
 //! Sources by their names, the documents' and Windows', against the data files.
 
 use pmu_amd::Amd64;
-use pmu_core::profile::{DefaultInterface, ProfileInterface};
+use pmu_core::EventSource;
+use pmu_core::profile::DefaultInterface;
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 
-fn every_name<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
+fn every_name<I: EventSource>(interface: &I, rows: &[Row<'_>]) {
     let names = |row: &Row<'_>| [row.text("name").to_owned(), row.text("windows_name").to_owned()];
     for (number, row) in rows.iter().enumerate() {
         let entry = &interface.sources()[number];

@@ -3,13 +3,15 @@
 use core::cell::Cell;
 
 use pmu_amd::{Amd64, Generation, Zen};
-use pmu_core::Snapshot;
-use pmu_core::profile::{InterfaceError, KProfileSource, ProfileInterface, Report};
+use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, Events};
+use pmu_core::{
+    CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Events, Snapshot,
+};
 use pmu_intel::Emon;
 use pmu_tests::opened::{self, Processor};
+use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
@@ -20,7 +22,9 @@ fn a_save_area_tells_how_many_counters_it_holds() {
     let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap();
     let mut area = SavedCounters::<[SavedCounter; 4]>::new();
     assert_eq!((area.len(), area.is_empty()), (0, true), "a new one holds nothing");
 
@@ -44,7 +48,9 @@ fn an_area_with_fewer_places_than_the_session_has_counters_is_refused() {
     let interface = Emon::detect(&processor).unwrap();
     let (msr, platform) = (RegisterFile::intel(4, false), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
-    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap();
     session.start(KProfileSource::TOTAL_CYCLES).unwrap();
     let mut small = SavedCounters::<[SavedCounter; 3]>::new();
     let mut large = SavedCounters::<[SavedCounter; 5]>::new();
@@ -66,12 +72,12 @@ fn what_was_saved_with_one_table_of_sources_is_refused_with_another() {
     let (zen4, memory) = (mock.snapshot(), CounterMemory::<[CounterSlot; 6]>::new());
     let (zen, windows) = (Zen::detect(&zen4).unwrap(), Amd64::detect(&zen4).unwrap());
     let mut area = SavedCounters::<[SavedCounter; 6]>::new();
-    let mut session = zen.initialize(&zen4, &mock, &memory).unwrap();
+    let mut session = Session::take(&zen, &zen4, CounterSet::GENERAL, &mock, &memory).unwrap();
     session.start(Zen::sources(Generation::Zen4).unwrap().last().unwrap().source()).unwrap();
     session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
     session.shut_down().unwrap();
     assert_eq!(area.len(), 1);
-    let mut session = windows.initialize(&zen4, &mock, &memory).unwrap();
+    let mut session = Session::take(&windows, &zen4, CounterSet::GENERAL, &mock, &memory).unwrap();
     let refused = Err(InterfaceError::Counters(CounterError::NotRestorable));
     assert_eq!(session.restore(&area), refused);
     assert!(windows.sources().iter().all(|row| !session.is_running(row.source())));
@@ -108,7 +114,7 @@ fn an_event_counts_on_while_no_sources_counters_are_loaded() {
 }
 
 /// Starts an event before the sources' counters are saved, or afterwards.
-fn beside<I: ProfileInterface<Processor = Snapshot>>(
+fn beside<I: EventSource<Processor = Snapshot>>(
     processor: &Processor,
     interface: &I,
     is_saved: bool,
@@ -117,7 +123,7 @@ fn beside<I: ProfileInterface<Processor = Snapshot>>(
     let both = Events::new(interface, &table);
     let mock = processor.mock();
     let only = processor.unit.counters() & CounterSet::GENERAL;
-    let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
+    let mut session = Session::take(both, &processor.snapshot, only, &mock, &memory).unwrap();
     session.start(KProfileSource::TOTAL_ISSUES).unwrap();
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();
     if is_saved {
@@ -140,10 +146,7 @@ fn beside<I: ProfileInterface<Processor = Snapshot>>(
 
 /// Lets two intervals of the source pass, in halves: one before it is saved, the rest after it is restored. Returns
 /// the number of its reports.
-fn restored<I: ProfileInterface<Processor = Snapshot>>(
-    processor: &Processor,
-    interface: &I,
-) -> u32 {
+fn restored<I: EventSource<Processor = Snapshot>>(processor: &Processor, interface: &I) -> u32 {
     const INTERVAL: u64 = 0x1000;
     // Instructions: event 0xC0 of both vendors.
     let source = KProfileSource::TOTAL_ISSUES;
@@ -159,12 +162,12 @@ fn restored<I: ProfileInterface<Processor = Snapshot>>(
             }
             Report::Event(overflow) => panic!("{overflow:?}"),
         };
-        both.service(mock, &memory, count).unwrap();
+        service_reports(&both, mock, &memory, count).unwrap();
     };
     let mock = processor.mock();
     mock.on_interrupt(&handler);
     let only = processor.unit.counters() & CounterSet::GENERAL;
-    let mut session = both.initialize(&processor.snapshot, only, &mock, &memory).unwrap();
+    let mut session = Session::take(both, &processor.snapshot, only, &mock, &memory).unwrap();
     session.start(source).unwrap();
     opened::happen(&mock, 0, INTERVAL / 2);
     let mut area = SavedCounters::<[SavedCounter; MAX_COUNTERS]>::new();

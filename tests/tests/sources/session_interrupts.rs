@@ -3,24 +3,25 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_amd::Amd64;
-use pmu_core::Snapshot;
-use pmu_core::profile::{InterfaceError, Overflow, ProfileInterface};
+use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{CounterMemory, CounterSet, ServiceError};
+use pmu_core::{CounterMemory, CounterSet, EventSource, ServiceError, Snapshot};
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
 const WIDTH: u64 = (1 << 48) - 1;
 
 /// Services an interrupt and returns the overflows.
-fn service<I: ProfileInterface<Processor = Snapshot>>(
+fn service<I: EventSource<Processor = Snapshot>>(
     interface: &I,
     msr: &RegisterFile,
     platform: &FakePlatform,
     memory: &CounterMemory,
 ) -> Vec<Overflow> {
     let found = RefCell::new(Vec::new());
-    let result =
-        interface.service(&(&msr, &platform), memory, |overflow| found.borrow_mut().push(overflow));
+    let result = service_sources(&interface, &(&msr, &platform), memory, |overflow| {
+        found.borrow_mut().push(overflow)
+    });
     assert_eq!(result.unwrap().overflows as usize, found.borrow().len());
     found.into_inner()
 }
@@ -84,7 +85,9 @@ fn the_status_register_is_believed_and_others_bits_are_left_alone() {
     let msr = RecordingMsr::<_, 32>::new(RegisterFile::intel(4, true));
     msr.inner().set(0x38F, FIXED);
     let processor = intel_processor(2, 4);
-    let mut session = interface.initialize(&processor, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory)
+            .unwrap();
     assert_eq!(msr.inner().get(0x38F), FIXED | 0xF);
     session.start(CYCLES).unwrap();
     session.start(BRANCHES).unwrap();
@@ -92,7 +95,7 @@ fn the_status_register_is_believed_and_others_bits_are_left_alone() {
     platform.unmasked.set(0);
 
     msr.inner().set(0x38E, 1 << 63 | 1 << 32 | 0b10);
-    let result = interface.service(&(&msr, &&platform), &memory, |overflow| {
+    let result = service_sources(&interface, &(&msr, &&platform), &memory, |overflow| {
         assert_eq!((overflow.source, overflow.counter), (BRANCHES, counter(1)));
         assert_eq!(msr.inner().get(0x38F), FIXED, "the own counters stand still");
     });
@@ -129,7 +132,7 @@ fn a_fault_does_not_keep_the_rest_from_being_serviced() {
     msr.fail(Fault::Register(0xC1));
     platform.unmasked.set(0);
     let mut seen = Vec::new();
-    let result = interface.service(&(&msr, &platform), &memory, |o| seen.push(o.source));
+    let result = service_sources(&interface, &(&msr, &platform), &memory, |o| seen.push(o.source));
     let counters = CounterSet::from_bits(0b01);
     let error = ServiceError { fault: write_fault(0xC1), counters, masked: false };
     assert_eq!(result, Err(error));

@@ -7,12 +7,11 @@ use super::support::*;
 use pmu_amd::Amd64;
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{
-    Availability, DefaultInterface, InterfaceError, KProfileSource, NtStatus, ProfileInterface,
-    Session, SourceInterface,
+    Availability, DefaultInterface, InterfaceError, KProfileSource, NtStatus, Session,
 };
 use pmu_core::registers::Counter;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
-use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit};
+use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventSource};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, Row, amd_processor, data, intel_processor};
@@ -35,7 +34,14 @@ fn initialize_zeroes_the_selects_and_proves_the_counters() {
     ];
     let (msr, platform, memory) =
         (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
-    let session = interface.initialize(&intel_processor(1, 2), (&msr, &platform), &memory).unwrap();
+    let session = Session::take(
+        &interface,
+        &intel_processor(1, 2),
+        CounterSet::GENERAL,
+        (&msr, &platform),
+        &memory,
+    )
+    .unwrap();
     msr.finish();
     assert_eq!(platform.unmasked.get(), 1);
     assert_eq!(session.query(CYCLES).availability, Availability::Verified);
@@ -90,7 +96,7 @@ trait Control {
     fn counters(&self) -> Vec<u32>;
 }
 
-impl<I: ProfileInterface> Control for Session<'_, &I, (&RegisterFile, &FakePlatform)> {
+impl<I: EventSource> Control for Session<'_, &I, (&RegisterFile, &FakePlatform)> {
     fn start(&mut self, source: KProfileSource) -> Result<(), InterfaceError> {
         Session::start(self, source)
     }
@@ -187,7 +193,8 @@ fn a_running_timer_takes_up_a_new_interval_when_told() {
     let (msr, platform) = (RegisterFile::new([], 0), FakePlatform::default());
     let memory = CounterMemory::<[CounterSlot; 0]>::new();
     let any = intel_processor(0, 0);
-    let mut session = interface.initialize(&any, (&msr, &platform), &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &any, CounterSet::GENERAL, (&msr, &platform), &memory).unwrap();
     assert_eq!(session.apply_interval(TIME), Err(InterfaceError::NotStarted(TIME)));
     session.start(TIME).unwrap();
     interface.set_interval(TIME, 20_000).unwrap();
@@ -230,7 +237,7 @@ fn no_memory() {
     // A session of no counters needs no memory, and does not tell.
     let other = emon(1, 4);
     let (processor, only) = (intel_processor(1, 4), CounterSet::NONE);
-    other.initialize_only(&processor, only, (&msr, &platform), &none).unwrap().shut_down().unwrap();
+    Session::take(&other, &processor, only, (&msr, &platform), &none).unwrap().shut_down().unwrap();
     assert!(other.query(TIME).is_supported() && other.query(CYCLES).is_supported());
     // A processor that has memory has the sources, and so has the machine.
     let memory = Memory::new();
@@ -241,7 +248,9 @@ fn no_memory() {
 
     let (msr, interface) = (RegisterFile::amd(), Amd64::declared());
     let processor = amd_processor(false, 0);
-    let error = interface.initialize(&processor, (&msr, &platform), &none).unwrap_err();
+    let error =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &none)
+            .unwrap_err();
     assert_eq!(
         error,
         InterfaceError::Counters(CounterError::InsufficientMemory { needed: 4, lent: 0 })
@@ -283,7 +292,13 @@ fn counters_that_do_not_echo_are_left_out() {
     let platform = FakePlatform::default();
     let usable = |interface: &Emon, msr: &RegisterFile| {
         let memory = Memory::new();
-        let found = interface.initialize(&interface.processor(), (msr, &platform), &memory);
+        let found = Session::take(
+            &interface,
+            &interface.processor(),
+            CounterSet::GENERAL,
+            (msr, &platform),
+            &memory,
+        );
         found.map(|mut session| {
             let counters = session.counters();
             session.start(CYCLES).unwrap();
@@ -311,12 +326,20 @@ fn counters_of_which_none_answers_are_found_out() {
     // As an emulator without a PMU: writes are ignored, reads are zero.
     let dead = (0xC1..0xC5).fold(RegisterFile::intel(4, false), |msr, r| msr.keeping(r, 0));
     let (interface, memory) = (emon(1, 4), Memory::new());
-    let outcome = interface.initialize(&interface.processor(), (&dead, &platform), &memory);
+    let outcome = Session::take(
+        &interface,
+        &interface.processor(),
+        CounterSet::GENERAL,
+        (&dead, &platform),
+        &memory,
+    );
     assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(platform.unmasked.get(), 0);
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
     let (interface, processor) = (Amd64::declared(), amd_processor(false, 0));
-    let error = interface.initialize(&processor, (&dead, &platform), &memory).unwrap_err();
+    let error =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&dead, &platform), &memory)
+            .unwrap_err();
     assert_eq!(error, InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(error.status(), None);
 }
@@ -333,13 +356,21 @@ fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
     let (msr, interface) = (RecordingMsr::new(&dead), Amd64::declared());
     let processor = amd_processor(false, 0);
-    let outcome = interface.initialize(&processor, (&msr, &platform), &memory);
+    let outcome =
+        Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory);
     assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
     assert_eq!(read_pmc(&msr), []);
 
     let one = RegisterFile::intel(4, false).keeping(0xC3, 0);
     let (msr, interface) = (RecordingMsr::new(&one), emon(1, 4));
-    let session = interface.initialize(&interface.processor(), (&msr, &platform), &memory).unwrap();
+    let session = Session::take(
+        &interface,
+        &interface.processor(),
+        CounterSet::GENERAL,
+        (&msr, &platform),
+        &memory,
+    )
+    .unwrap();
     assert_eq!(session.counters().unresponsive.bits(), 0b0100);
     assert_eq!(read_pmc(&msr), [0, 1, 3]);
 }

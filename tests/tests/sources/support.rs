@@ -2,8 +2,8 @@
 
 use pmu_amd::Amd64;
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::profile::{KProfileSource, ProfileInterface, Session, SourceInterface};
-use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, Snapshot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 
@@ -29,11 +29,12 @@ pub(crate) fn open<'a, I: Claimed>(
     platform: &'a FakePlatform,
     memory: &'a CounterMemory,
 ) -> Session<'a, &'a I, (&'a RegisterFile, &'a FakePlatform)> {
-    interface.initialize(&interface.processor(), (msr, platform), memory).unwrap()
+    Session::take(interface, &interface.processor(), CounterSet::GENERAL, (msr, platform), memory)
+        .unwrap()
 }
 
 /// An interface, and a processor for it.
-pub(crate) trait Claimed: ProfileInterface<Processor = Snapshot> + Sized {
+pub(crate) trait Claimed: EventSource<Processor = Snapshot> + Sized {
     fn processor(&self) -> Snapshot;
 }
 

@@ -1,8 +1,9 @@
 //! The source tables, against data files from other documents.
 
 use pmu_amd::Amd64;
+use pmu_core::EventSource;
 use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{KProfileSource, ProfileInterface, ProfileSource};
+use pmu_core::profile::{KProfileSource, ProfileSource};
 use pmu_intel::Emon;
 use pmu_tests::{Row, data};
 
@@ -10,7 +11,7 @@ fn source(value: u64) -> KProfileSource {
     KProfileSource::new(value as u32).expect("not ProfileMaximum")
 }
 
-fn compare<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
+fn compare<I: EventSource>(interface: &I, rows: &[Row<'_>]) {
     let table = interface.sources();
     assert_eq!(table.len(), rows.len());
     for (entry, row) in table.iter().zip(rows) {
@@ -22,7 +23,7 @@ fn compare<I: ProfileInterface>(interface: &I, rows: &[Row<'_>]) {
     }
 }
 
-fn look_up_every_way<I: ProfileInterface>(interface: &I) {
+fn look_up_every_way<I: EventSource>(interface: &I) {
     for (index, entry) in interface.sources().iter().enumerate() {
         assert_eq!(interface.row(entry.source()), Some(index));
         for name in [entry.name(), entry.windows_name()] {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pmu::Machine;
 use pmu_amd::{Generation, Meaning, SOURCES, Zen};
-use pmu_core::Snapshot;
-use pmu_core::profile::{KProfileSource, ProfileInterface, SourceInterface};
+use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::{EventSource, Snapshot};
 use pmu_events::{CoreType, Processor};
 
 /// The names of a processor's events in the library, by event number, with those of the unit masks.
@@ -214,7 +214,7 @@ fn the_general_sources_of_zen_are_events_of_its_lists_under_the_general_values()
     assert!(Zen::sources(Generation::Family15h).is_none());
     let zen = Zen::detect(&amd(0x19, 0x61)).unwrap();
     let row = zen.row(KProfileSource::CACHE_MISSES).unwrap();
-    assert_eq!(ProfileInterface::sources(&zen)[row].select().select_bits(), 0x3_4844);
+    assert_eq!(EventSource::sources(&zen)[row].select().select_bits(), 0x3_4844);
     assert!(Zen::detect(&amd(0x15, 2)).is_none());
 }
 
@@ -225,7 +225,7 @@ fn a_machine_takes_zens_sources_only_when_it_is_asked_to() {
         let zen = Machine::detect_zen(&snapshot);
         assert_eq!(Some(zen.sources()), Zen::sources(Generation::of(&snapshot).unwrap()));
         assert_eq!(
-            SourceInterface::unit(&zen).counters(),
+            EventSource::unit(&zen).counters(),
             Machine::detect(&snapshot).unit().counters()
         );
         assert_eq!(Machine::detect(&snapshot).sources(), &SOURCES);

@@ -2,17 +2,15 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu_core::EventsError;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
-    ProfileInterface, ProfileSource, ProfileSources, Session, SourceIndex, SourceInterface,
-    SourceTable,
+    ProfileSource, ProfileSources, Session, SourceIndex, SourceTable,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
     CounterError, CounterMemory, CounterSession, CounterSet, CounterUnit, Event, EventSelect,
-    Events, GenericEvent, Snapshot,
+    EventSource, Events, EventsError, GenericEvent, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
@@ -47,7 +45,7 @@ fn selects(mock: &Mock<'_>) -> Vec<u64> {
     selects.into_iter().filter(|select| select >> 22 & 1 != 0).collect()
 }
 
-fn refused<I: SourceInterface>(
+fn refused<I: EventSource>(
     mock: &Mock<'_>,
     session: &mut Session<'_, I, &Mock<'_>>,
     source: KProfileSource,
@@ -69,8 +67,10 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     assert!(emon.query(MISSES).is_supported(), "the machine's");
     let memories = [Memory::new(), Memory::new()];
     let (mock, other) = (whole.mock(), lacking.mock());
-    let mut here = emon.initialize(&whole.snapshot, &mock, &memories[0]).unwrap();
-    let mut there = emon.initialize(&lacking.snapshot, &other, &memories[1]).unwrap();
+    let mut here =
+        Session::take(&emon, &whole.snapshot, CounterSet::GENERAL, &mock, &memories[0]).unwrap();
+    let mut there =
+        Session::take(&emon, &lacking.snapshot, CounterSet::GENERAL, &other, &memories[1]).unwrap();
     assert_eq!(here.query(MISSES).availability, Availability::Verified);
     here.start(MISSES).unwrap();
     let unsupported = InterfaceError::UnsupportedSource(MISSES);
@@ -93,7 +93,8 @@ fn a_source_whose_event_the_core_lacks_is_unsupported_there() {
     // The memory is the next session's, of a machine that never had the event.
     there.shut_down().unwrap();
     let emon = Emon::detect(&lacking.snapshot).unwrap();
-    let mut next = emon.initialize(&whole.snapshot, &mock, &memories[1]).unwrap();
+    let mut next =
+        Session::take(&emon, &whole.snapshot, CounterSet::GENERAL, &mock, &memories[1]).unwrap();
     refused(&mock, &mut next, MISSES, unsupported);
 }
 
@@ -103,8 +104,10 @@ fn a_source_that_another_core_saved_is_not_restored_where_its_event_lacks() {
     let emon = Emon::detect(&whole.snapshot).unwrap();
     let memories = [Memory::new(), Memory::new()];
     let (mock, other) = (whole.mock(), lacking.mock());
-    let mut here = emon.initialize(&whole.snapshot, &mock, &memories[0]).unwrap();
-    let mut there = emon.initialize(&lacking.snapshot, &other, &memories[1]).unwrap();
+    let mut here =
+        Session::take(&emon, &whole.snapshot, CounterSet::GENERAL, &mock, &memories[0]).unwrap();
+    let mut there =
+        Session::take(&emon, &lacking.snapshot, CounterSet::GENERAL, &other, &memories[1]).unwrap();
     for source in [INSTRUCTIONS, MISSES] {
         here.start(source).unwrap();
     }
@@ -142,7 +145,7 @@ impl Wide {
 }
 
 // SAFETY: the units are Emon's, and there are no opened events.
-unsafe impl SourceInterface for Wide {
+unsafe impl EventSource for Wide {
     type Processor = Snapshot;
     type Facility = ();
 
@@ -170,8 +173,11 @@ fn a_source_with_a_select_bit_that_the_core_lacks_is_unsupported_there() {
         let wide = Wide::of(&boot.snapshot);
         let memories = [Memory::new(), Memory::new()];
         let (mock, other) = (with.mock(), without.mock());
-        let mut here = wide.initialize(&with.snapshot, &mock, &memories[0]).unwrap();
-        let mut there = wide.initialize(&without.snapshot, &other, &memories[1]).unwrap();
+        let mut here =
+            Session::take(&wide, &with.snapshot, CounterSet::GENERAL, &mock, &memories[0]).unwrap();
+        let mut there =
+            Session::take(&wide, &without.snapshot, CounterSet::GENERAL, &other, &memories[1])
+                .unwrap();
         assert_eq!(here.query(INSTRUCTIONS).availability, Availability::Verified);
         here.start(INSTRUCTIONS).unwrap();
         assert_eq!(selects(&mock), [1 << 40 | 0x53_01D0]);
@@ -202,8 +208,8 @@ fn an_added_source_is_the_core_s_that_has_its_select_bits() {
         let (mock, other) = (with.mock(), without.mock());
         let of = |place: usize| Events::new(&emon, &tables[place]).adding(added);
         let all = CounterSet::ALL;
-        let here = of(0).initialize(&with.snapshot, all, &mock, &memories[0]);
-        let there = of(1).initialize(&without.snapshot, all, &other, &memories[1]);
+        let here = Session::take(of(0), &with.snapshot, all, &mock, &memories[0]);
+        let there = Session::take(of(1), &without.snapshot, all, &other, &memories[1]);
         let (mut here, mut there) = (here.unwrap(), there.unwrap());
         let information = here.query(source);
         assert_eq!(
@@ -227,7 +233,8 @@ fn a_source_hides_its_counter_from_user_mode_where_the_core_can() {
         for (processor, hidden) in kinds().into_iter().zip([1 << 37, 0]) {
             let expected = [hidden | 0x53_003C];
             let (mock, memory) = (processor.mock(), Memory::new());
-            let session = emon.initialize(&processor.snapshot, &mock, &memory);
+            let session =
+                Session::take(&emon, &processor.snapshot, CounterSet::GENERAL, &mock, &memory);
             let mut session = session.unwrap();
             session.start(CYCLES).unwrap();
             assert_eq!(selects(&mock), expected, "started");

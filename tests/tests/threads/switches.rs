@@ -2,13 +2,16 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::EventsError;
-use pmu_core::profile::{KProfileSource, ProfileInterface, Report};
+use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventOverflow, Events, service};
+use pmu_core::{
+    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventSource, Events, EventsError,
+    service,
+};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
+use pmu_tests::reports::{Report, service_reports};
 use pmu_virt::mock::{Deviations, Fault};
 use pmu_virt::{IntelConfiguration, IntelFeature};
 
@@ -173,7 +176,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
         let both = Events::new(&emon, &table);
         let (sources, events) = (Cell::new(0), Cell::new(0));
         let handler = |mock: &Mock<'_>| {
-            both.service(mock, &memory, |report| match report {
+            service_reports(&both, mock, &memory, |report| match report {
                 Report::Source(overflow) => {
                     assert_eq!(overflow.source, KProfileSource::TOTAL_CYCLES);
                     sources.set(sources.get() + 1);
@@ -185,7 +188,7 @@ fn sources_and_threads_events_leave_each_other_alone() {
         mock.on_interrupt(&handler);
         emon.set_interval(KProfileSource::TOTAL_CYCLES, PERIOD).unwrap();
         let mut session =
-            both.initialize(&processor.snapshot, CounterSet::ALL, &mock, &memory).unwrap();
+            Session::take(both, &processor.snapshot, CounterSet::ALL, &mock, &memory).unwrap();
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         let unit = &processor.unit;
         let id = session.counters_mut().open(unit, &[raw(2).every(PERIOD)]).unwrap();

@@ -6,8 +6,8 @@ use std::thread;
 
 use pmu_core::frame::{InterruptFrame, ProcessorNumber};
 use pmu_core::interval::IntervalLimits;
-use pmu_core::profile::{KProfileSource, ProfileInterface};
-use pmu_core::{CounterMemory, CounterSlot};
+use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::{CounterMemory, CounterSet, CounterSlot};
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::Bits64;
 use pmu_kprofile::hardware::ThisProcessor;
@@ -18,6 +18,7 @@ use pmu_kprofile::trace::{
 use pmu_kprofile::{Affinity, ProfileCallback, ProfileObject, Rules};
 use pmu_tests::kprofile::tracing::{Lists, SAMPLE, Tracing, frame, pmc, record_of, samples};
 use pmu_tests::kprofile::{Frame, Machine, leak, processor, source};
+use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -111,8 +112,14 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let registers = RegisterFile::intel(4, false);
     let platform = FakePlatform::default();
     let memory: CounterMemory<[CounterSlot; 4]> = CounterMemory::new();
-    let mut session =
-        emon.initialize(&intel_processor(1, 4), (&registers, &platform), &memory).unwrap();
+    let mut session = Session::take(
+        &emon,
+        &intel_processor(1, 4),
+        CounterSet::GENERAL,
+        (&registers, &platform),
+        &memory,
+    )
+    .unwrap();
     let mut hardware = ThisProcessor::new(&mut session, processor(0, 1));
     let Tracing { lists, rings, mut control, .. } = Tracing::latest();
     let sources = [0x19, 0x1A, 0x1F, 0x1D].map(source);
@@ -130,7 +137,10 @@ fn four_counters_and_the_timer_are_traced_from_the_registers_up() {
     let dispatch = |overflow: pmu_core::profile::Overflow| {
         assert_eq!(lists.interrupt(&frame, overflow.source).hits, 1);
     };
-    assert_eq!(emon.service(&(&registers, &platform), &memory, dispatch).unwrap().overflows, 2);
+    assert_eq!(
+        service_sources(&emon, &(&registers, &platform), &memory, dispatch).unwrap().overflows,
+        2
+    );
     assert_eq!(lists.timer_interrupt(&frame).hits, 1);
     let expected = [pmc(0x19), pmc(0x1F), SAMPLE].map(|detail| record_of(frame, Bits64, detail));
     assert_eq!(samples(&rings[1]), expected);

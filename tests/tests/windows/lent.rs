@@ -4,13 +4,13 @@
 use core::cell::{Cell, RefCell};
 
 use super::borrower::*;
-use pmu_core::Snapshot;
-use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, ProfileInterface};
+use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterError, CounterSet, Serviced, service};
+use pmu_core::{Claim, CounterError, CounterSet, EventSource, Serviced, Snapshot, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
+use pmu_tests::reports::of_sources;
 use pmu_virt::mock::{Deviations, PmiFault};
 use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
@@ -135,16 +135,18 @@ fn times_stand_still_in_the_window() {
 /// The session's own sources, by name, and a thread's counters that are saved meanwhile.
 #[test]
 fn a_session_of_sources_lends_what_runs_and_what_is_saved() {
-    fn check<I: ProfileInterface<Processor = Snapshot>>(processor: &Processor, interface: &I) {
+    fn check<I: EventSource<Processor = Snapshot>>(processor: &Processor, interface: &I) {
         let (memory, mock) = (Memory::new(), processor.mock());
-        let mut session = interface.initialize(&processor.snapshot, &mock, &memory).unwrap();
+        let mut session =
+            Session::take(&interface, &processor.snapshot, CounterSet::GENERAL, &mock, &memory)
+                .unwrap();
         let sources = [KProfileSource::TOTAL_ISSUES, KProfileSource::new(0x06).unwrap()];
         for source in sources {
             session.start(source).unwrap();
         }
         happen(&mock, 0, 0x1234);
         let before = state(&mock);
-        let mut window = session.lend(0, |overflow| panic!("{overflow:?}")).unwrap();
+        let mut window = session.lend(0, |overflow| panic!("{:?}", *overflow)).unwrap();
         borrow(processor, &mock, window.lent(), true);
         window.end(0).unwrap();
         assert_eq!(state(&mock), before, "{processor:?}");
@@ -153,7 +155,11 @@ fn a_session_of_sources_lends_what_runs_and_what_is_saved() {
         let told: RefCell<Vec<Overflow>> = RefCell::new(vec![]);
         mock.inject_pmi(PmiFault::Lost);
         happen(&mock, 0, 0x1_0000 - 0x1234);
-        session.lend(0, |overflow| told.borrow_mut().push(overflow)).unwrap().end(0).unwrap();
+        session
+            .lend(0, of_sources(interface, |overflow| told.borrow_mut().push(overflow)))
+            .unwrap()
+            .end(0)
+            .unwrap();
         let told = told.take();
         assert_eq!(told.len(), 1, "{processor:?}");
         assert_eq!((told[0].source, told[0].events), (sources[0], 0x1_0000));
@@ -162,7 +168,7 @@ fn a_session_of_sources_lends_what_runs_and_what_is_saved() {
         happen(&mock, 0, 7);
         session.save(&mut area, |overflow| panic!("{overflow:?}")).unwrap();
         let before = state(&mock);
-        let mut window = session.lend(0, |overflow| panic!("{overflow:?}")).unwrap();
+        let mut window = session.lend(0, |overflow| panic!("{:?}", *overflow)).unwrap();
         borrow(processor, &mock, window.lent(), true);
         window.end(0).unwrap();
         let after = state(&mock);

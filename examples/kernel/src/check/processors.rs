@@ -1,7 +1,6 @@
 //! Claims of the other processors.
 
-use pmu::core::Snapshot;
-use pmu::core::profile::SourceInterface;
+use pmu::core::{EventSource, Snapshot};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
 use crate::check::bench::{Bench, read, write};

@@ -3,8 +3,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::Machine;
-use pmu::core::Snapshot;
-use pmu::core::profile::SourceInterface;
+use pmu::core::{EventSource, Snapshot};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
 use crate::check::bench::Bench;

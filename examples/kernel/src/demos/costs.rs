@@ -3,9 +3,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu::core::CounterSet;
+use pmu::core::{CounterSet, EventSource};
 use pmu::core::interval::IntervalLimits;
-use pmu::core::profile::{KProfileSource, ProfileInterface, ProfileSource, SourceInterface};
+use pmu::core::profile::{KProfileSource, ProfileSource};
 use pmu::core::thread::{SavedCounter, SavedCounters};
 
 use crate::demos::failure::Failure;

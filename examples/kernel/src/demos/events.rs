@@ -2,9 +2,8 @@
 //! threads; and a watchdog.
 
 use pmu::Machine;
-use pmu::core::profile::SourceInterface;
 use pmu::core::{
-    CounterError, CounterSet, CounterUnit, Event, EventSelect, GenericEvent, Snapshot,
+    CounterError, CounterSet, CounterUnit, Event, EventSelect, EventSource, GenericEvent, Snapshot,
 };
 
 use crate::demos::command_line::CommandLine;

@@ -1,7 +1,8 @@
 //! Loops whose instructions and branches were counted by hand, counted by the processor.
 
+use pmu::core::EventSource;
 use pmu::core::interval::IntervalLimits;
-use pmu::core::profile::{InterfaceError, KProfileSource, ProfileInterface};
+use pmu::core::profile::{InterfaceError, KProfileSource};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{COUNTED, Counted, EMPTY, measure};

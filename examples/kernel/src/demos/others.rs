@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use pmu::core::EventSource;
 use pmu::core::frame::InterruptFrame;
-use pmu::core::profile::{KProfileSource, ProfileInterface};
+use pmu::core::profile::KProfileSource;
 use pmu_kprofile::{ProfileCallback, ProfileObject, Rules};
 
 use crate::demos::failure::Failure;

@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use pmu::apic::Delivery;
+use pmu::core::EventSource;
 use pmu::core::frame::ProcessorNumber;
-use pmu::core::profile::{KProfileSource, ProfileInterface};
+use pmu::core::profile::KProfileSource;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileObject, Rules};
 
 use crate::demos::failure::Failure;

@@ -1,7 +1,8 @@
 //! The rates of sources: which of them count here, and how often.
 
+use pmu::core::EventSource;
 use pmu::core::interval::IntervalLimits;
-use pmu::core::profile::{KProfileSource, ProfileInterface};
+use pmu::core::profile::KProfileSource;
 
 use crate::demos::failure::Failure;
 use crate::demos::workload;

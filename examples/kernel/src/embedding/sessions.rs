@@ -1,9 +1,8 @@
 //! All processors, up and down.
 
-use pmu::apic::Delivery;
-use pmu::core::CounterSet;
-use pmu::core::profile::SourceInterface;
 use pmu::{Machine, PmuError, PmuHardware, PmuSession};
+use pmu::apic::Delivery;
+use pmu::core::{CounterSet, EventSource};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;

@@ -6,13 +6,13 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
-use crate::counters::hooks::event_source::{EventSource, read_counter};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::{Counter, CounterControl, EventSelect};
 use crate::counters::registers::unit::GlobalRegisters;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrAccess, MsrFault};
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, read_counter};
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Writes a register, with one retry.

@@ -11,7 +11,6 @@ use crate::counters::control::assignment::planner::{Moving, Planner};
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
@@ -19,6 +18,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Plans counters for an event and its group, all of them or none, and applies the plan. Other events move where

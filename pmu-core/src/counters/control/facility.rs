@@ -7,7 +7,6 @@ use crate::counters::events::count::Membership;
 use crate::counters::events::event::Event;
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Asked, Moment, Running, RunningEvent, Unsettled};
 use crate::counters::interrupt::sample::Sample;
@@ -19,6 +18,7 @@ use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::precise::request::{NotPrecise, PackedPrecise};
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Checks that an event asks for nothing, where the session has no facility.

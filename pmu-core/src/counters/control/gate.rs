@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::CounterControl;
@@ -14,6 +13,7 @@ use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, opens_events};
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Stops these counters by the global control register, if there is one.

@@ -11,7 +11,6 @@ use core::sync::atomic::fence;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::RunningEvent;
 use crate::counters::names::{CounterId, CounterSet, EventId};
@@ -25,6 +24,9 @@ use crate::counters::shared::table::EventTable;
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Hardware;
+use crate::profile::event_source::{
+    EventSource, opens_events, registers_of, row_event_bit, row_period, row_select,
+};
 
 /// The control handle of one processor's counters: opens, starts, stops and reads events, and switches threads' events
 /// in and out.
@@ -153,8 +155,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     // Linked once: a start of a row asks twice.
     #[inline(never)] // 176 bytes of `pmu-small`, at `opt-level` 3.
     pub(crate) fn row_select(&self, row: usize) -> Option<EventSelect> {
-        let select = self.source.row_select(row)?;
-        let (difference, bit) = (self.hybrid, self.source.row_event_bit(row));
+        let select = row_select(&self.source, row)?;
+        let (difference, bit) = (self.hybrid, row_event_bit(&self.source, row));
         let lacks = bit.is_some_and(|bit| difference.lacks(bit));
         let has = select.select_bits() & !difference.event_bits(self.unit()) == 0 && !lacks;
         has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
@@ -252,7 +254,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// event's total counts from that value.
     pub(crate) fn first_load(&self, counter: &Counter, event: EventId) -> Option<(u64, u64)> {
         let period = match event.row() {
-            Some(row) => self.source.row_period(row)?.into(),
+            Some(row) => row_period(&self.source, row)?.into(),
             None => {
                 let mut max_load = counter.max_load(self.memory.full_width.load(Relaxed));
                 let entry = self.table().entry(event)?;

@@ -6,7 +6,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, divided_by, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Moment;
 use crate::counters::names::{CounterId, CounterSet};
@@ -16,6 +15,7 @@ use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, divided_by, opens_events};
 
 impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Takes ownership of counters, and returns a session for these counters. The call takes each counter of `only`

@@ -9,7 +9,6 @@ use crate::counters::events::event::Event;
 use crate::counters::events::saved::ThreadEvent;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::running::Asked;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
@@ -18,6 +17,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns whether an event is a part of another one.

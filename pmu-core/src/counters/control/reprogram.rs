@@ -5,7 +5,6 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::CounterSet;
@@ -15,6 +14,7 @@ use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrAccess;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Programs this processor's counters again after their registers lost their contents, for example in a suspend, in

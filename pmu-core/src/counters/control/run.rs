@@ -3,7 +3,6 @@
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
@@ -12,6 +11,7 @@ use crate::counters::shared::period::{Waiting, since_record};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, opens_events};
 
 impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Returns a free counter of `capable`. Prefers a fixed counter, because fewer events can use it.

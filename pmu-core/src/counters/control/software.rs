@@ -4,10 +4,10 @@
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Lets a session that has no counters open the events that take none.

@@ -4,17 +4,18 @@ pub(crate) mod saved;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit};
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::count::Membership;
 use crate::counters::events::saved::{SavedEvent, ThreadEvent};
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Asked;
-use crate::counters::interrupt::sample::{EventOverflow, Sample};
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::{CounterId, CounterSet, EventId, GroupId};
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Removes a thread's events from this processor: stops and closes the events that are open here. After the call,

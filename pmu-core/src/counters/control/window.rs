@@ -9,7 +9,6 @@ use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::control::window::restore::{Failures, Values, WindowError};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::Moment;
 use crate::counters::interrupt::sample::Sample;
@@ -18,6 +17,7 @@ use crate::counters::shared::entry::EventState;
 use crate::counters::shared::slot::SlotState;
 use crate::counters::shared::table::EventTable;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 /// The time during which a session's counters are [lent](CounterSession::lend) to a borrower, such as a hypervisor.
 /// The window borrows the session, so that no event can be started, stopped or read until the window ends.

@@ -1,6 +1,6 @@
 //! The count of an event, its period, and its place in a group.
 
-use crate::counters::names::GenericEvent;
+use crate::counters::names::{CounterId, EventId, GenericEvent};
 
 /// Count of an event, with two times: how long the event was started, and how long the event was on a counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,6 +30,22 @@ impl EventCount {
         let scaled = u128::from(self.value) * u128::from(self.enabled);
         scaled.checked_div(self.running.into())?.try_into().ok()
     }
+}
+
+/// One overflow of an event. The interrupt path reports overflows in this form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "defmt", derive(defmt::Format))]
+pub struct EventOverflow {
+    /// The event that overflowed.
+    pub event: EventId,
+    /// The event's period. The overflow stands for this number of occurrences of the event.
+    pub period: u64,
+    /// The counter that overflowed.
+    pub counter: CounterId,
+    /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
+    /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
+    /// event by its tag. An overflow of a [profile source](crate::profile) has the tag 0.
+    pub tag: u64,
 }
 
 /// The period of an event while the event is in no table.

@@ -4,10 +4,9 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, opens_events};
 use crate::counters::hooks::facility::{Facility, Interrupted};
-use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::interrupt::service::Serviced;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::unit::{CounterUnit, GlobalRegisters};
@@ -16,6 +15,7 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::address::MsrAddress;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, opens_events};
 
 /// One pass of the interrupt path over the counters, with what its steps share.
 pub(crate) struct Pass<'a, S, H, B, F> {

@@ -4,13 +4,13 @@ use core::sync::atomic::Ordering;
 
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventCount;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
-use crate::counters::hooks::event_source::{EventSource, opens_events, read_counter, registers_of};
 use crate::counters::hooks::running::Recorded;
 use crate::counters::interrupt::pass::{Pass, Running, Shared};
-use crate::counters::interrupt::sample::{EventOverflow, total_on};
+use crate::counters::interrupt::sample::total_on;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::{Counter, CounterControl};
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -20,6 +20,9 @@ use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::address::{MsrAddress, RegisterBits};
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
+use crate::profile::event_source::{
+    EventSource, opens_events, read_counter, registers_of, row_period,
+};
 
 impl<'a, S, H, B, F> Pass<'a, S, H, B, F>
 where
@@ -42,7 +45,7 @@ where
     ) {
         let Running { event, period } = running;
         // An opened event's number is above those of any table's rows.
-        if let Some(next) = self.source.row_period(event.bits().into()) {
+        if let Some(next) = row_period(self.source, event.bits().into()) {
             let (next, registers) = (u64::from(next), self.unit().general(counter));
             let preload = registers.preload(next);
             self.load(slot, registers.value_register(), preload, running, next);

@@ -7,10 +7,9 @@ use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
 use crate::branches::sampled::Branches;
 use crate::counters::error::{CounterError, EventsError};
-use crate::counters::events::count::EventCount;
+use crate::counters::events::count::{EventCount, EventOverflow};
 use crate::counters::hooks::division::Division;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, counters_of, read_counter, registers_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
@@ -19,22 +18,7 @@ use crate::counters::shared::period::since_record;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::precise::sample::PreciseSample;
-
-/// One overflow of an event. The interrupt path reports overflows in this form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct EventOverflow {
-    /// The event that overflowed.
-    pub event: EventId,
-    /// The event's period. The overflow stands for this number of occurrences of the event.
-    pub period: u64,
-    /// The counter that overflowed.
-    pub counter: CounterId,
-    /// The event's [tag](crate::Event::tagged). During [`switch_in`](crate::CounterSession::switch_in), an overflow can
-    /// be reported before the caller knows the event's new [identity](Self::event). The handler then identifies the
-    /// event by its tag. An overflow of a [profile source](crate::profile) has the tag 0.
-    pub tag: u64,
-}
+use crate::profile::event_source::{EventSource, counters_of, read_counter, registers_of};
 
 /// One sample of an event: the overflow, and what the source's [facilities](crate::EventSource::Facility) recorded with
 /// it. The value derefs to the [`EventOverflow`], so `sample.event`, `sample.tag`, `sample.period` and `sample.counter`

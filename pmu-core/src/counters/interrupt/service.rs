@@ -3,15 +3,16 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::ServiceError;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::{EventSource, verified_of};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::pass::{Pass, Shared, serve_alone};
-use crate::counters::interrupt::sample::{EventOverflow, Sample};
+use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::CounterSet;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::serving::WITH_FACILITY;
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, verified_of};
 
 /// Services the performance interrupt of the processor that executes the call: finds the overflowed counters, re-arms
 /// them, and passes each completed period to `report` once, as a [`Sample`]. After the call, the next overflow
@@ -60,6 +61,7 @@ pub fn service<S: EventSource, H: Hardware>(
     mut report: impl FnMut(Sample<'_, S::Facility>),
 ) -> Result<Serviced, ServiceError> {
     serve_interrupt(source, hardware, memory, move |overflow, facility| {
+        source.added().take_up_interval(source.opened(), &overflow);
         report(Sample::new(source, overflow, facility));
     })
 }

@@ -3,8 +3,8 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::software::SoftwareEvent;
-use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::EventTable;

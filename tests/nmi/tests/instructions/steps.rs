@@ -2,13 +2,15 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-use pmu_core::Snapshot;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::msr::{MsrBackend, MsrFault};
-use pmu_core::profile::{KProfileSource, Overflow, ProfileInterface, Report};
+use pmu_core::profile::{KProfileSource, Overflow, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterMemory, CounterSlot, EventTable, Events};
+use pmu_core::{
+    CounterMemory, CounterSet, CounterSlot, EventOverflow, EventSource, EventTable, Events,
+    Snapshot, service,
+};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
@@ -99,7 +101,7 @@ impl EventFacility for &Sampler {
 
 /// Executes an operation, interrupted or not, and checks every result. If `samples`, an interrupt without an overflow
 /// is that of a sampler.
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupt<I: EventSource<Processor = Snapshot>>(
     machine: &Machine<I>,
     operation: Operation,
     samples: bool,
@@ -128,15 +130,12 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
             told(overflow);
             dispatch(overflow.source);
         };
+        let of_source = |overflow: &EventOverflow| interface.overflow(overflow).map(report);
         let serviced = match samples {
-            false => interface.service(&chip, &memory, report),
+            false => service(&interface, &chip, &memory, |sample| _ = of_source(&sample)),
             true => {
                 let beside = Events::new(interface, EventTable::none()).with(&sampler);
-                beside.service(&chip, &memory, |reported| {
-                    if let Report::Source(overflow) = reported {
-                        report(overflow);
-                    }
-                })
+                service(&beside, &chip, &memory, |sample| _ = of_source(&sample))
             }
         };
         if serviced.is_err() {
@@ -162,7 +161,8 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         Moment::Delivered => deliver(),
     };
 
-    let mut session = interface.initialize(&machine.processor, &chip, &memory).unwrap();
+    let mut session =
+        Session::take(&interface, &machine.processor, CounterSet::GENERAL, &chip, &memory).unwrap();
     let found = 0;
     if machine.freezes && operation != Operation::Freeze {
         session.freeze_on_interrupt().unwrap();
@@ -211,25 +211,28 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         session.save(&mut area, |_| panic!("nothing overflowed")).unwrap();
     }
 
+    let left_over = |overflow: EventOverflow| {
+        interface.overflow(&overflow).map(told);
+    };
     let mut drained = 0;
     step_through(&interrupt, || match operation {
         Operation::Start => session.start(sources[STARTED]).unwrap(),
         Operation::Stop => session.stop(sources[0]).unwrap(),
         Operation::SetInterval => _ = interface.set_interval(sources[1], 2 * INTERVAL).unwrap(),
-        Operation::Save => session.save(&mut area, told).unwrap(),
+        Operation::Save => session.save(&mut area, left_over).unwrap(),
         Operation::Restore => session.restore(&area).unwrap(),
         Operation::Replace => {
             session.stop(sources[0]).unwrap();
             session.start(sources[STARTED]).unwrap();
         }
         Operation::Switch => {
-            session.save(&mut area, told).unwrap();
+            session.save(&mut area, left_over).unwrap();
             session.restore(&area).unwrap();
         }
         Operation::ShutDown => session.shut_down().unwrap(),
         Operation::Freeze => session.freeze_on_interrupt().unwrap(),
         Operation::Reprogram => {
-            let anew = session.reprogram(told).unwrap();
+            let anew = session.reprogram(|sample| left_over(*sample)).unwrap();
             assert!(anew.is_empty(), "{context}: registers that were not lost");
         }
         Operation::Serve => serve(),
@@ -306,10 +309,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
 }
 
 /// Interrupts every operation at each of its instructions.
-fn every_instruction<I: ProfileInterface<Processor = Snapshot>>(
-    machine: &Machine<I>,
-    samples: bool,
-) {
+fn every_instruction<I: EventSource<Processor = Snapshot>>(machine: &Machine<I>, samples: bool) {
     let operations = OPERATIONS
         .into_iter()
         .filter(|operation| *operation != Operation::Freeze || machine.freezes)

@@ -3,13 +3,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
-use pmu_core::Snapshot;
-use pmu_core::profile::{ProfileInterface, Report};
+use pmu_core::profile::{Overflow, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventSelect, EventTable,
-    Events, GenericEvent,
+    CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventOverflow, EventSelect,
+    EventSource, EventTable, Events, GenericEvent, Snapshot, service,
 };
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};
@@ -125,10 +124,10 @@ struct Reports {
 }
 
 impl Reports {
-    fn add(&self, report: Report, watchdog: &Watchdog) {
-        let (place, period) = match report {
-            Report::Source(overflow) => (SOURCE, overflow.events),
-            Report::Event(overflow) => {
+    fn add(&self, source: Option<Overflow>, overflow: &EventOverflow, watchdog: &Watchdog) {
+        let (place, period) = match source {
+            Some(overflow) => (SOURCE, overflow.events),
+            None => {
                 let stuck = watchdog.is_stuck(overflow.event);
                 self.stuck.fetch_add(stuck.into(), SeqCst);
                 (overflow.event.place().map_or(EVENTS, |place| place + 1), overflow.period)
@@ -153,7 +152,7 @@ fn raw(select: u64) -> Event {
 }
 
 /// Executes an operation, interrupted or not, and checks every result.
-fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
+fn interrupt<I: EventSource<Processor = Snapshot>>(
     machine: &Machine<I>,
     (operation, setting): (Operation, Setting),
 ) {
@@ -185,9 +184,11 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     let table: &EventTable = &table;
     let reports = Reports::default();
     let both = Events::new(interface, table);
-    let report = |report| reports.add(report, &watchdog);
+    let report = |overflow: &EventOverflow| {
+        reports.add(both.overflow(overflow), overflow, &watchdog);
+    };
     let serve = || {
-        if both.service(&chip, &memory, report).is_err() {
+        if service(&both, &chip, &memory, |sample| report(&sample)).is_err() {
             std::process::abort();
         }
     };
@@ -222,7 +223,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         OthersControl => first(3) | fixed,
         _ => CounterSet::ALL,
     };
-    let mut session = both.initialize(&machine.processor, only, &chip, &memory).unwrap();
+    let mut session = Session::take(both, &machine.processor, only, &chip, &memory).unwrap();
     if machine.freezes {
         session.freeze_on_interrupt().unwrap();
     }
@@ -307,16 +308,13 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         SetPeriod => table.set_period(sampled_id, 2 * PERIOD).unwrap(),
         Rotate => session.counters_mut().rotate(1).unwrap(),
         Switch => {
-            session
-                .counters_mut()
-                .switch_out(&mut thread, 1, |sample| report(Report::Event(*sample)))
-                .unwrap();
+            session.counters_mut().switch_out(&mut thread, 1, |sample| report(&sample)).unwrap();
             session.counters_mut().switch_in(&unit, &mut thread, 2).unwrap();
         }
         StartGroup => session.counters_mut().start(group.unwrap(), 1).unwrap(),
         StopGroup => session.counters_mut().stop(group.unwrap(), 1).unwrap(),
         Reprogram => {
-            let anew = session.reprogram_all(|overflow, _| report(overflow)).unwrap();
+            let anew = session.reprogram(|sample| report(&sample)).unwrap();
             assert!(anew.is_empty(), "{context}: registers that were not lost");
         }
         TakeMore => {
@@ -330,7 +328,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
         }
         StopSource => session.stop(source).unwrap(),
         SwitchSources => {
-            session.save(&mut area, |overflow| report(Report::Source(overflow))).unwrap();
+            session.save(&mut area, |overflow| report(&overflow)).unwrap();
             session.restore(&area).unwrap();
         }
         Touch => watchdog.touch(),
@@ -436,7 +434,7 @@ fn interrupt<I: ProfileInterface<Processor = Snapshot>>(
     assert_eq!(chip.counted(), [false; EVENTS], "{context}");
 }
 
-fn every_instruction<I: ProfileInterface<Processor = Snapshot>>(machine: &Machine<I>) {
+fn every_instruction<I: EventSource<Processor = Snapshot>>(machine: &Machine<I>) {
     let has_global = !matches!(machine.kind, Kind::Legacy | Kind::Core(false) | Kind::Intel(1));
     let has_fixed = matches!(machine.kind, Kind::Intel(2..));
     let operations = OPERATIONS.into_iter().filter(|(operation, _)| match operation {

@@ -4,7 +4,6 @@ use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::resolve::MAX_ENCODINGS;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::shared::core_counters::{CoreThread, InUse};
 use crate::counters::shared::entry::EventEntry;
@@ -12,6 +11,7 @@ use crate::counters::shared::extra_registers::MAX_REGISTERS;
 use crate::counters::shared::slot::SlotState;
 use crate::msr::address::MsrAddress;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 /// An event on a counter, counted by one of its encodings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use crate::counters::control::assignment::plan::{NoRoom, Placement, PlacementErr
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::Membership;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::CounterSlot;
 use crate::counters::shared::table::EventTable;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns a planner, whose plan is empty.

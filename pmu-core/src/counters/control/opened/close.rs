@@ -4,12 +4,12 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::running::Asked;
 use crate::counters::names::{EventId, GroupId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::Members;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Stops and closes an event and its group, and returns the event's count. If some of the group's events are

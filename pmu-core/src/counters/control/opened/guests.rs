@@ -5,11 +5,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::SlotState;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Declares whether the processor's virtualization is on. On AMD, virtualization is on while `EFER.SVME` is set. On

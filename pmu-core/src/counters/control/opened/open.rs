@@ -7,13 +7,13 @@ use crate::counters::events::count::Membership;
 use crate::counters::events::event::Event;
 use crate::counters::events::software::SoftwareEvent;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::running::Asked;
 use crate::counters::names::{EventId, GroupId, MAX_COUNTERS};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventState;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Opens events, which are counted together or not at all, but does not start them. Returns the first one, which

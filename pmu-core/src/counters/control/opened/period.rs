@@ -2,12 +2,12 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::count::Period;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
-use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new

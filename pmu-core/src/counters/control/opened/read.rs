@@ -5,10 +5,10 @@ use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Period};
 use crate::counters::events::saved::SavedEvent;
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::EventId;
 use crate::counters::shared::entry::EventState;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Reads an opened event's count. The result includes the event's `enabled` and `running` times up to `now`. If

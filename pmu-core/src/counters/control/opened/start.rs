@@ -4,10 +4,10 @@ use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit_of_member};
 use crate::counters::hooks::event_facility::EventFacility;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Starts an opened event and its group: together, by one write if there is a global control register. The totals

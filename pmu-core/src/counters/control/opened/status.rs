@@ -4,11 +4,11 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::events::user_view::UserView;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::table::Members;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 /// State of an opened event. The states have the names that Linux perf uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,15 +4,15 @@ use crate::counters::control::assignment::plan::PlacementError;
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit};
+use crate::counters::events::count::EventOverflow;
 use crate::counters::events::count::Period;
 use crate::counters::events::saved::ThreadEvent;
-use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::sample::EventOverflow;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::rate::Tick;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Returns the places of an event and its group among a thread's events, one bit each.

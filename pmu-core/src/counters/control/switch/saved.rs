@@ -5,13 +5,13 @@
 
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
-use crate::counters::hooks::event_source::EventSource;
-use crate::counters::interrupt::sample::EventOverflow;
+use crate::counters::events::count::EventOverflow;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrAccess;
 use crate::platform::Hardware;
+use crate::profile::event_source::{EventSource, row_period};
 
 /// Saved state of one counter of a thread that is switched out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             if !registers.has_overflowed(value) {
                 self.memory.cancel_spurious();
             } else {
-                next = self.source.row_period(row).map_or(period, u64::from);
+                next = row_period(&self.source, row).map_or(period, u64::from);
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 if gated && self.holds(&registers, bits) == Ok(false) {
                     // Its count is lost, and it did not overflow.

@@ -7,7 +7,6 @@ use crate::counters::control::handle::CounterSession;
 use crate::counters::control::window::CounterWindow;
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
-use crate::counters::hooks::event_source::EventSource;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::interrupt::sample::Sample;
 use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
@@ -16,6 +15,7 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
+use crate::profile::event_source::EventSource;
 
 impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// Returns those of these counters that run.
