@@ -49,7 +49,7 @@ fn hand() -> PlainFrame {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 330)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 317)])))]
 #[bench::version_4(hand())]
 fn by_hand(frame: PlainFrame) -> Claim {
     let frame = black_box(&frame);

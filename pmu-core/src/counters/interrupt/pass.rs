@@ -28,6 +28,8 @@ pub(crate) struct Pass<'a, S, H, B, F> {
 /// The part of a [`Pass`] without facility and report. Its steps are linked once, whatever facility a pass serves.
 pub(crate) struct Shared<'a, S, H> {
     pub(crate) source: &'a S,
+    /// The source's. A machine of any vendor would be asked for each use which one it is.
+    pub(crate) unit: &'a CounterUnit,
     pub(crate) hardware: &'a H,
     pub(crate) memory: &'a CounterMemory,
     /// The session's counters, one bit each.
@@ -63,10 +65,6 @@ impl<S, H, B, F> DerefMut for Pass<'_, S, H, B, F> {
 pub(crate) const GENERAL: u64 = CounterSet::GENERAL.bits();
 
 impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
-    pub(crate) fn unit(&self) -> &'a CounterUnit {
-        self.source.unit()
-    }
-
     #[inline]
     pub(crate) fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
         result.map_err(|fault| self.note_fault(fault)).ok()
@@ -104,7 +102,7 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
 
     /// Unmasks the interrupt where its delivery masked it.
     pub(crate) fn unmask(&self) {
-        if self.unit().is_masked_on_delivery() {
+        if self.unit.is_masked_on_delivery() {
             self.hardware.unmask_performance_interrupt();
         }
     }
@@ -221,7 +219,7 @@ where
         // While a bit of another owner's counter is set, unmasking may raise a spurious interrupt: one is expected,
         // beside those of the session's own counters.
         if others & INTERRUPTING != 0 {
-            self.raised += u32::from(self.unit().is_masked_on_delivery());
+            self.raised += u32::from(self.unit.is_masked_on_delivery());
         }
         let accounted = self.collect(status, CounterSet::from_bits(overflowed));
         if S::Facility::DIVIDES && !self.facility.is_idle() {
@@ -290,9 +288,10 @@ where
         // Fixed counters exist only beside global registers, so here all counters are general.
         let own = CounterSet::from_bits(self.own & GENERAL).without(self.facility.own_counters());
         self.collect(0, own);
+        let unit = self.unit;
         for counter in own.iter() {
             let Some((slot, running)) = self.running_general(counter) else { continue };
-            let registers = self.unit().general(counter);
+            let registers = unit.general(counter);
             let value = registers.read(self.hardware);
             let Some(value) = self.note(value) else {
                 self.mark_faulted(Some(running.event));

@@ -46,7 +46,7 @@ where
         let Running { event, period } = running;
         // An opened event's number is above those of any table's rows.
         if let Some(next) = row_period(self.source, event.bits().into()) {
-            let (next, registers) = (u64::from(next), self.unit().general(counter));
+            let (next, registers) = (u64::from(next), self.unit.general(counter));
             let preload = registers.preload(next);
             self.load(slot, registers.value_register(), preload, running, next);
             return self.report(EventOverflow { event, period, counter, tag: 0 });
@@ -66,7 +66,7 @@ where
             // Before the counter is loaded, so that a period that the handler sets is the next one.
             self.report(EventOverflow { event, period, counter, tag: entry.tag() });
         }
-        let registers = self.unit().registers(counter);
+        let registers = self.unit.registers(counter);
         if entry.wants_total() {
             let read = value.map_or_else(|| registers.read(self.hardware), Ok);
             let Some(read) = self.note(read) else { return self.mark_faulted(Some(event)) };
@@ -119,7 +119,7 @@ where
             return false;
         }
         let unit = if B::UNITS { self.facility.unit(counter) } else { None };
-        let registers = unit.unwrap_or_else(|| self.unit().registers(counter));
+        let registers = unit.unwrap_or_else(|| self.unit.registers(counter));
         let one = Waiting { records: 1, reloaded };
         entry.accumulate_records(one, &registers);
         if let Some(period) = entry.period.over().filter(|_| !hidden) {
@@ -193,7 +193,7 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
         entry: &EventEntry,
         value: Option<u64>,
     ) {
-        let registers = self.unit().registers(counter);
+        let registers = self.unit.registers(counter);
         match value {
             None if self.is_divided(event) => {}
             None => entry.accumulate_wrap(registers.mask()),
@@ -258,7 +258,7 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
     /// Stops the counter, harvests, and starts the counter again. A task may be about to write other bits of the
     /// control register, so only the counter's own bits are changed.
     fn harvest(&mut self, division: &Division<'_>, event: EventId) -> Result<(), MsrFault> {
-        let registers = self.unit().registers(division.counter);
+        let registers = self.unit.registers(division.counter);
         let CounterControl::Shared { register, .. } = registers.control else { return Ok(()) };
         // SAFETY: the bits decide what a counter counts, and whether it interrupts.
         let control = unsafe { RegisterBits::new(register.get(), registers.control.mask()) };

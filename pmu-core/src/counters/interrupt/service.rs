@@ -130,6 +130,7 @@ pub(crate) fn serve<S: EventSource, H: Hardware, B: EventFacility>(
     let mut pass = Pass {
         shared: Shared {
             source,
+            unit,
             hardware,
             memory,
             own: own.bits(),
