@@ -13,11 +13,10 @@ use pmu_benches::one_processor::{
     OneProcessor, Registers, number, overflow, profile, request, snapshot,
 };
 use pmu_core::frame::PlainFrame;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::Session;
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    Claim, CounterMemory, CounterSlot, EventEntry, EventSource, EventTable, Events, service,
-};
+use pmu_core::{Claim, EventSource, Events, service};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{ProfileObject, Profiles, Rules};
 

@@ -11,12 +11,11 @@ use gungraun::{Callgrind, EventKind};
 use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_benches::{Registers, intels};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventSelect,
-    EventSource, EventTable, Events, Snapshot, service,
-};
+use pmu_core::registers::EventSelect;
+use pmu_core::{Claim, CounterSession, CounterSet, Event, EventSource, Events, Snapshot, service};
 use pmu_intel::Emon;
 
 type Memory = CounterMemory<[CounterSlot; 8]>;

@@ -8,10 +8,12 @@ use std::hint::black_box;
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_benches::{Registers, intels};
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventSelect, EventTable, Events, EventsError, SoftwareEvent,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, SoftwareEvent,
 };
 
 type Session = CounterSession<'static, Events<'static>, &'static Registers>;

@@ -6,10 +6,11 @@ use std::hint::black_box;
 
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
 use pmu_virt::{
-    AmdConfiguration, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed,
-    FilterAction, FilterEntry, IntelConfiguration, IntelFeature, Mode, PerformanceEntry, PmuState,
-    Privilege, Read, VirtualPmu, Write, Written,
+    Delivery, EventKey, FedEvents, Feed, Mode, PerformanceEntry, PmuState, Privilege, Read,
+    VirtualPmu, Write, Written,
 };
 
 /// Eight events, one for each of eight counters.

@@ -2,11 +2,12 @@
 //! interface's sources.
 
 use pmu_amd::{Amd64, Generation};
+use pmu_core::error::NoInterface;
 use pmu_core::profile::{
     DefaultInterface, InterfaceError, KProfileSource, ProfileSource, SourceInformation,
 };
 use pmu_core::raw_cpuid::CpuIdReader;
-use pmu_core::{EventSource, NoInterface, Snapshot};
+use pmu_core::{EventSource, Snapshot};
 use pmu_intel::Emon;
 
 use crate::untrusted::visible;

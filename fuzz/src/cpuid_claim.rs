@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 
 use pmu_amd::Amd64;
+use pmu_core::error::NoInterface;
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_core::registers::MAX_GENERAL;
-use pmu_core::{CounterId, EventSource, NoInterface, Snapshot};
+use pmu_core::registers::{CounterId, MAX_GENERAL};
+use pmu_core::{EventSource, Snapshot};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;

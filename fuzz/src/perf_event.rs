@@ -1,6 +1,7 @@
 //! Events of perf's command line, and bytes of `perf_event_attr`: the fields by the header's offsets, one by one.
 
-use pmu::core::{CounterSet, EventCount, EventId, EventOverflow, Sample};
+use pmu::core::interrupt::EventOverflow;
+use pmu::core::{CounterSet, EventCount, EventId, Sample};
 use pmu::perf::{PerfError, PerfEvent, PerfEventAttr, SampleContext};
 
 /// Returns the little-endian field of `length` bytes at `at`; 0 beyond `bytes`.

@@ -3,7 +3,8 @@
 //!
 //! The bytes: two processors, each the vendor, `IA32_PERF_CAPABILITIES`, and leaves that matter with their registers.
 
-use pmu_virt::{Configuration, FedEvents, HostError, VirtualPmu};
+use pmu_virt::configuration::{Configuration, HostError};
+use pmu_virt::{FedEvents, VirtualPmu};
 
 use crate::input::Input;
 

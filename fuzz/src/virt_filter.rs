@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
+use pmu_virt::policy::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
 
 use crate::input::Input;
 

@@ -3,9 +3,9 @@
 //! The bytes: the vendor; then turns, each the guest's entry if it writes one, and whether a counter
 //! overflows before the interrupt is delivered.
 
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::{
-    AmdConfiguration, Configuration, Delivery, EventKey, FedEvents, Feed, IntelConfiguration,
-    PerformanceEntry, PmiOutcome, Privilege, VirtualPmu, Write,
+    Delivery, EventKey, FedEvents, Feed, PerformanceEntry, PmiOutcome, Privilege, VirtualPmu, Write,
 };
 
 use crate::input::Input;

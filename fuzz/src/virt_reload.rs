@@ -2,10 +2,10 @@
 //! a naive model. The state is saved and restored between any two steps. Saved states from anywhere are refused, or
 //! written as they were read.
 
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
-    ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown, Write,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu, Write};
 
 use crate::input::Input;
 

@@ -3,10 +3,10 @@
 //! The bytes: a configuration, or the kind of one and its fields; a state's registers; then turns, each of which
 //! writes, reads, and lets happen. The same bytes are read as a state and as a configuration that were saved.
 
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
-    Mode, PmuState, Privilege, Vendor, VirtualPmu,
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::{EventKey, FedEvents, Feed, Mode, PmuState, Privilege, VirtualPmu};
 
 use crate::input::Input;
 

@@ -1,8 +1,9 @@
 //! The core counters, as CPUID declares them.
 
+use pmu_core::error::NoInterface;
 use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{CounterBank, GlobalRegisters};
-use pmu_core::{CounterUnit, GenericEvent, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, GenericEvent, Snapshot};
 
 use crate::cpuid::Family;
 use crate::registers::{

@@ -2,10 +2,11 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_core::error::NoInterface;
 use pmu_core::profile::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
 use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, Rules};
-use pmu_core::{CounterUnit, EventSource, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, EventSource, Snapshot};
 
 use crate::counters;
 use crate::cpuid::Family;
@@ -44,7 +45,7 @@ pub struct Amd64 {
 impl Amd64 {
     /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Where Windows raises this bug check,
     /// [`Session::take`](pmu_core::profile::Session::take) returns
-    /// [`InsufficientMemory`](pmu_core::CounterError::InsufficientMemory).
+    /// [`InsufficientMemory`](pmu_core::error::CounterError::InsufficientMemory).
     pub const BUG_CHECK_WITHOUT_MEMORY: u32 = BUG_CHECK_HAL_MEMORY_ALLOCATION;
 
     /// Detects the Amd64 interface of a machine by the conditions that Windows checks. `snapshot` describes the boot
@@ -61,8 +62,9 @@ impl Amd64 {
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
+    /// use pmu_core::Snapshot;
+    /// use pmu_core::error::NoInterface;
     /// use pmu_core::profile::KProfileSource;
-    /// use pmu_core::{NoInterface, Snapshot};
     /// fn amd64(boot_processor: &Snapshot) -> Result<Amd64, NoInterface> {
     ///     let amd64 = Amd64::detect(boot_processor)?;
     ///     let generation = Generation::of(boot_processor);

@@ -5,7 +5,7 @@
 // To add a register: as in `pmu-intel/src/registers.rs`. The test of sampled instructions is in `tests/tests/ibs`.
 
 use bitfield_struct::bitfield;
-use pmu_core::EventSelect;
+use pmu_core::registers::EventSelect;
 
 /// `PerfEvtSel0`: the first of the four legacy event selects (APM vol. 2, appendix A).
 pub const PERF_LEGACY_CTL0: u32 = 0xC001_0000;

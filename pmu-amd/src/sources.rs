@@ -3,8 +3,8 @@
 //! The events are those of the Hammer processors (BKDG for AMD Athlon 64 and AMD Opteron, ch. 10). On later families,
 //! many of the event numbers select another event, or no event.
 
-use pmu_core::EventSelect;
 use pmu_core::profile::{ProfileSource, SourceIndex, SourceTable};
+use pmu_core::registers::EventSelect;
 
 use crate::registers::PerfCtl;
 

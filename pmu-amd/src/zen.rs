@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
-use pmu_core::{CounterUnit, EventSelect, EventSource, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterUnit, EventSource, Snapshot};
 
 use crate::counters;
 use crate::generation::Generation;

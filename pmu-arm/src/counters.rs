@@ -1,8 +1,9 @@
 //! The identification registers, and the counters that they declare.
 
+use pmu_core::error::NoInterface;
 use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters, MAX_FIXED};
-use pmu_core::{CounterUnit, GenericEvent, NoInterface};
+use pmu_core::{CounterUnit, GenericEvent};
 
 use crate::backend::{AT_EL2, CHAINED, LONG, Select};
 use crate::registers::{CHAIN, DebugFeatures, EVENT_COUNTERS, Mdcr, Pmcr, Pmmir, Register};
@@ -143,7 +144,8 @@ impl Identification {
 ///
 /// ```
 /// use pmu_arm::Identification;
-/// use pmu_core::{CounterId, GenericEvent};
+/// use pmu_core::GenericEvent;
+/// use pmu_core::registers::CounterId;
 /// # let processor = Identification {
 /// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x0002_0101, ..Identification::NONE
 /// # };
@@ -153,7 +155,7 @@ impl Identification {
 /// assert_eq!(width(CounterId::general(0)), Some(32));
 /// assert_eq!(width(CounterId::fixed(0)), Some(64)); // the cycle counter
 /// assert_eq!(unit.generic(GenericEvent::Instructions).unwrap().event_number(), 0x08);
-/// # Ok::<(), pmu_core::NoInterface>(())
+/// # Ok::<(), pmu_core::error::NoInterface>(())
 /// ```
 ///
 /// # Errors
@@ -172,7 +174,7 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
 ///
 /// ```
 /// use pmu_arm::Identification;
-/// use pmu_core::CounterId;
+/// use pmu_core::registers::CounterId;
 /// # let processor = Identification {
 /// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x4002_0101, ..Identification::NONE
 /// # };
@@ -180,7 +182,7 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
 /// assert_eq!(unit.counters().len(), 3 + 1);
 /// let width = |counter: Option<CounterId>| unit.counter(counter?).map(|counter| counter.width());
 /// assert_eq!(width(CounterId::general(0)), Some(64));
-/// # Ok::<(), pmu_core::NoInterface>(())
+/// # Ok::<(), pmu_core::error::NoInterface>(())
 /// ```
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! The common events that the crate names, and the profile sources that count them.
 
-use pmu_core::EventSelect;
 use pmu_core::profile::{ProfileSource, SourceIndex, SourceTable};
+use pmu_core::registers::EventSelect;
 
 use crate::backend::Select;
 

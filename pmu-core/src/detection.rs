@@ -56,7 +56,7 @@ impl NoInterface {
 /// divided), or why its hardware cannot be used.
 ///
 /// ```
-/// use pmu_core::NoFacility;
+/// use pmu_core::error::NoFacility;
 /// let why = NoFacility::UnknownModel { family: 6, model: 0xFE };
 /// assert_eq!(why.to_string(), "the depth is unknown for family 0x6, model 0xFE");
 /// ```

@@ -23,29 +23,28 @@ mod write_once;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use counters::control::gate::stop_all;
 pub use counters::control::handle::{CounterSession, SessionCounters};
 pub use counters::control::opened::status::EventStatus;
-pub use counters::error::{CounterError, EventsError, ServiceError};
-pub use counters::events::count::{EventCount, EventOverflow};
+pub use counters::events::count::EventCount;
 pub use counters::events::event::Event;
 pub use counters::events::software::SoftwareEvent;
 pub use counters::interrupt::sample::Sample;
-pub use counters::interrupt::service::{Claim, Serviced, service};
-pub use counters::names::{CounterId, CounterSet, EventId, GenericEvent};
-pub use counters::registers::counter::EventSelect;
+pub use counters::interrupt::service::{Claim, service};
+pub use counters::names::{CounterSet, EventId, GenericEvent};
 pub use counters::registers::unit::CounterUnit;
-pub use counters::shared::entry::EventEntry;
-pub use counters::shared::memory::CounterMemory;
-pub use counters::shared::slot::CounterSlot;
-pub use counters::shared::table::EventTable;
-pub use detection::{NoFacility, NoInterface};
-pub use platform::{Hardware, Platform, PlatformError};
+pub use platform::{Hardware, Platform};
 pub use profile::event_source::EventSource;
 pub use profile::events::Events;
 pub use raw_cpuid;
 pub use snapshot::Snapshot;
 pub use write_once::WriteOnce;
+
+/// The errors of counters, events and interrupts, and the reasons why a processor has no counters or no facility.
+pub mod error {
+    pub use crate::counters::error::{CounterError, EventsError, ServiceError};
+    pub use crate::detection::{NoFacility, NoInterface};
+    pub use crate::platform::PlatformError;
+}
 
 /// Hardware beside the counters that events can ask for: the traits that a vendor's crate implements, and what a
 /// session hands to an implementation.
@@ -60,11 +59,25 @@ pub mod facility {
     pub use crate::counters::hooks::software::SoftwareEvents;
 }
 
+/// Values of the interrupt's handler: the overflow of an event, and the result of a [`service`].
+pub mod interrupt {
+    pub use crate::counters::events::count::EventOverflow;
+    pub use crate::counters::interrupt::service::Serviced;
+}
+
 /// The counters in the hands of another owner for a while: windows, in which a guest or a firmware has them.
 pub mod lending {
     pub use crate::counters::control::opened::guests::{GuestControl, guest_control};
     pub use crate::counters::control::window::restore::WindowError;
     pub use crate::counters::control::window::{CounterWindow, LentCounters};
+}
+
+/// The memory that a kernel lends for a processor's counters and events.
+pub mod memory {
+    pub use crate::counters::shared::entry::EventEntry;
+    pub use crate::counters::shared::memory::CounterMemory;
+    pub use crate::counters::shared::slot::CounterSlot;
+    pub use crate::counters::shared::table::EventTable;
 }
 
 /// Reads of counts by an interrupt handler, by user space, and by another processor.
@@ -75,11 +88,12 @@ pub mod reading {
     pub use crate::counters::shared::remote_count::{RemoteCount, remote_count};
 }
 
-/// A processor's counters as data: their registers, and the values that those registers take.
+/// A processor's counters as data: their names, their registers, and the values that those registers take.
 pub mod registers {
-    pub use crate::counters::names::{MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
+    pub use crate::counters::control::gate::stop_all;
+    pub use crate::counters::names::{CounterId, MAX_COUNTERS, MAX_FIXED, MAX_GENERAL};
     pub use crate::counters::registers::counter::{
-        Counter, CounterBank, CounterControl, FixedCounters, FullWidth,
+        Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,
     };
     pub use crate::counters::registers::unit::GlobalRegisters;
     pub use crate::counters::registers::unused::{PreciseSampling, UnusedRegisters};
@@ -94,7 +108,6 @@ pub mod shared_core {
 /// Events and counters that are saved and continued, as a kernel switches threads.
 pub mod thread {
     pub use crate::counters::control::switch::saved::{SavedCounter, SavedCounters};
-    pub use crate::counters::error::EventsError;
     pub use crate::counters::events::saved::{SavedEvent, ThreadEvent};
     pub use crate::counters::shared::period::Waiting;
     pub use crate::counters::shared::rate::Tick;

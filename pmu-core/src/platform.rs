@@ -94,8 +94,9 @@ impl<P: Platform + ?Sized> Platform for &P {
 /// the same to the session and to the handler.
 ///
 /// ```
+/// use pmu_core::{Claim, EventSource, Platform, service};
+/// use pmu_core::memory::CounterMemory;
 /// use pmu_core::msr::MsrBackend;
-/// use pmu_core::{Claim, CounterMemory, EventSource, Platform, service};
 /// /// The handler of a kernel that has its register accesses and its local APIC in two types.
 /// fn handler(events: &impl EventSource, msr: impl MsrBackend, apic: impl Platform, memory: &CounterMemory) -> Claim {
 ///     service(events, &(msr, apic), memory, |_| ()).map_or(Claim::OursAndMore, |serviced| serviced.claim)

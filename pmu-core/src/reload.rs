@@ -24,10 +24,10 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// branches were mispredicted:
 ///
 /// ```
+/// use pmu_core::{CounterSession, CounterUnit, Event, EventId, Events, GenericEvent, Hardware};
+/// use pmu_core::error::EventsError;
+/// use pmu_core::memory::EventTable;
 /// use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
-/// use pmu_core::{
-///     CounterSession, CounterUnit, Event, EventId, EventTable, Events, EventsError, GenericEvent, Hardware,
-/// };
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 ///
 /// type Source<'a> = Events<'a, CounterUnit, AutoCounterReload<'a>>;

@@ -179,7 +179,8 @@ impl Snapshot {
     /// EDX bit 2 of leaf 0x40000003, "performance monitors available".
     ///
     /// ```
-    /// # use pmu_core::{NoInterface, Snapshot};
+    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::error::NoInterface;
     /// /// Returns the reason not to try the counters of a virtual machine, if there is one.
     /// fn reason(processor: &Snapshot) -> Option<NoInterface> {
     ///     processor.hypervisor_hides_counters().then_some(NoInterface::HiddenByHypervisor)

@@ -5,7 +5,8 @@
 
 use core::fmt;
 
-use pmu_core::{Event, EventSelect};
+use pmu_core::Event;
+use pmu_core::registers::EventSelect;
 
 /// A common event.
 ///

@@ -4,7 +4,8 @@
 
 use core::fmt;
 
-use pmu_core::{CounterSet, EventSelect, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Snapshot};
 
 use crate::event::PmuEvent;
 use crate::format::{CoreType, Dictionary, Model, Precise, Record, Shape, Table};
@@ -360,7 +361,8 @@ impl CoreType {
     /// event, the result has each counter that can count at least one used event.
     ///
     /// ```
-    /// use pmu_core::{CounterSet, Event, EventSelect};
+    /// use pmu_core::{CounterSet, Event};
+    /// use pmu_core::registers::EventSelect;
     /// // MEM_LOAD_RETIRED.L3_MISS of Sapphire Rapids is confined to counters 0–3.
     /// let select = EventSelect::from_bits(0x20D1);
     /// let counters = pmu_events::SAPPHIRERAPIDS.constraints(select).unwrap_or(CounterSet::ALL);

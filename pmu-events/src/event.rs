@@ -3,7 +3,8 @@
 use core::fmt;
 
 use pmu_core::msr::MsrAddress;
-use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event};
 
 use crate::format::{Dictionary, Precise, Record};
 use crate::name::EventName;
@@ -79,9 +80,9 @@ impl PmuEvent {
     /// event correctly.
     ///
     /// An example is the event of retired floating-point operations on AMD Zen processors. `pmu-core` does not merge
-    /// counters, so it [refuses](pmu_core::CounterError::NeedsCounterPair) such an event. `pmu-core` accepts the event
-    /// if the caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens at most
-    /// 15 times per cycle.
+    /// counters, so it [refuses](pmu_core::error::CounterError::NeedsCounterPair) such an event. `pmu-core` accepts the
+    /// event if the caller declares, by [`at_most_15_per_cycle`](Event::at_most_15_per_cycle), that the event happens
+    /// at most 15 times per cycle.
     ///
     /// ```
     /// use pmu_core::Event;

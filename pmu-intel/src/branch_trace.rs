@@ -5,9 +5,10 @@
 pub(crate) mod memory;
 
 use pmu_core::branches::Branch;
+use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits};
-use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware, Snapshot};
+use pmu_core::{CounterSession, CounterSet, EventSource, Hardware, Snapshot};
 
 use crate::branch_trace::memory::{KERNEL, STOP, USER};
 use crate::debug_store::{BRANCH_TRACE, DebugStoreSupport, PebsDsSaveArea};
@@ -54,8 +55,10 @@ impl BranchTraceUnit {
 ///
 /// ```
 /// use core::sync::atomic::AtomicU64;
+/// use pmu_core::{CounterSession, CounterUnit, Events, Hardware};
 /// use pmu_core::branches::Branch;
-/// use pmu_core::{CounterError, CounterSession, CounterUnit, EventEntry, EventTable, Events, Hardware};
+/// use pmu_core::error::CounterError;
+/// use pmu_core::memory::{EventEntry, EventTable};
 /// use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit};
 /// static TRACE: BranchTraceMemory<[AtomicU64; 4096]> = BranchTraceMemory::new(); // one per processor
 /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor

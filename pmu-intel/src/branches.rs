@@ -6,9 +6,10 @@
 pub(crate) mod architectural;
 pub(crate) mod legacy;
 
+use pmu_core::Snapshot;
 use pmu_core::branches::BranchUnit;
+use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
-use pmu_core::{NoFacility, Snapshot};
 
 use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
@@ -23,9 +24,10 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// crate supports the stack from stepping 10 on: earlier steppings cannot freeze the stack.
 ///
 /// ```
+/// # use pmu_core::Snapshot;
 /// # use pmu_core::branches::BranchUnit;
+/// # use pmu_core::error::NoFacility;
 /// # use pmu_core::msr::MsrBackend;
-/// # use pmu_core::{NoFacility, Snapshot};
 /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
 ///     let unit = pmu_intel::branches(this_processor, msr)?;
 ///     println!("{} branch records, call stack: {}", unit.depth(), unit.offers().call_stack);

@@ -1,10 +1,11 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
+use pmu_core::error::NoInterface;
 use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::registers::{
     CounterBank, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL, PreciseSampling,
 };
-use pmu_core::{CounterSet, CounterUnit, GenericEvent, NoInterface, Snapshot};
+use pmu_core::{CounterSet, CounterUnit, GenericEvent, Snapshot};
 
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::registers::{

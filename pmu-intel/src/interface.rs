@@ -2,9 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_core::error::NoInterface;
 use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
-use pmu_core::{CounterUnit, EventSource, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, EventSource, Snapshot};
 
 use crate::counters::{self, MAX_COUNTERS, Registers};
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
@@ -44,7 +45,8 @@ impl Emon {
     ///   the number nor the width.
     ///
     /// ```
-    /// use pmu_core::{NoInterface, Snapshot};
+    /// use pmu_core::Snapshot;
+    /// use pmu_core::error::NoInterface;
     /// use pmu_intel::Emon;
     /// fn emon(boot_processor: &Snapshot) -> Option<Emon> {
     ///     match Emon::detect(boot_processor) {
@@ -95,7 +97,7 @@ impl Emon {
     /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",
     /// # )?;
     /// # let boot_processor = Snapshot::capture(&dump);
-    /// use pmu_core::NoInterface;
+    /// use pmu_core::error::NoInterface;
     /// use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
     /// use pmu_intel::Emon;
     ///

@@ -10,8 +10,9 @@
 use core::num::NonZeroU64;
 
 use pmu_core::profile::{AddedSource, AddedSources, InterfaceError, ProfileSource};
+use pmu_core::registers::EventSelect;
 use pmu_core::windows::{HalInterface, Rules};
-use pmu_core::{CounterSet, EventSelect, Snapshot};
+use pmu_core::{CounterSet, Snapshot};
 
 use crate::cpuid::ArchitecturalPerfmon;
 
@@ -64,10 +65,11 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
+/// use pmu_core::{EventSource, Events, Snapshot};
+/// use pmu_core::clocks::tsc_hertz;
+/// use pmu_core::memory::EventTable;
 /// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
 /// use pmu_core::windows::Rules;
-/// use pmu_core::{EventSource, EventTable, Events, Snapshot};
-/// use pmu_core::clocks::tsc_hertz;
 /// use pmu_intel::{Emon, add_later_sources};
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();

@@ -10,7 +10,7 @@
 // `MsrAddress` stays private behind an unsafe function with its duties.
 
 use bitfield_struct::bitfield;
-use pmu_core::EventSelect;
+use pmu_core::registers::EventSelect;
 
 /// `IA32_PMC0`: the first general counter. A write sets the counter to bits 31:0 of the written value, sign-extended
 /// (SDM vol. 3B, §20.2.1.1).

@@ -16,8 +16,9 @@ use crate::registers::{IA32_PMC_GP0_CFG_B, IA32_PMC_GP0_CFG_C, IA32_PMC_GP0_CTR}
 /// reload value. CPUID leaf 0x23, sub-leaf 2, declares the counters that can be reloaded.
 ///
 /// ```
+/// # use pmu_core::{CounterUnit, Events};
+/// # use pmu_core::memory::EventTable;
 /// # use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
-/// # use pmu_core::{CounterUnit, EventTable, Events};
 /// static RELOADS: ReloadMemory = ReloadMemory::new(); // one per processor
 /// /// The source of a processor's events; `reload` is what `counter_reload` returned there.
 /// fn source<'a>(

@@ -3,7 +3,8 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use pmu_core::{EventSelect, Snapshot};
+use pmu_core::Snapshot;
+use pmu_core::registers::EventSelect;
 
 /// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, retired memory events are miscounted. If
 /// general counter *n* counts a retired memory event, counter *n* can miss occurrences of the event. An occurrence can
@@ -25,8 +26,9 @@ use pmu_core::{EventSelect, Snapshot};
 /// counts these events).
 ///
 /// ```
+/// use pmu_core::{CounterUnit, Events};
+/// use pmu_core::memory::EventTable;
 /// use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
-/// use pmu_core::{CounterUnit, EventTable, Events};
 /// use pmu_intel::SiblingErratum;
 /// /// Returns the events of a logical processor of an affected core, which is the core's `second`, or its first.
 /// fn events<'a>(
@@ -81,8 +83,9 @@ impl SiblingErratum {
     /// Checks that an event select does not select an affected event.
     ///
     /// ```
+    /// use pmu_core::Snapshot;
     /// use pmu_core::dump::CpuidDump;
-    /// use pmu_core::{EventSelect, Snapshot};
+    /// use pmu_core::registers::EventSelect;
     /// use pmu_intel::SiblingErratum;
     /// # let haswell = CpuidDump::parse(
     /// #     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69

@@ -3,8 +3,8 @@
 // To add a source: a row, and one in `tests/data/emon_sources.csv`. (AMD's: `pmu-amd/src/sources.rs`, and
 // `amd64_sources.csv`.) A source of later versions of Windows is in `later_sources.rs`.
 
-use pmu_core::EventSelect;
 use pmu_core::profile::{KProfileSource, ProfileSource, SourceIndex, SourceTable};
+use pmu_core::registers::EventSelect;
 
 use crate::registers::PerfEvtSel;
 

@@ -5,11 +5,13 @@
 
 pub(crate) mod unit;
 
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, Division, DivisionMemory, EventFacility, Facility, Interrupted, Running, Unsettled,
 };
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault, PmcIndex};
-use pmu_core::{CounterError, CounterId, CounterSet};
+use pmu_core::registers::CounterId;
 
 use crate::registers::{MSR_PERF_METRICS, RDPMC_METRICS};
 use crate::topdown::unit::SLOTS;
@@ -29,7 +31,8 @@ const METRICS: u64 = 1 << 48;
 /// of the slots since the read before. Reads at each timer tick keep the error small.
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventCount, EventSource, EventsError, Hardware};
+/// use pmu_core::{CounterSession, EventCount, EventSource, Hardware};
+/// use pmu_core::error::EventsError;
 /// use pmu_core::facility::DivisionMemory;
 /// use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 ///

@@ -68,7 +68,7 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// writes no register. The call does not write `IA32_PEBS_BASE` and `IA32_PEBS_INDEX`.
 ///
 /// Call this function before a session takes the counters. Before starting another kernel, call both
-/// [`stop_all`](pmu_core::stop_all) and this function.
+/// [`stop_all`](pmu_core::registers::stop_all) and this function.
 ///
 /// # Context
 /// Any context, while no session or other code uses these counters.

@@ -8,14 +8,17 @@ pub(crate) mod error;
 pub(crate) mod features;
 pub(crate) mod host;
 
-use crate::configuration::cpuid::HiddenConfiguration;
-use crate::configuration::error::ConfigurationError;
-use crate::configuration::features::{IntelFeature, IntelFeatures};
+use crate::configuration::features::IntelFeatures;
+
+pub use cpuid::{CpuidLeaf, CpuidRegisters, HiddenConfiguration, HiddenRdpmc, HiddenRegisters};
+pub use error::ConfigurationError;
+pub use features::IntelFeature;
+pub use host::HostError;
 
 /// Configuration of a virtual processor's PMU: the vendor, the counters, and the features that CPUID declares.
 ///
 /// ```
-/// use pmu_virt::{Configuration, HostError, Vendor};
+/// use pmu_virt::configuration::{Configuration, HostError, Vendor};
 /// /// The PMU that each guest gets: what this host's CPUID declares, or none where this model has no such PMU.
 /// fn for_guests(cpuid: impl Fn(u32, u32) -> [u32; 4], capabilities: u64) -> Configuration {
 ///     match Configuration::from_cpuid(cpuid, capabilities) {
@@ -50,7 +53,7 @@ impl Configuration {
     /// The configuration contradicts itself. The error is the first contradiction that the call finds.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, ConfigurationError, IntelConfiguration};
+    /// use pmu_virt::configuration::{Configuration, ConfigurationError, IntelConfiguration};
     /// // A number of fixed counters, which version 1 does not have.
     /// let first = Configuration::Intel(IntelConfiguration::new(1, 2, 3));
     /// assert_eq!(first.check(), Err(ConfigurationError::FixedInVersion1));
@@ -89,7 +92,7 @@ pub enum Vendor {
 /// Configuration of Intel's architectural performance monitoring. SDM vol. 3B, "Architectural Performance Monitoring".
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 /// let mut narrow = IntelConfiguration::new(2, 4, 3);
 /// narrow.general_width = 40;
 /// narrow.set(IntelFeature::FullWidthWrites, false);
@@ -193,7 +196,7 @@ impl IntelConfiguration {
 /// Counters".
 ///
 /// ```
-/// use pmu_virt::{AmdConfiguration, Configuration};
+/// use pmu_virt::configuration::{AmdConfiguration, Configuration};
 /// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(6)).check().is_ok());
 /// assert!(Configuration::Amd(AmdConfiguration::perf_mon_v2(9)).check().is_err());
 ///

@@ -7,31 +7,24 @@
 extern crate std;
 
 mod bytes;
-mod configuration;
+pub mod configuration;
 pub mod mediated;
 #[cfg(feature = "mock")]
 #[cfg_attr(docsrs, doc(cfg(feature = "mock")))]
 pub mod mock;
 mod model;
 mod pmu;
-mod policy;
+pub mod policy;
 pub mod precise;
-mod registers;
-mod reload;
-mod topdown;
+pub mod registers;
+pub mod reload;
+pub mod topdown;
 
 /// Re-export of the crate that defines some types in this crate's signatures, such as
 /// [`MsrBackend`](pmu_core::msr::MsrBackend).
 pub use pmu_core;
 
 pub use bytes::BytesError;
-pub use configuration::cpuid::{
-    CpuidLeaf, CpuidRegisters, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
-};
-pub use configuration::error::ConfigurationError;
-pub use configuration::features::IntelFeature;
-pub use configuration::host::HostError;
-pub use configuration::{AmdConfiguration, AmdCounters, Configuration, IntelConfiguration, Vendor};
 pub use events::feed::{FedEvent, FedEvents, FedEventsError, Feed};
 pub use events::key::{EventKey, Privilege};
 pub use model::{Advanced, OverflowBudget};
@@ -40,19 +33,13 @@ pub use pmu::facility::{GuestFacility, Writer};
 pub use pmu::msr::{Mode, Read, Write, Written};
 pub use pmu::state::{PmuState, StateError};
 pub use pmu::virtual_pmu::{Delivery, PerformanceEntry, PmiOutcome, VirtualPmu};
-pub use policy::{
-    AllowAll, EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError, MAX_FILTER_ENTRIES,
-};
-pub use registers::layout::{RegisterInfo, RegisterKind};
-pub use reload::{ReloadConfiguration, VirtualReload};
-pub use topdown::{TopDownMix, VirtualTopDown};
 
 #[cfg(all(test, feature = "defmt"))]
 #[test]
 fn a_virtual_pmu_has_a_defmt_format() {
     fn has<T: defmt::Format>() {}
     has::<VirtualPmu>();
-    has::<VirtualPmu<EventFilter<4>>>();
+    has::<VirtualPmu<policy::EventFilter<4>>>();
     has::<branches::VirtualBranches>();
     has::<precise::VirtualPrecise>();
 }

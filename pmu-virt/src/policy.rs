@@ -12,7 +12,9 @@ use core::ops::Deref;
 /// [`VirtualPmu::set_policy`](crate::VirtualPmu::set_policy), the PMU asks the policy about all counters.
 ///
 /// ```
-/// use pmu_virt::{Configuration, EventPolicy, FedEvents, IntelConfiguration, VirtualPmu};
+/// use pmu_virt::{FedEvents, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+/// use pmu_virt::policy::EventPolicy;
 /// /// Allows what every guest may know: its own cycles and instructions.
 /// struct Harmless;
 ///
@@ -30,7 +32,7 @@ use core::ops::Deref;
 /// let _ = pmu.write(0x186, 0x53_003C);
 /// let _ = pmu.write(0x187, 0x53_412E); // misses of the last-level cache
 /// assert_eq!(pmu.running().map(|event| event.counter).collect::<Vec<_>>(), [0]);
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 pub trait EventPolicy {
     /// Returns whether a general counter may count this event.
@@ -52,7 +54,9 @@ pub trait EventPolicy {
 /// ```
 /// use std::sync::Arc;
 ///
-/// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry, VirtualPmu};
+/// use pmu_virt::{FedEvents, VirtualPmu};
+/// use pmu_virt::configuration::{AmdConfiguration, Configuration};
+/// use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
 /// let entries = [FilterEntry::new(0xC0, 0)];
 /// let filter = Arc::new(EventFilter::<300>::compile(FilterAction::Allow, 0, &entries)?);
 /// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
@@ -117,17 +121,17 @@ struct FilterRow {
 /// Policy that allows or denies a list of events, by the rules of KVM. The filter has room for `EVENTS` different event
 /// numbers. Each event number takes 40 bytes.
 ///
-/// A lookup is a binary search, and takes at most 9 steps with [`MAX_FILTER_ENTRIES`](crate::MAX_FILTER_ENTRIES) event
-/// numbers. Several guests can share a filter by a reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`,
-/// `VirtualPmu<Arc<EventFilter<300>>>`.
+/// A lookup is a binary search, and takes at most 9 steps with
+/// [`MAX_FILTER_ENTRIES`] event numbers. Several guests can share a filter by a
+/// reference or an `Arc`: `VirtualPmu<&EventFilter<300>>`, `VirtualPmu<Arc<EventFilter<300>>>`.
 ///
 /// ```
-/// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry};
+/// use pmu_virt::policy::{EventFilter, EventPolicy, FilterAction, FilterEntry};
 /// let entries = [FilterEntry::new(0xC0, 0), FilterEntry::new(0x3C, 0)];
 /// let filter = EventFilter::<2>::compile(FilterAction::Allow, 0b001, &entries)?;
 /// assert!(filter.allows_general(0x3C, 0) && !filter.allows_general(0x3C, 1));
 /// assert!(filter.allows_fixed(0) && !filter.allows_fixed(1));
-/// # Ok::<(), pmu_virt::FilterError>(())
+/// # Ok::<(), pmu_virt::policy::FilterError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -214,7 +218,7 @@ impl<const EVENTS: usize> EventPolicy for EventFilter<EVENTS> {
     }
 }
 
-/// Entry of an [event filter](crate::EventFilter). The entry matches one event number with certain unit masks.
+/// Entry of an [event filter](crate::policy::EventFilter). The entry matches one event number with certain unit masks.
 ///
 /// A unit mask `u` matches if `u & mask == unit_mask`. If `unit_mask` sets a bit that `mask` clears, the entry matches
 /// no event, as in KVM.
@@ -245,7 +249,7 @@ impl FilterEntry {
     /// `entry` has a bit set that is not in one of these fields.
     ///
     /// ```
-    /// use pmu_virt::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
+    /// use pmu_virt::policy::{EventFilter, EventPolicy, FilterAction, FilterEntry, FilterError};
     /// // The list that a monitor gives to KVM: event 0xD1 with any unit mask but 0x03.
     /// let masked = [0x0000_0000_0000_00D1, 0xFF80_0000_0000_03D1];
     /// let entries = masked.into_iter().map(FilterEntry::from_masked).collect::<Result<Vec<_>, _>>()?;
@@ -273,12 +277,12 @@ impl FilterEntry {
     /// The event has more than 12 bits.
     ///
     /// ```
-    /// use pmu_virt::FilterEntry;
+    /// use pmu_virt::policy::FilterEntry;
     /// // Every unit mask of event 0x0D1 that has bit 0.
     /// let entry = FilterEntry::from_masked(0x0100_0000_0000_01D1)?;
     /// assert_eq!((entry.event, entry.unit_mask, entry.mask), (0xD1, 0x01, 0x01));
     /// assert_eq!(entry.to_masked(), Ok(0x0100_0000_0000_01D1));
-    /// # Ok::<(), pmu_virt::FilterError>(())
+    /// # Ok::<(), pmu_virt::policy::FilterError>(())
     /// ```
     pub const fn to_masked(&self) -> Result<u64, FilterError> {
         if self.event > 0xFFF {

@@ -7,3 +7,5 @@ pub(crate) mod amd;
 pub(crate) mod intel;
 pub(crate) mod layout;
 pub(crate) mod table;
+
+pub use layout::{RegisterInfo, RegisterKind};

@@ -16,8 +16,8 @@ use crate::precise::virtual_precise::VirtualPrecise;
 use crate::registers::layout::RegisterKind;
 use crate::registers::table::{Counters, MAX_COUNTERS, from_global, places, to_global};
 
-/// Auto counter reload of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
-/// type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of the registers CFG_B and CFG_C of
+/// Auto counter reload of one virtual Intel processor. The processor also has a [`VirtualPmu`]. This
+/// type is a [`GuestFacility`], and answers RDMSR and WRMSR of the registers CFG_B and CFG_C of
 /// each counter. The embedder counts events by [`advance`](Self::advance).
 ///
 /// Architectural PEBS also uses CFG_C. On a processor with both features, also call [`sharing`](Self::sharing).
@@ -26,10 +26,9 @@ use crate::registers::table::{Counters, MAX_COUNTERS, from_global, places, to_gl
 /// states.
 ///
 /// ```
-/// use pmu_virt::{
-///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read, ReloadConfiguration, VirtualPmu,
-///     VirtualReload,
-/// };
+/// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+/// use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
 /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
 /// let events = FedEvents::new(&[BRANCHES])?;
 /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
@@ -89,11 +88,10 @@ impl VirtualReload {
     /// selects. The embedder passes the pair `(precise, reload)` as the facility.
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{
-    ///     Configuration, FedEvents, IntelConfiguration, Read, ReloadConfiguration, VirtualPmu,
-    ///     VirtualReload,
-    /// };
+    /// use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
     /// let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::ARCHITECTURAL)?;
     /// let reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0))?;
@@ -146,10 +144,12 @@ impl VirtualReload {
     /// Counts the events of a feed as [`advance`](Self::advance) does, but calls `pass` instead of
     /// [`VirtualPmu::advance`]. Each call of `pass` counts up to the next overflow. This method reloads counters before
     /// it calls `pass` again. On a processor that also has top-down metrics, `pass` calls
-    /// [`VirtualTopDown::observe`](crate::VirtualTopDown::observe):
+    /// [`VirtualTopDown::observe`](crate::topdown::VirtualTopDown::observe):
     ///
     /// ```
-    /// use pmu_virt::{Advanced, FedEventsError, Feed, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown};
+    /// use pmu_virt::{Advanced, FedEventsError, Feed, VirtualPmu};
+    /// use pmu_virt::reload::VirtualReload;
+    /// use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
     /// fn count(
     ///     (pmu, reload, metrics): (&mut VirtualPmu, &VirtualReload, &mut VirtualTopDown),
     ///     (feed, mix): (&mut Feed, &TopDownMix),
@@ -225,7 +225,7 @@ impl VirtualReload {
 /// counters.
 ///
 /// ```
-/// use pmu_virt::ReloadConfiguration;
+/// use pmu_virt::reload::ReloadConfiguration;
 /// // All of eight general and four fixed counters can be reloaded, and reload others.
 /// let all = ReloadConfiguration { general: 0xFF, fixed: 0xF, causing_general: 0xFF, causing_fixed: 0xF };
 /// assert_eq!(all, ReloadConfiguration::of(0xFF, 0xF));

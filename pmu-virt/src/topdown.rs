@@ -18,22 +18,21 @@ use crate::registers::table::when;
 /// Number of parts, of both levels.
 pub(crate) const PARTS: usize = 8;
 
-/// Top-down metrics of one virtual Intel processor. The processor also has a [`VirtualPmu`](crate::VirtualPmu). This
-/// type is a [`GuestFacility`](crate::GuestFacility), and answers RDMSR and WRMSR of `MSR_PERF_METRICS` and of bit 48
+/// Top-down metrics of one virtual Intel processor. The processor also has a [`VirtualPmu`]. This
+/// type is a [`GuestFacility`], and answers RDMSR and WRMSR of `MSR_PERF_METRICS` and of bit 48
 /// of the global registers. Fixed counter 3 of the PMU counts the issue slots.
 ///
-/// The embedder counts events within a call of [`observe`](Self::observe), and passes the [mix](crate::TopDownMix) of
-/// the slots. The metrics are fractions of the slots in fixed counter 3. So a guest saves and restores the metrics
-/// together with this counter.
+/// The embedder counts events within a call of [`observe`](Self::observe), and passes the
+/// [mix](crate::topdown::TopDownMix) of the slots. The metrics are fractions of the slots in fixed counter 3. So a
+/// guest saves and restores the metrics together with this counter.
 ///
 /// No method allocates or panics. A copy of the value is a snapshot of the complete state, and `==` compares two
 /// states.
 ///
 /// ```
-/// use pmu_virt::{
-///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, Privilege, Read, TopDownMix, VirtualPmu,
-///     VirtualTopDown,
-/// };
+/// use pmu_virt::{EventKey, FedEvents, Feed, Mode, Privilege, Read, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+/// use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
 /// let slots = EventKey::fixed(3).unwrap();
 /// let events = FedEvents::new(&[slots])?;
 /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
@@ -119,8 +118,8 @@ impl VirtualTopDown {
     /// bit 48 of the status, and raises an interrupt if the interrupt of fixed counter 3 is enabled.
     ///
     /// `pass` must not write fixed counter 3. If the processor has auto counter reload, call `observe` within
-    /// [`VirtualReload::advance_by`](crate::VirtualReload::advance_by). Each call of `observe` then counts only up to
-    /// the next reload of a counter.
+    /// [`VirtualReload::advance_by`](crate::reload::VirtualReload::advance_by). Each call of `observe` then counts only
+    /// up to the next reload of a counter.
     ///
     /// # Errors
     /// Returns the error of `pass`.
@@ -190,7 +189,7 @@ impl VirtualTopDown {
 /// the order of the bytes of `MSR_PERF_METRICS`.
 ///
 /// ```
-/// use pmu_virt::TopDownMix;
+/// use pmu_virt::topdown::TopDownMix;
 /// // Three fifths retire, and the rest waits for memory.
 /// let mix = TopDownMix { shares: [153, 0, 0, 102, 0, 0, 0, 102] };
 /// assert!(mix.is_whole());
@@ -211,7 +210,7 @@ impl TopDownMix {
     /// than the part of level 1 to which it belongs.
     ///
     /// ```
-    /// use pmu_virt::TopDownMix;
+    /// use pmu_virt::topdown::TopDownMix;
     /// assert!(TopDownMix::RETIRING.is_whole());
     /// assert!(!TopDownMix { shares: [100, 0, 0, 100, 0, 0, 0, 0] }.is_whole()); // 55 slots of 255 are missing
     /// ```

@@ -39,9 +39,7 @@ pub use pmu_core::msr::NativeMsr;
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;
 pub use pmu_core::thread::ThreadEvent;
-pub use pmu_core::{
-    Claim, CounterSet, Event, EventCount, EventSelect, GenericEvent, Snapshot, SoftwareEvent,
-};
+pub use pmu_core::{Claim, CounterSet, Event, EventCount, GenericEvent, Snapshot, SoftwareEvent};
 pub use pmu_intel as intel;
 pub use pmu_kprofile as kprofile;
 pub use watchdog::Watchdog;

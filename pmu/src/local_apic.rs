@@ -5,8 +5,9 @@
 
 use core::fmt;
 
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::{Platform, PlatformError};
 
 /// Access to the local APIC of the processor that executes the call; the kernel implements this trait. The only
 /// required method writes the LVT entry for performance counters.
@@ -183,8 +184,8 @@ impl From<LvtEntry> for u64 {
 /// ```
 /// use core::cell::Cell;
 /// use pmu::apic::ProfileTimer;
+/// use pmu::core::error::PlatformError;
 /// use pmu::core::interval::Interval;
-/// use pmu::core::PlatformError;
 ///
 /// /// The local APIC's timer, of this many ticks per 100 ns.
 /// struct ApicTimer {

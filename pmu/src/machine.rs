@@ -2,10 +2,11 @@
 
 use pmu_amd::{Amd64, Zen};
 use pmu_core::branches::BranchUnit;
+use pmu_core::error::{NoFacility, NoInterface};
 use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{DefaultInterface, ProfileSources, SourceTable};
 use pmu_core::windows::Rules;
-use pmu_core::{CounterUnit, EventSource, NoFacility, NoInterface, Snapshot};
+use pmu_core::{CounterUnit, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_intel::precise::PreciseUnit;
 use pmu_intel::topdown::TopDownUnit;
@@ -55,13 +56,13 @@ macro_rules! whichever {
 ///
 /// ```
 /// use pmu::Machine;
-/// use pmu::core::{
-///     CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventSource, EventTable, Events, GenericEvent,
-/// };
+/// use pmu::core::{CounterSet, Event, EventSource, Events, GenericEvent};
+/// use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 /// use pmu::core::profile::{KProfileSource, Session};
 /// use pmu::core::registers::MAX_COUNTERS;
+/// # use pmu_virt::{FedEvents, VirtualPmu};
+/// # use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// # use pmu_virt::mock::MockMsr;
-/// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
 /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
 /// # let (this, hardware) = (&processor.snapshot(), &processor);
@@ -158,8 +159,9 @@ impl Machine {
     /// use pmu::core::EventSource;
     /// use pmu::core::profile::KProfileSource;
     /// use pmu::core::windows::{PointerWidth, Rules, WindowsVersion};
+    /// # use pmu_virt::{FedEvents, VirtualPmu};
+    /// # use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # let this = &processor.snapshot(); // an Intel processor
@@ -167,7 +169,7 @@ impl Machine {
     /// let xp = Machine::detect_as_of(this, Rules { version, width: PointerWidth::Bits64 });
     /// assert!(!xp.query(KProfileSource::TOTAL_CYCLES).is_supported());
     /// assert!(matches!(xp, Machine::TimeOnly(..)) && !xp.unit().counters().is_empty()); // any event can be opened
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
         let amd64 = Amd64::detect_as_of(snapshot, rules);
@@ -267,14 +269,16 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+    /// use pmu::core::{CounterSet, Events, service};
     /// use pmu::core::branch_recording::BranchRecorder;
-    /// use pmu::core::{CounterMemory, CounterSet, CounterSlot, EventTable, Events, service};
+    /// use pmu::core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+    /// use pmu::core::memory::{CounterMemory, CounterSlot, EventTable};
     /// use pmu::core::profile::{KProfileSource, Session};
     /// use pmu::core::registers::MAX_COUNTERS;
-    /// # use pmu_virt::mock::MockMsr;
+    /// # use pmu_virt::{FedEvents, Privilege, VirtualPmu};
     /// # use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-    /// # use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
+    /// # use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// # use pmu_virt::mock::MockMsr;
     /// # let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// # let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// # let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
@@ -340,7 +344,8 @@ impl Machine {
     ///
     /// ```
     /// # use pmu::Machine;
-    /// # use pmu::core::{Claim, CounterMemory, CounterUnit, Events, Hardware, service};
+    /// # use pmu::core::{Claim, CounterUnit, Events, Hardware, service};
+    /// # use pmu::core::memory::CounterMemory;
     /// use pmu::intel::precise::Pebs;
     /// # fn push(_address: u64, _tag: u64) {}
     /// /// The kernel's handler of the performance interrupt, with the event source of the processor's session.

@@ -90,7 +90,8 @@ const HEADER: u32 = 96;
 /// The kernel publishes the page in each of the cases that the [module](crate::user) lists:
 ///
 /// ```
-/// use pmu::core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+/// use pmu::core::{CounterSession, EventId, EventSource, Hardware};
+/// use pmu::core::error::CounterError;
 /// use pmu::user::{UserClock, UserPage};
 ///
 /// fn publish<S: EventSource, H: Hardware>(
@@ -248,7 +249,7 @@ impl UserPage {
     /// page again.
     ///
     /// ```
-    /// use pmu::core::CounterError;
+    /// use pmu::core::error::CounterError;
     /// use pmu::core::msr::PmcIndex;
     /// use pmu::core::reading::UserView;
     /// use pmu::user::UserPage;

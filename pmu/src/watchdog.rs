@@ -3,7 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32};
 
-use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
+use pmu_core::memory::CounterMemory;
+use pmu_core::{CounterUnit, Event, EventId, GenericEvent};
 
 /// Hard-lockup detector of one processor. At regular NMIs, the detector checks whether the processor still takes its
 /// timer tick.
@@ -19,10 +20,9 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 ///
 /// ```
 /// use pmu::Watchdog;
-/// use pmu::core::{
-///     Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-///     EventTable, Events, service,
-/// };
+/// use pmu::core::{Claim, CounterSession, CounterSet, CounterUnit, Events, service};
+/// use pmu::core::error::CounterError;
+/// use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 /// use pmu::core::registers::MAX_COUNTERS;
 /// # use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 /// # use pmu::core::Platform;
@@ -38,7 +38,7 @@ use pmu_core::{CounterMemory, CounterUnit, Event, EventId, GenericEvent};
 /// # impl Platform for Registers {
 /// #     fn unmask_performance_interrupt(&self) {}
 /// #     fn mask_performance_interrupt(&self) {}
-/// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::PlatformError> { Ok(()) }
+/// #     fn start_profile_timer(&self, _: Interval) -> Result<(), pmu::core::error::PlatformError> { Ok(()) }
 /// #     fn stop_profile_timer(&self) {}
 /// # }
 /// static WATCHDOGS: [Watchdog; 2] = [const { Watchdog::new() }; 2];
@@ -117,14 +117,15 @@ impl Watchdog {
     /// ```
     /// use pmu::Watchdog;
     /// use pmu::core::EventSource;
+    /// # use pmu_virt::{FedEvents, VirtualPmu};
+    /// # use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// # use pmu_virt::mock::MockMsr;
-    /// # use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// # let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
     /// # let processor = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let machine = pmu::Machine::detect(&processor.snapshot());
     /// let event = Watchdog::event(machine.unit(), 4_000_000_000, 10).unwrap();
     /// assert_eq!(event.period(), Some(40_000_000_000));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn event(unit: &CounterUnit, hertz: u64, seconds: u32) -> Option<Event> {
         let period = hertz.checked_mul(seconds.into())?;

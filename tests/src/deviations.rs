@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use pmu_core::Snapshot;
+use pmu_virt::configuration::{Configuration, Vendor};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, Vendor};
 
 use crate::result;
 

@@ -6,6 +6,7 @@ pub mod deviations;
 pub mod groups;
 pub mod kprofile;
 pub mod linux_page;
+pub mod lives;
 pub mod opened;
 mod pmu_state;
 mod processors;

@@ -1,6 +1,6 @@
 //! The reason of an operation's failure, where a test does not ask which event of a group failed.
 
-use pmu_core::{CounterError, EventsError};
+use pmu_core::error::{CounterError, EventsError};
 
 /// See the module.
 pub trait Reason<T> {

@@ -4,9 +4,10 @@
 use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, PlatformError};
 
 /// Accesses that fail with #GP. Accesses are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The overflows of an interrupt, as tests look at them: those of sources alone, or told from those of events.
 
+use pmu_core::error::ServiceError;
+use pmu_core::interrupt::{EventOverflow, Serviced};
+use pmu_core::memory::CounterMemory;
 use pmu_core::profile::Overflow;
-use pmu_core::{
-    CounterMemory, EventOverflow, EventSource, Hardware, Sample, ServiceError, Serviced, service,
-};
+use pmu_core::{EventSource, Hardware, Sample, service};
 
 /// One overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
-use pmu_virt::{AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration};
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, CpuidRegisters, IntelConfiguration,
+};
 
 use crate::machine::cpuid::{KernelCpuid, native_cpuid};
 use crate::machine::host::{Host, stay_on};

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 
 use machines::Folder;
 use pmu_hwcheck::machine::{KernelCpuid, native_cpuid};
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 /// cpuid(4): 16 bytes at the leaf, with the sub-leaf in bits 63:32.
 fn put(file: &File, leaf: u32, subleaf: u32, registers: CpuidRegisters) {

@@ -12,7 +12,7 @@ use pmu_hwcheck::registers::agreed::Agreed;
 use pmu_hwcheck::registers::journal::Journal;
 use pmu_hwcheck::registers::read;
 use pmu_hwcheck::report::{Access, Answer, Claim, Disagreement, Hex, Outcome};
-use pmu_virt::Configuration;
+use pmu_virt::configuration::Configuration;
 
 fn compared(
     configuration: Configuration,

@@ -10,7 +10,7 @@ use pmu_hwcheck::counts::sources::of_known_numbers;
 use pmu_hwcheck::report::claims::{CLAIMS, Tried};
 use pmu_hwcheck::report::table::readme;
 use pmu_hwcheck::report::{MachineKind, Report};
-use pmu_virt::Vendor;
+use pmu_virt::configuration::Vendor;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")

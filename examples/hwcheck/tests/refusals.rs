@@ -13,7 +13,9 @@ use pmu_hwcheck::report::{Outcome, Reason};
 use pmu_hwcheck::run::check::{CheckError, Options, at_most, check};
 use pmu_hwcheck::run::refusal::{Refusal, check_counters};
 use pmu_hwcheck::run::run_lock::RunLock;
-use pmu_virt::{AmdConfiguration, Configuration, HostError, IntelConfiguration, IntelFeature};
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, HostError, IntelConfiguration, IntelFeature,
+};
 
 const OPTIONS: Options = Options { seed: 1, programs: 1, runs: 1, read_only: false };
 

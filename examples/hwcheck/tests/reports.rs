@@ -19,7 +19,7 @@ use pmu_hwcheck::report::{
 };
 use pmu_hwcheck::run::check::{Options, check};
 use pmu_hwcheck::run::run_lock::RunLock;
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 const MARK: &str = "pLaNtEd";
 const NUMBER: u64 = 0x00C0_FFEE_D00D;

@@ -21,7 +21,7 @@ use pmu_hwcheck::registers::journal::Journal;
 use pmu_hwcheck::registers::read;
 use pmu_hwcheck::registers::restore::restore;
 use pmu_hwcheck::registers::{Registers, WriteError};
-use pmu_virt::{Configuration, CpuidRegisters, Vendor};
+use pmu_virt::configuration::{Configuration, CpuidRegisters, Vendor};
 use proptest::prelude::*;
 
 /// Registers that take every write, and keep a list of them.
@@ -176,7 +176,7 @@ fn what_a_run_needs_is_agreed_to() {
     for configuration in configurations() {
         let agreed = Agreed::new(&configuration, |_| Some(0));
         for register in configuration.registers().filter(|one| one.exists) {
-            use pmu_virt::RegisterKind as K;
+            use pmu_virt::registers::RegisterKind as K;
             let is_written = matches!(
                 register.kind,
                 K::EventSelect

@@ -4,8 +4,8 @@ use core::fmt;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
-use pmu::core::EventSelect;
 use pmu::core::profile::KProfileSource;
+use pmu::core::registers::EventSelect;
 use pmu::user::UserPage;
 use pmu::{Event, GenericEvent, PmuError, Profiled};
 

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::arm::registers::{Register, UserEnable};
 use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
-use pmu::core::CounterId;
+use pmu::core::registers::CounterId;
 use pmu::user::UserPage;
 use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
 

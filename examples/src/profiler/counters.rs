@@ -6,14 +6,14 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterMemory, CounterSlot, EventSource, Snapshot, service};
+use pmu_core::{EventSource, Snapshot, service};
 use pmu_intel::Emon;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;
-use pmu_virt::{
-    Configuration, EventKey, FedEvent, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvent, FedEvents, Feed, Privilege, VirtualPmu};
 
 use super::processor::{PROFILES, SignalFrame, thread_time};
 use crate::machine::Source;

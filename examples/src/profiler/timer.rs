@@ -7,9 +7,10 @@ use core::time::Duration;
 use std::io;
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::frame::InterruptFrame;
 use pmu_core::interval::Interval;
-use pmu_core::{Platform, PlatformError};
 
 use super::call_walk::{self, Ring};
 use super::counters::Counters;

@@ -61,7 +61,7 @@ fn start(options: &Options) -> Result<End, Error> {
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
-    use pmu_virt::IntelFeature;
+    use pmu_virt::configuration::IntelFeature;
 
     use super::*;
 

@@ -4,7 +4,7 @@ use core::str::FromStr;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
-use pmu_virt::IntelFeature;
+use pmu_virt::configuration::IntelFeature;
 
 use crate::guest_pmu::deviating::Observable;
 use crate::guest_pmu::inverted::Inverted;

@@ -4,8 +4,10 @@ use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
     BranchUnit, RawBranch,
 };
+use pmu_core::error::NoFacility;
 use pmu_core::msr::RegisterBits;
-use pmu_core::{Event, EventSelect, NoFacility, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{Event, Snapshot};
 
 use crate::branches::{address_bits, extended};
 use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};

@@ -2,15 +2,16 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent, UnitAccess,
     Unsettled,
 };
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
-use pmu_core::registers::Counter;
+use pmu_core::registers::{Counter, CounterId, EventSelect};
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventSelect, Hardware};
+use pmu_core::{CounterSet, EventId, Hardware};
 
 use crate::ibs::counter::{KINDS, UnitCounter};
 use crate::ibs::memory::{
@@ -36,10 +37,12 @@ use crate::ibs::unit::{IbsKind, IbsUnit, IbsUnits};
 /// [`Events::with`](pmu_core::Events::with).
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, CounterUnit, Hardware, service};
+/// # use pmu_core::{Claim, CounterUnit, Hardware, service};
+/// # use pmu_core::memory::CounterMemory;
 /// # fn push(_address: u64, _latency: Option<u16>) {}
 /// use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
-/// use pmu_core::{CounterSession, EventId, EventsError, Events};
+/// use pmu_core::{CounterSession, EventId, Events};
+/// use pmu_core::error::EventsError;
 /// static SAMPLING: IbsMemory = IbsMemory::new(); // one per processor
 ///
 /// /// The events of the processor's session and of its handler: `Events::new(…).with(facility(…))`.

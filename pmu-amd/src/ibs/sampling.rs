@@ -1,7 +1,8 @@
 //! Requests for sampled fetches and ops, as events.
 
+use pmu_core::Event;
 use pmu_core::precise::Precision;
-use pmu_core::{Event, EventSelect};
+use pmu_core::registers::EventSelect;
 
 use crate::ibs::registers::{IbsFetchCtl, IbsFetchCtl2, IbsOpCtl, IbsOpCtl2};
 use crate::ibs::unit::{IbsErratum, IbsKind, IbsUnit, IbsUnits};

@@ -94,7 +94,7 @@ pub enum BranchError {
 ///
 /// ```
 /// use pmu_core::branch_recording::BranchError;
-/// use pmu_core::NoFacility;
+/// use pmu_core::error::NoFacility;
 /// assert_eq!(BranchError::from(NoFacility::NotDeclared), BranchError::NoRecords(NoFacility::NotDeclared));
 /// ```
 impl From<NoFacility> for BranchError {

@@ -18,11 +18,11 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// interrupts instead, the kernel calls [`before_idle`](Self::before_idle) and [`after_idle`](Self::after_idle).
 ///
 /// ```
+/// use pmu_core::{CounterSession, CounterUnit, Event, Events, GenericEvent, Hardware, service};
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
-/// use pmu_core::{
-///     CounterMemory, CounterSession, CounterUnit, Event, EventTable, Events, EventsError, GenericEvent, Hardware,
-///     ServiceError, Serviced, service,
-/// };
+/// use pmu_core::error::{EventsError, ServiceError};
+/// use pmu_core::interrupt::Serviced;
+/// use pmu_core::memory::{CounterMemory, EventTable};
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
 /// type Source<'a> = Events<'a, CounterUnit, Branches<'a>>;

@@ -15,7 +15,7 @@ use crate::precise::request::NotPrecise;
 /// - The operation was [`take`](crate::CounterSession::take). After the failure, none of the requested counters runs.
 ///
 /// ```
-/// use pmu_core::CounterError;
+/// use pmu_core::error::CounterError;
 /// let error = CounterError::InsufficientMemory { needed: 8, lent: 4 };
 /// assert!(error.to_string().contains('8') && error.to_string().contains('4'));
 /// ```
@@ -32,20 +32,20 @@ pub enum CounterError {
     /// - The processor's type of core differs from the type that the caller described.
     #[error("this processor has none of the interface's counters, or other events")]
     OtherProcessor,
-    /// The [`CounterMemory`](crate::CounterMemory) or the [`EventTable`](crate::EventTable) is in use by another
-    /// processor's session, or by a session that was not shut down.
+    /// The [`CounterMemory`](crate::memory::CounterMemory) or the [`EventTable`](crate::memory::EventTable) is in use
+    /// by another processor's session, or by a session that was not shut down.
     #[error(
         "the memory belongs to another processor's counters, or to a session that was not shut down"
     )]
     MemoryInUse,
-    /// The [`CounterMemory`](crate::CounterMemory) has too few slots, or the [`EventTable`](crate::EventTable) has too
-    /// few entries.
+    /// The [`CounterMemory`](crate::memory::CounterMemory) has too few slots, or the
+    /// [`EventTable`](crate::memory::EventTable) has too few entries.
     #[error("room lent for {lent} (slots of counters, or events), {needed} needed")]
     InsufficientMemory {
         /// Number of slots or entries that the operation needs.
         needed: u16,
-        /// Number of slots in the [`CounterMemory`](crate::CounterMemory), or of entries in the
-        /// [`EventTable`](crate::EventTable).
+        /// Number of slots in the [`CounterMemory`](crate::memory::CounterMemory), or of entries in the
+        /// [`EventTable`](crate::memory::EventTable).
         lent: u16,
     },
     /// None of the requested counters keeps a written value. A counter that keeps no written value does not exist, even
@@ -112,7 +112,8 @@ pub enum CounterError {
     /// No counter of this session can count the event.
     #[error("no counter can count the event")]
     NoCounterForEvent,
-    /// This period is below the event table's [minimum](crate::EventTable::set_min_period), or does not fit in 63 bits.
+    /// This period is below the event table's [minimum](crate::memory::EventTable::set_min_period), or does not fit in
+    /// 63 bits.
     #[error(
         "a period of {0} events is below the table's minimum (EventTable::set_min_period), or \
          beyond 63 bits"
@@ -187,7 +188,9 @@ pub enum CounterError {
 /// Error of servicing an interrupt: a register access failed.
 ///
 /// ```
-/// use pmu_core::{Claim, CounterSet, ServiceError, Serviced};
+/// use pmu_core::{Claim, CounterSet};
+/// use pmu_core::error::ServiceError;
+/// use pmu_core::interrupt::Serviced;
 /// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 /// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or starts the events of
 /// /// these counters on other counters.
@@ -263,7 +266,7 @@ impl CounterError {
 /// A switch goes on after a failure: the thread's other events were switched.
 ///
 /// ```
-/// use pmu_core::{CounterError, EventsError};
+/// use pmu_core::error::{CounterError, EventsError};
 /// let error = EventsError { events: 0b101, reason: CounterError::NoFreeCounter };
 /// let failed: Vec<usize> = (0..3).filter(|place| error.concerns(*place)).collect();
 /// assert_eq!(failed, [0, 2]);

@@ -1,6 +1,6 @@
 //! The interrupt path: finds the overflowed counters and re-arms them.
 //!
-//! The interrupt path needs only the processor's [`CounterMemory`](crate::CounterMemory) and the registers. An
+//! The interrupt path needs only the processor's [`CounterMemory`](crate::memory::CounterMemory) and the registers. An
 //! interrupt may come between any two instructions of the control path. An interrupt may also come within the interrupt
 //! path: the nested call of `service` then only asks the outer call for another pass.
 //!

@@ -14,14 +14,14 @@ pub const MAX_GENERAL: usize = 16;
 /// counters share has no room for more.
 pub const MAX_FIXED: usize = 8;
 
-/// Number of [`CounterSlot`](crate::CounterSlot)s that suffices for the counters of any processor.
+/// Number of [`CounterSlot`](crate::memory::CounterSlot)s that suffices for the counters of any processor.
 pub const MAX_COUNTERS: usize = MAX_GENERAL + MAX_FIXED;
 
 /// One counter of a processor, identified by its bit in the global control register: general counters from bit 0,
 /// fixed counters from bit 32 on.
 ///
 /// ```
-/// use pmu_core::CounterId;
+/// use pmu_core::registers::CounterId;
 /// assert_eq!(CounterId::fixed(1).map(CounterId::bit), Some(33));
 /// assert_eq!(CounterId::general(16), None);
 /// ```
@@ -105,7 +105,8 @@ impl fmt::Display for CounterId {
 /// register. The counters need not be adjacent.
 ///
 /// ```
-/// use pmu_core::{CounterId, CounterSet};
+/// use pmu_core::CounterSet;
+/// use pmu_core::registers::CounterId;
 /// let set = CounterSet::from_bits(0b1001) | CounterSet::fixed(0b1);
 /// assert_eq!(set.bits(), 1 << 32 | 0b1001);
 /// assert_eq!(set.iter().map(CounterId::bit).collect::<Vec<_>>(), [0, 3, 32]);
@@ -214,7 +215,8 @@ impl CounterSet {
     /// Returns the counters of this set that are not in `others`.
     ///
     /// ```
-    /// # use pmu_core::{CounterId, CounterSet};
+    /// # use pmu_core::CounterSet;
+    /// # use pmu_core::registers::CounterId;
     /// let watchdog = CounterSet::fixed(1 << 1);
     /// let own = CounterSet::ALL.without(watchdog);
     /// assert!(!own.contains(CounterId::fixed(1).unwrap()) && own.len() == CounterSet::ALL.len() - 1);
@@ -278,7 +280,7 @@ impl fmt::Debug for CounterSet {
 /// # Limitations
 /// An `EventId` is a place in a processor's table. After its event was closed, it names the next event in that place:
 /// otherwise the interrupt path would have to compare a generation at each overflow. A kernel that keeps identities
-/// longer uses the handles of `pmu::Pmu`, or compares [`EventTable::opening`](crate::EventTable::opening).
+/// longer uses the handles of `pmu::Pmu`, or compares [`EventTable::opening`](crate::memory::EventTable::opening).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct EventId(u16);
@@ -287,7 +289,7 @@ impl EventId {
     /// A slot has 12 bits for an identity.
     const MASK: u16 = 0xFFF;
 
-    /// From here on: opened events, by their places in an [`EventTable`](crate::EventTable).
+    /// From here on: opened events, by their places in an [`EventTable`](crate::memory::EventTable).
     const FIRST_OPENED: u16 = 0x800;
 
     #[inline]
@@ -312,13 +314,14 @@ impl EventId {
         if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
     }
 
-    /// Returns the identity of the opened event whose index in its [`EventTable`](crate::EventTable) is `place`.
+    /// Returns the identity of the opened event whose index in its [`EventTable`](crate::memory::EventTable) is
+    /// `place`.
     pub const fn of_place(place: usize) -> Self {
         Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
-    /// Returns the index of an opened event in its [`EventTable`](crate::EventTable). Returns `None` for a row of the
-    /// [`EventSource`](crate::EventSource)'s table.
+    /// Returns the index of an opened event in its [`EventTable`](crate::memory::EventTable). Returns `None` for a row
+    /// of the [`EventSource`](crate::EventSource)'s table.
     ///
     /// ```
     /// # use pmu_core::EventId;

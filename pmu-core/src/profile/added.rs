@@ -117,8 +117,9 @@ impl AddedSlot {
 /// the source's event occupies an entry of the processor's [`EventTable`].
 ///
 /// ```
+/// use pmu_core::CounterSet;
 /// use pmu_core::profile::{AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource};
-/// use pmu_core::{CounterSet, EventSelect};
+/// use pmu_core::registers::EventSelect;
 ///
 /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
 /// // Taken branches, under a source value that is not in use.
@@ -275,8 +276,9 @@ impl AddedSources {
     /// the event, the event occupies no slot.
     ///
     /// ```
+    /// use pmu_core::{CounterUnit, Event, GenericEvent};
+    /// use pmu_core::error::{CounterError, NoInterface};
     /// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
-    /// use pmu_core::{CounterError, CounterUnit, Event, GenericEvent, NoInterface};
     ///
     /// static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
     /// let cycles = Event::generic(GenericEvent::Cycles).every(1_000_003);

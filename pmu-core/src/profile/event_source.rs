@@ -30,8 +30,8 @@ use crate::profile::source::{
 /// all processors. A [`CounterUnit`] has no sources. [`Events`](crate::Events) adds to either what is one processor's:
 /// its opened events, and the hardware beside its counters. Tasks and interrupt handlers share the value. The value is
 /// constant, except for the intervals of the sources. Each processor's state is in a
-/// [`CounterMemory`](crate::CounterMemory), which the interrupt handler uses, and in a session, which the kernel's
-/// tasks use.
+/// [`CounterMemory`](crate::memory::CounterMemory), which the interrupt handler uses, and in a session, which the
+/// kernel's tasks use.
 ///
 /// An implementation has the required methods, and of the others those that its processors need. It leaves the
 /// operations as they are: those from [`sources`](Self::sources) on.
@@ -50,8 +50,9 @@ use crate::profile::source::{
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
-/// use pmu_core::{CounterUnit, EventSelect, EventSource};
+/// use pmu_core::{CounterUnit, EventSource};
 /// use pmu_core::profile::{KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceTable};
+/// use pmu_core::registers::EventSelect;
 ///
 /// static ROWS: [ProfileSource; 2] = [
 ///     ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0)),
@@ -211,9 +212,9 @@ pub unsafe trait EventSource {
     /// [`Declared`](crate::profile::Availability::Declared). It is never
     /// [`Verified`](crate::profile::Availability::Verified), because only an access to a counter verifies a source. If
     /// [`Session::take`](crate::profile::Session::take) failed because all counters were
-    /// [unresponsive](crate::CounterError::Unresponsive), only `ProfileTime` is supported. If `take` got no memory for
-    /// counters, and did not [require](Self::requires_memory) it, no source is supported. In both cases all declared
-    /// sources are supported again when a session takes the counters of a processor.
+    /// [unresponsive](crate::error::CounterError::Unresponsive), only `ProfileTime` is supported. If `take` got no
+    /// memory for counters, and did not [require](Self::requires_memory) it, no source is supported. In both cases all
+    /// declared sources are supported again when a session takes the counters of a processor.
     ///
     /// ```
     /// # use pmu_core::EventSource;
@@ -292,7 +293,9 @@ pub unsafe trait EventSource {
     /// opened the event itself.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, EventSource, Hardware, ServiceError, service};
+    /// # use pmu_core::{EventSource, Hardware, service};
+    /// # use pmu_core::error::ServiceError;
+    /// # use pmu_core::memory::CounterMemory;
     /// # use pmu_core::profile::KProfileSource;
     /// # fn source_hit(_: KProfileSource) {}
     /// # fn sample(_tag: u64) {}

@@ -21,7 +21,8 @@ use crate::snapshot::Snapshot;
 /// interrupt's handler each have a copy: the value consists of references.
 ///
 /// ```
-/// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
+/// use pmu_core::{CounterUnit, Events};
+/// use pmu_core::memory::{EventEntry, EventTable};
 /// # use pmu_core::profile::{AddedSlot, AddedSources, DefaultInterface};
 /// # static MACHINE: DefaultInterface = DefaultInterface::new();
 /// # static ADDED: AddedSources<[AddedSlot; 8]> = AddedSources::new();
@@ -36,7 +37,8 @@ use crate::snapshot::Snapshot;
 /// The session starts sources, and [`counters_mut`](crate::profile::Session::counters_mut) opens events:
 ///
 /// ```
-/// use pmu_core::{CounterMemory, CounterSet, Event, EventSource, Events, GenericEvent, Hardware, service};
+/// use pmu_core::{CounterSet, Event, EventSource, Events, GenericEvent, Hardware, service};
+/// use pmu_core::memory::CounterMemory;
 /// use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 /// fn both<S: EventSource>(
 ///     events: Events<'static, S>,
@@ -223,7 +225,8 @@ impl DefaultInterface {
     /// crate's detection of counters returned.
     ///
     /// ```
-    /// # use pmu_core::{EventSource, NoInterface};
+    /// # use pmu_core::EventSource;
+    /// # use pmu_core::error::NoInterface;
     /// # use pmu_core::profile::DefaultInterface;
     /// let interface = DefaultInterface::instead_of(NoInterface::NoLongMode);
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.

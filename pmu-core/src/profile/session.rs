@@ -52,7 +52,9 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// of a counter that the session does not use because `memory` has no slot for it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Hardware};
+    /// # use pmu_core::{CounterSet, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// # use pmu_core::memory::{CounterMemory, CounterSlot};
     /// # use pmu_core::profile::{InterfaceError, Session};
     /// # use pmu_core::registers::MAX_COUNTERS;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor

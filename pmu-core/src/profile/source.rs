@@ -145,8 +145,8 @@ impl core::error::Error for NotASource {}
 /// One row of a profile interface's table of sources.
 ///
 /// ```
-/// use pmu_core::EventSelect;
 /// use pmu_core::profile::ProfileSource;
+/// use pmu_core::registers::EventSelect;
 /// let row = ProfileSource::new(0x1C, "ProfileLLCReference", EventSelect::from_bits(0x4F2E)).declared_by(3);
 /// assert_eq!((row.source().value(), row.windows_name(), row.event_bit()), (0x1C, "LLCReference", Some(3)));
 /// assert!(row.is_named("ProfileLLCReference") && row.is_named("LLCReference"));

@@ -3,8 +3,9 @@
 //! The words that the processor wrote are not trusted, and each group is read on demand.
 
 use bitfield_struct::bitfield;
+use pmu_core::CounterSet;
 use pmu_core::branches::{Branch, BranchUnit, RawBranch};
-use pmu_core::{CounterId, CounterSet};
+use pmu_core::registers::CounterId;
 
 use crate::precise::fragment::VECTORS;
 use crate::precise::layout::PreciseFormat;

@@ -1,7 +1,8 @@
 //! Properties of precise records by processor model. No register or CPUID leaf declares these properties.
 
 use pmu_core::precise::Precision;
-use pmu_core::{CounterSet, EventSelect, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Snapshot};
 
 use crate::precise::source::SourceEncoding;
 

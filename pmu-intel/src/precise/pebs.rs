@@ -2,14 +2,16 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::error::{CounterError, NoFacility};
 use pmu_core::facility::{
     Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
     Unsettled,
 };
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, Event, EventId, EventSelect, NoFacility};
+use pmu_core::{CounterSet, Event, EventId};
 
 use crate::precise::memory::{PAGE, PreciseMemory};
 use crate::precise::model::LatencyEvent;
@@ -84,7 +86,8 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
-    /// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
+    /// use pmu_core::{CounterUnit, Events};
+    /// use pmu_core::memory::{EventEntry, EventTable};
     /// use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new(); // one per processor
     /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new(); // one per processor
@@ -100,8 +103,9 @@ impl<'a> Pebs<'a> {
     /// Two facilities of one source are a pair, in either order:
     ///
     /// ```
+    /// use pmu_core::{CounterUnit, Events, Sample};
     /// use pmu_core::branches::{BranchMemory, BranchSlot, BranchUnit, Branches};
-    /// use pmu_core::{CounterUnit, EventTable, Events, Sample};
+    /// use pmu_core::memory::EventTable;
     /// use pmu_intel::precise::{Pebs, PreciseRecord};
     /// static BRANCHES: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
     ///
@@ -125,7 +129,7 @@ impl<'a> Pebs<'a> {
     ///
     /// ```
     /// # use core::sync::atomic::AtomicU64;
-    /// # use pmu_core::NoFacility;
+    /// # use pmu_core::error::NoFacility;
     /// # use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
     /// static RECORDS: PreciseMemory<[AtomicU64; 8192]> = PreciseMemory::new();
     /// /// Each processor calls this.

@@ -2,13 +2,14 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::CounterSet;
 use pmu_core::facility::{Recorded, RunningEvent};
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
 use pmu_core::precise::{
     AccessType, DataAccess, DataSource, LineState, PreciseSample, Translation,
 };
+use pmu_core::registers::CounterId;
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterId, CounterSet};
 
 use crate::precise::groups::MemoryInfo;
 use crate::precise::layout::PreciseFormat;

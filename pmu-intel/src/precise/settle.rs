@@ -2,10 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::CounterSet;
 use pmu_core::facility::{Running, Unsettled};
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::SampleParts;
-use pmu_core::{CounterId, CounterSet};
+use pmu_core::registers::CounterId;
 
 use crate::precise::memory::{PAGE, index_register};
 use crate::precise::pebs::{LEAST_PART, Pebs, PreciseThreshold};

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 use pmu_core::facility::RunningEvent;
 use pmu_core::precise::SampleParts;
-use pmu_core::registers::{MAX_COUNTERS, MAX_GENERAL};
-use pmu_core::{CounterId, CounterSet, EventId};
+use pmu_core::registers::{CounterId, MAX_COUNTERS, MAX_GENERAL};
+use pmu_core::{CounterSet, EventId};
 
 use crate::precise::reading::AccessKind;
 

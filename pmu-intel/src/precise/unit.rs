@@ -1,8 +1,10 @@
 //! Description of a processor's precise records.
 
+use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::precise::SampleParts;
-use pmu_core::{CounterSet, CounterUnit, EventSelect, NoFacility, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, CounterUnit, Snapshot};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -46,8 +48,9 @@ impl PreciseUnit {
     /// Store.
     ///
     /// ```
+    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::error::NoFacility;
     /// # use pmu_core::msr::MsrBackend;
-    /// # use pmu_core::{NoFacility, Snapshot};
     /// use pmu_intel::precise::PreciseUnit;
     /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoFacility> {
     ///     let unit = PreciseUnit::detect(this_processor, msr)?;
@@ -188,7 +191,7 @@ impl PreciseUnit {
     ///
     /// ```
     /// # use pmu_intel::precise::PreciseUnit;
-    /// use pmu_core::EventSelect;
+    /// use pmu_core::registers::EventSelect;
     /// /// Returns whether branches can be sampled precisely.
     /// fn records_branches(unit: &PreciseUnit) -> bool {
     ///     unit.can_record(EventSelect::from_bits(0x00C4)) // BR_INST_RETIRED.ALL_BRANCHES
@@ -233,7 +236,7 @@ impl PreciseUnit {
     }
 
     /// Returns the place of a counter's reset in the area.
-    pub(crate) fn reset_place(&self, counter: pmu_core::CounterId) -> usize {
+    pub(crate) fn reset_place(&self, counter: pmu_core::registers::CounterId) -> usize {
         let first = if counter.is_fixed() { self.general_resets } else { 0 };
         usize::from(first) + usize::from(counter.number())
     }

@@ -3,11 +3,10 @@
 use core::fmt;
 use core::ops::Deref;
 
+use pmu_core::error::{NoFacility, NoInterface};
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
-use pmu_core::{
-    CounterId, CounterSet, CounterUnit, Event, EventCount, EventSelect, NoFacility, NoInterface,
-    Snapshot,
-};
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSet, CounterUnit, Event, EventCount, Snapshot};
 
 use crate::counters::{INTEL, counters};
 use crate::registers::{IA32_PERF_CAPABILITIES, PERF_METRICS_AVAILABLE};
@@ -23,8 +22,9 @@ pub(crate) const SLOTS: u8 = 3;
 ///   not in the session, a general counter counts the part.
 ///
 /// ```
+/// # use pmu_core::Snapshot;
+/// # use pmu_core::error::NoFacility;
 /// # use pmu_core::msr::MsrBackend;
-/// # use pmu_core::{NoFacility, Snapshot};
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// The processor that executes the call: on a hybrid machine, the types of core differ.
 /// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoFacility> {
@@ -167,7 +167,8 @@ const MAX_EVENTS: usize = 9;
 /// The events of a processor's issue slots: see [`TopDownUnit::events`].
 ///
 /// ```
-/// use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
+/// use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+/// use pmu_core::error::EventsError;
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// Opens the issue slots of user mode, which take turns with other groups.
 /// fn open<S: EventSource, H: Hardware>(

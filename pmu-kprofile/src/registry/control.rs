@@ -31,8 +31,9 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// - [`Busy`](ProfileError::Busy): another task is starting or stopping a profile, or the dispatch of an interrupt
     ///   that began before the last start or stop has not ended yet.
     /// - After any error, nothing is changed, with two exceptions. A counter that
-    ///   [faulted](pmu_core::CounterError::StateUnknown) during the call stays faulted. If a failed start could not be
-    ///   undone, the source may still be running on the processor that [`Hardware`](ProfileError::Hardware) names.
+    ///   [faulted](pmu_core::error::CounterError::StateUnknown) during the call stays faulted. If a failed start could
+    ///   not be undone, the source may still be running on the processor that [`Hardware`](ProfileError::Hardware)
+    ///   names.
     ///
     /// # Examples
     /// ```

@@ -11,7 +11,7 @@ pub(crate) const MAX_RECORDS: usize = 32;
 ///
 /// ```
 /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-/// use pmu_virt::{Configuration, IntelConfiguration};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// assert!(VirtualBranches::new(&fifth, BranchConfiguration::ARCHITECTURAL).is_ok());
 /// // Before leaf 0x1C the format is in IA32_PERF_CAPABILITIES: Skylake's.

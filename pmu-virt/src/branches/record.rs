@@ -17,8 +17,9 @@ impl VirtualBranches {
     /// events could freeze the records before the branch is recorded.
     ///
     /// ```
+    /// use pmu_virt::{GuestFacility, Privilege, Read, Writer};
     /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, Privilege, Read, Writer};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// // IA32_LBR_CTL: enabled, user mode, conditional jumps.
@@ -28,7 +29,7 @@ impl VirtualBranches {
     /// assert!(!branches.record(&FedBranch { kind: FedBranchKind::Return, ..branch }));
     /// assert_eq!(branches.read(0x1500), Read::Value(0x40_1010)); // IA32_LBR_0_FROM_IP, the newest
     /// assert_eq!(branches.read(0x1501), Read::Value(0));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn record(&mut self, branch: &FedBranch) -> bool {
         if !self.is_recording() || !self.takes(branch) {
@@ -90,14 +91,15 @@ impl VirtualBranches {
     /// Returns `true` if the guest has enabled the branch records, and the records are not frozen.
     ///
     /// ```
+    /// use pmu_virt::{GuestFacility, Writer};
     /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, Writer};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;
     /// assert!(!branches.is_recording());
     /// let _ = branches.write(Writer::Guest, 0x14CE, 1);
     /// assert!(branches.is_recording());
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn is_recording(&self) -> bool {
         let enabled = match self.configuration {

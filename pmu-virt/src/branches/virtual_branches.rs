@@ -21,8 +21,9 @@ use crate::registers::table::when;
 /// states. [`to_bytes`](Self::to_bytes) saves the state.
 ///
 /// ```
+/// use pmu_virt::{FedEvents, GuestFacility, Privilege, Read, VirtualPmu};
 /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-/// use pmu_virt::{Configuration, FedEvents, GuestFacility, IntelConfiguration, Privilege, Read, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?;

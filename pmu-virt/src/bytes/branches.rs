@@ -29,7 +29,7 @@ impl VirtualBranches {
     ///
     /// ```
     /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let here = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let mut there = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
@@ -52,14 +52,15 @@ impl VirtualBranches {
     /// of them leaves the state unchanged.
     ///
     /// ```
+    /// use pmu_virt::BytesError;
     /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-    /// use pmu_virt::{AmdConfiguration, BytesError, Configuration};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let mut forged = branches.to_bytes();
     /// forged[9] = 0; // records that cannot freeze
     /// assert_eq!(branches.restore(&forged), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         // The depth is the guest's choice. The rest of the header is the configuration, which must be the same.

@@ -30,8 +30,8 @@ impl VirtualPrecise {
     /// release can decode these bytes. The bytes do not include the written records, which are in the guest's memory.
     ///
     /// ```
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let here = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
     /// let mut there = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
@@ -54,14 +54,15 @@ impl VirtualPrecise {
     /// of them leaves the state unchanged.
     ///
     /// ```
+    /// use pmu_virt::BytesError;
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4))?;
     /// let mut forged = precise.to_bytes();
     /// forged[8] = 3; // records of another format
     /// assert_eq!(precise.restore(&forged), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let mut next = words(body(bytes, self.header(), Self::BYTES)?);

@@ -29,9 +29,9 @@ impl VirtualReload {
     /// Encodes the state of the guest's auto counter reload as bytes. Every later release can decode these bytes.
     ///
     /// ```
-    /// use pmu_virt::{
-    ///     Configuration, GuestFacility, IntelConfiguration, ReloadConfiguration, VirtualReload, Writer,
-    /// };
+    /// use pmu_virt::{GuestFacility, Writer};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
     /// let new = || VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0xF));
     /// let (mut here, mut there) = (new()?, new()?);

@@ -75,7 +75,8 @@ impl PmuState {
     /// - The bytes hold a state that no guest could have reached.
     ///
     /// ```
-    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, PmuState, StateError};
+    /// use pmu_virt::{BytesError, PmuState, StateError};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let state = PmuState::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)))?;
     /// let mut forged = state.to_bytes();
     /// assert_eq!(PmuState::from_bytes(&forged)?, state);
@@ -141,7 +142,7 @@ impl Configuration {
     /// Encodes the configuration as bytes. Every later release can decode the bytes.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// assert_eq!(Configuration::from_bytes(&configuration.to_bytes()), Ok(configuration));
     /// ```
@@ -189,7 +190,8 @@ impl Configuration {
     /// - [`Configuration`](BytesError::Configuration): the configuration contradicts itself.
     ///
     /// ```
-    /// use pmu_virt::{BytesError, Configuration, Vendor};
+    /// use pmu_virt::BytesError;
+    /// use pmu_virt::configuration::{Configuration, Vendor};
     /// let mut bytes = Configuration::hidden(Vendor::Intel).to_bytes();
     /// bytes[0] = 2; // the version of a later layout
     /// assert_eq!(Configuration::from_bytes(&bytes), Err(BytesError::Version(2)));

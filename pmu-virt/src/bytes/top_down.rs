@@ -24,7 +24,9 @@ impl VirtualTopDown {
     /// decode these bytes.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, GuestFacility, IntelConfiguration, VirtualTopDown, Writer};
+    /// use pmu_virt::{GuestFacility, Writer};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::topdown::VirtualTopDown;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let mut here = VirtualTopDown::new(&configuration, true)?;
     /// let _ = here.write(Writer::Guest, 0x329, 0x1122_3344);
@@ -48,12 +50,14 @@ impl VirtualTopDown {
     /// of them leaves the state unchanged.
     ///
     /// ```
-    /// use pmu_virt::{BytesError, Configuration, IntelConfiguration, VirtualTopDown};
+    /// use pmu_virt::BytesError;
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::topdown::VirtualTopDown;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let level_2 = VirtualTopDown::new(&configuration, true)?;
     /// let mut level_1 = VirtualTopDown::new(&configuration, false)?;
     /// assert_eq!(level_1.restore(&level_2.to_bytes()), Err(BytesError::Malformed { at: 6 }));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn restore(&mut self, bytes: &[u8]) -> Result<(), BytesError> {
         let is_set = |at: usize| bytes.get(at).is_some_and(|byte| *byte != 0);

@@ -14,7 +14,7 @@ pub(crate) const EDX: usize = 3;
 /// Bits of a CPUID leaf that describe the PMU; the embedder decides the other bits of the leaf.
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let leaf = configuration.cpuid_leaves().find(|leaf| leaf.leaf == 0x0A).unwrap();
 /// // Version 2, four counters of 48 bits.
@@ -94,11 +94,11 @@ impl Configuration {
     /// needs a higher number.
     ///
     /// Without [`IntelFeature::Transactional`], the answer hides TSX. If
-    /// [`guest_host`](crate::AmdConfiguration::guest_host) is `false`, the answer hides SVM. The guest's event selects
-    /// lack the bits of a hidden feature.
+    /// [`guest_host`](crate::configuration::AmdConfiguration::guest_host) is `false`, the answer hides SVM. The guest's
+    /// event selects lack the bits of a hidden feature.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, Vendor};
+    /// use pmu_virt::configuration::{Configuration, Vendor};
     /// // A host's leaf 0x0A, for a guest without a PMU.
     /// let hidden = Configuration::hidden(Vendor::Intel);
     /// assert_eq!(hidden.cpuid(0x0A, 0, [0x0730_0804, 0, 0, 0x603]), [0; 4]);
@@ -111,7 +111,7 @@ impl Configuration {
     /// iterator does not return a sub-leaf of leaf 0x23, all four registers of that sub-leaf are 0.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// /// An entry of the table that `KVM_SET_CPUID2` takes: leaf, sub-leaf, and the registers.
     /// type Entry = (u32, u32, [u32; 4]);
     /// /// Corrects a guest's table, and adds the leaves that the table lacks.
@@ -136,7 +136,7 @@ impl Configuration {
     /// `None` if the leaf does not concern the PMU.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// assert_eq!(configuration.cpuid_leaf(0x0A, 0).map(|leaf| leaf.value[0]), Some(0x0730_0402));
     /// assert_eq!(configuration.cpuid_leaf(0x15, 0), None);
@@ -244,15 +244,15 @@ fn extension(intel: &IntelConfiguration, subleaf: u32) -> CpuidRegisters {
 /// to a PMU register.
 ///
 /// ```
-/// use pmu_virt::{Configuration, FedEvents, HiddenConfiguration, HiddenRegisters, Read, Vendor};
-/// use pmu_virt::VirtualPmu;
+/// use pmu_virt::{FedEvents, Read, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, HiddenConfiguration, HiddenRegisters, Vendor};
 /// let mut hidden = HiddenConfiguration::new(Vendor::Intel);
 /// let pmu = VirtualPmu::new(Configuration::Hidden(hidden), FedEvents::NONE)?;
 /// assert_eq!(pmu.read(0x186), Read::GeneralProtection);
 /// hidden.registers = HiddenRegisters::Kvm;
 /// let pmu = VirtualPmu::new(Configuration::Hidden(hidden), FedEvents::NONE)?;
 /// assert_eq!(pmu.read(0x186), Read::Value(0));
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -2,8 +2,9 @@
 
 use crate::configuration::features::IntelFeature;
 
-/// Reason why no processor can have a configuration. [`Configuration::check`](crate::Configuration::check) finds
-/// contradictions within the configuration of a PMU. The constructors of the facilities, such as
+/// Reason why no processor can have a configuration.
+/// [`Configuration::check`](crate::configuration::Configuration::check) finds contradictions within the configuration
+/// of a PMU. The constructors of the facilities, such as
 /// [`VirtualBranches::new`](crate::branches::VirtualBranches::new), also find a PMU that lacks what the facility needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -51,8 +52,8 @@ pub enum ConfigurationError {
     /// The configuration of PerfMonV2 has fewer than 4 or more than 8 counters. The value is the number of counters.
     #[error("PerfMonV2 with {0} counters")]
     AmdCounters(u8),
-    /// The processor has [no PMU](crate::Configuration::Hidden), or the vendor of the PMU is not the vendor of the
-    /// branch records or precise records.
+    /// The processor has [no PMU](crate::configuration::Configuration::Hidden), or the vendor of the PMU is not the
+    /// vendor of the branch records or precise records.
     #[error("the PMU is another vendor's, or hidden")]
     OtherVendor,
     /// Architectural branch records need a PMU of version 4 or later. The value is the PMU's version.

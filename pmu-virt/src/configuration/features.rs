@@ -46,10 +46,11 @@ const VERSION_6: &str = "SDM vol. 3B, Architectural Performance Monitoring Versi
 
 macro_rules! features {
     ($($(#[doc = $meaning:literal])+ $variant:ident: $row:expr;)+) => {
-        /// Feature that Intel's PMU may have: see [`IntelConfiguration::set`](crate::IntelConfiguration::set).
+        /// Feature that Intel's PMU may have: see
+        /// [`IntelConfiguration::set`](crate::configuration::IntelConfiguration::set).
         ///
         /// ```
-        /// use pmu_virt::IntelFeature;
+        /// use pmu_virt::configuration::IntelFeature;
         /// let feature = IntelFeature::ALL.into_iter().find(|feature| feature.name() == "equal");
         /// assert_eq!(feature, Some(IntelFeature::Equal));
         /// assert_eq!(IntelFeature::Equal.since(), 6);

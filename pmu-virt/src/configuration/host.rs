@@ -27,7 +27,7 @@ impl Configuration {
     /// The host has no PMU, or a [`VirtualPmu`](crate::VirtualPmu) cannot implement the host's PMU.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// let zen4 = |leaf, _subleaf| match leaf {
     ///     0 => [0x10, 0x6874_7541, 0x444D_4163, 0x6974_6E65],
     ///     0x8000_0000 => [0x8000_0028, 0, 0, 0],
@@ -83,12 +83,12 @@ impl Configuration {
     /// error if two processors without a PMU differ in the result of an access to a PMU register.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, IntelConfiguration};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let old = IntelConfiguration::new(4, 4, 3);
     /// let new = IntelConfiguration::new(5, 8, 4);
     /// let both = Configuration::Intel(old).intersect(&Configuration::Intel(new))?;
     /// assert_eq!(both, Configuration::Intel(old));
-    /// # Ok::<(), pmu_virt::HostError>(())
+    /// # Ok::<(), pmu_virt::configuration::HostError>(())
     /// ```
     pub fn intersect(&self, other: &Self) -> Result<Self, HostError> {
         let common = match (*self, *other) {
@@ -248,8 +248,8 @@ fn intersect_amd(one: AmdConfiguration, other: AmdConfiguration) -> AmdConfigura
     AmdConfiguration { counters, guest_host: one.guest_host && other.guest_host }
 }
 
-/// Reason why [`Configuration::from_cpuid`](crate::Configuration::from_cpuid) or
-/// [`Configuration::intersect`](crate::Configuration::intersect) returns no configuration.
+/// Reason why [`Configuration::from_cpuid`](crate::configuration::Configuration::from_cpuid) or
+/// [`Configuration::intersect`](crate::configuration::Configuration::intersect) returns no configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 #[non_exhaustive]
@@ -267,8 +267,8 @@ pub enum HostError {
     /// The host's PMU has a property that a [`VirtualPmu`](crate::VirtualPmu) cannot have.
     #[error("{0}")]
     Configuration(ConfigurationError),
-    /// The two hosts have different vendors. Or neither host [has a PMU](crate::Configuration::Hidden), and the two
-    /// hosts answer accesses to PMU registers differently.
+    /// The two hosts have different vendors. Or neither host [has a PMU](crate::configuration::Configuration::Hidden),
+    /// and the two hosts answer accesses to PMU registers differently.
     #[error("these processors have no PMU in common")]
     NothingInCommon,
 }

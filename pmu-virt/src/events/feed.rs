@@ -254,7 +254,8 @@ impl Feed {
     /// Returns whether every count is 0.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// /// Lets a whole span pass; after each overflow that interrupts, `interrupt` lets the guest handle it.
     /// fn pass(pmu: &mut VirtualPmu, feed: &mut Feed, mut interrupt: impl FnMut(&mut VirtualPmu)) {
     ///     while !feed.is_empty() {

@@ -153,7 +153,8 @@ impl EventKey {
     /// the returned key has no unit mask 2.
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// let key = EventKey::general(0xD1, 0x01).with_unit_mask_2(0x20);
     /// assert_eq!(key, EventKey::of_select(Vendor::Intel, 0x2000_0053_01D1));
     /// assert_eq!(key.unit_mask_2(), 0x20);
@@ -165,7 +166,8 @@ impl EventKey {
     /// Returns the key with edge detect, bit 18 of a select: a counter with this key counts how often the event begins.
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// // Stalls that begin, where the plain key is of cycles of stalls (CYCLE_ACTIVITY.STALLS_TOTAL).
     /// let stalls = EventKey::general(0xA3, 0x04).counter_mask(4, false).edge();
     /// assert_eq!(stalls, EventKey::of_select(Vendor::Intel, 0x0457_04A3));
@@ -176,10 +178,11 @@ impl EventKey {
 
     /// Returns the key with AnyThread, bit 21 of Intel's selects: a counter with this key counts the event on all
     /// threads of the core. A guest can select this event only if the guest's configuration has
-    /// [`IntelFeature::AnyThread`](crate::IntelFeature::AnyThread).
+    /// [`IntelFeature::AnyThread`](crate::configuration::IntelFeature::AnyThread).
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// let of_core = EventKey::general(0x3C, 0).any_thread();
     /// assert_eq!(of_core, EventKey::of_select(Vendor::Intel, 0x73_003C));
     /// ```
@@ -189,10 +192,11 @@ impl EventKey {
 
     /// Returns the key with `IN_TX`, bit 32 of Intel's selects: a counter with this key counts the event only within
     /// transactions. A guest can select this event only if the guest's configuration has
-    /// [`IntelFeature::Transactional`](crate::IntelFeature::Transactional).
+    /// [`IntelFeature::Transactional`](crate::configuration::IntelFeature::Transactional).
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// assert_eq!(CYCLES.in_tx(), EventKey::of_select(Vendor::Intel, 0x1_0053_003C));
     /// ```
@@ -202,10 +206,11 @@ impl EventKey {
 
     /// Returns the key with `IN_TXCP`: a counter with this key does not count the event in aborted transactions. On
     /// Intel, only the select of counter 2 has `IN_TXCP`, in bit 33. A guest can select this event only if the guest's
-    /// configuration has [`IntelFeature::Transactional`](crate::IntelFeature::Transactional).
+    /// configuration has [`IntelFeature::Transactional`](crate::configuration::IntelFeature::Transactional).
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// // Linux' cycles-t and cycles-ct, whose difference is the cycles of aborted transactions.
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// assert_eq!(CYCLES.in_tx().in_tx_checkpointed(), EventKey::of_select(Vendor::Intel, 0x3_0053_003C));
@@ -216,10 +221,11 @@ impl EventKey {
 
     /// Returns the key with `GuestOnly`, bit 40 of AMD's selects: a counter with this key counts the event only while a
     /// nested guest runs. A nested guest is a guest of the virtual processor. A guest can select this event only if the
-    /// guest's configuration has [`guest_host`](crate::AmdConfiguration::guest_host).
+    /// guest's configuration has [`guest_host`](crate::configuration::AmdConfiguration::guest_host).
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// const CYCLES: EventKey = EventKey::general(0x76, 0);
     /// assert_eq!(CYCLES.guest_only(), EventKey::of_select(Vendor::Amd, 0x100_0053_0076));
     /// assert_eq!(format!("{:?}", CYCLES.host_only()), "event 0x076/0x00 host only");
@@ -239,7 +245,8 @@ impl EventKey {
     /// `threshold` events. If `threshold` is 0, the returned key has no counter mask, and the call ignores `invert`.
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// const RETIRED: EventKey = EventKey::general(0xC2, 0x02);
     /// // Cycles in which nothing retired: a counter mask of 1, inverted.
     /// let stalled = RETIRED.counter_mask(1, true);
@@ -279,7 +286,8 @@ impl EventKey {
     /// of these events.
     ///
     /// ```
-    /// use pmu_virt::{EventKey, Vendor};
+    /// use pmu_virt::EventKey;
+    /// use pmu_virt::configuration::Vendor;
     /// let retired = EventKey::of_select(Vendor::Intel, 0x53_01C0);
     /// assert_eq!(retired, EventKey::general(0xC0, 1));
     /// // Bit 32 is Intel's IN_TX, and a part of AMD's event.

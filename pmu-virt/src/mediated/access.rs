@@ -27,8 +27,9 @@ impl HostCounters {
     /// functions also accept the registers of the PMU that need no intercept.
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{HostCounters, MediationError};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// /// The first half of VMX' MSR bitmaps: RDMSR of 0–1FFF, then WRMSR of 0–1FFF at 800h, 1 for an exit.
     /// fn intercept(host: &HostCounters, guest: &VirtualPmu, bitmap: &mut [u8; 4096]) {
     ///     for register in guest.configuration().registers() {
@@ -89,10 +90,11 @@ impl HostCounters {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, VirtualPmu, Write};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
-    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
-    /// use pmu_virt::{IntelConfiguration, VirtualPmu, Write};
+    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;
@@ -188,10 +190,10 @@ impl HostCounters {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, Mode, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration};
-    /// use pmu_virt::{Mode, Read, VirtualPmu};
+    /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;

@@ -46,7 +46,8 @@ const PERF_METRICS: u64 = 1 << 15;
 /// [`GuestInterrupts`](crate::mediated::GuestInterrupts).
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+/// use pmu_core::{CounterSession, EventSource, Hardware};
+/// use pmu_core::error::CounterError;
 /// use pmu_virt::mediated::{GuestInterrupts, HostCounters, Loaded};
 /// use pmu_virt::VirtualPmu;
 /// # use std::error::Error;
@@ -176,8 +177,9 @@ impl HostCounters {
     /// - The errors of [`new`](Self::new).
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::HostCounters;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// // Ten general counters: leaf 0x0A of version 5.
     /// let many = |leaf, _subleaf| match leaf {
     ///     0 => [0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
@@ -226,9 +228,10 @@ impl HostCounters {
     /// The access to the global control failed.
     ///
     /// ```
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// use pmu_virt::mock::MockMsr;
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
@@ -278,7 +281,7 @@ pub enum MediationError {
     /// The host's configuration is invalid.
     #[error("{0}")]
     Configuration(#[source] ConfigurationError),
-    /// No [`Configuration`](crate::Configuration) can describe the host's PMU, or CPUID declares no PMU.
+    /// No [`Configuration`](crate::configuration::Configuration) can describe the host's PMU, or CPUID declares no PMU.
     #[error("{0}")]
     Host(#[source] HostError),
     /// The host lacks the register that sets bits of the global status. Intel's processors have this register from
@@ -289,7 +292,7 @@ pub enum MediationError {
     #[error("the host's counters lack full-width writes")]
     NoFullWidthWrites,
     /// The host's event selects have no GuestOnly bit. The field
-    /// [`AmdConfiguration::guest_host`](crate::AmdConfiguration::guest_host) declares this bit.
+    /// [`AmdConfiguration::guest_host`](crate::configuration::AmdConfiguration::guest_host) declares this bit.
     #[error("the host's event selects have no GuestOnly")]
     NoGuestOnly,
     /// The guest's PMU does not have exactly the counters of the host.

@@ -22,7 +22,8 @@ use crate::policy::EventPolicy;
 ///
 /// ```
 /// use core::sync::atomic::{AtomicUsize, Ordering};
-/// use pmu_core::{Claim, CounterMemory, EventSource, Hardware, Sample, service};
+/// use pmu_core::{Claim, EventSource, Hardware, Sample, service};
+/// use pmu_core::memory::CounterMemory;
 /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 /// static INTERRUPTS: [GuestInterrupts; 4] = [const { GuestInterrupts::new() }; 4]; // one per virtual processor
 /// static LAST: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2]; // one per processor; set before `load`
@@ -202,9 +203,10 @@ impl HostCounters {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;

@@ -2,9 +2,10 @@
 
 use core::cell::Cell;
 
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, PlatformError};
 
 use crate::configuration::Vendor;
 use crate::mock::deviation::Deviation;
@@ -297,8 +298,9 @@ impl Plan {
 ///
 /// ```
 /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+/// use pmu_virt::{FedEvents, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::{MockMachine, MockMsr};
-/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
 /// let processor = || VirtualPmu::new(configuration, FedEvents::NONE).map(MockMsr::<8>::new);
 /// let machine = MockMachine::new([processor()?, processor()?]);
@@ -308,7 +310,7 @@ impl Plan {
 /// machine.run_on(1); // the scheduler moves the task
 /// assert_eq!(machine.read(select), Ok(0));
 /// assert_eq!(machine.processor(0).unwrap().read(select), Ok(0x53_003C));
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 pub struct MockMachine<'h, const N: usize, const T: usize = 64> {
     processors: [MockMsr<'h, T>; N],

@@ -152,8 +152,8 @@ impl Deviations {
     /// also adds the bits that declare the deviations.
     ///
     /// ```
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// use pmu_virt::mock::{Deviation, Deviations};
-    /// use pmu_virt::{AmdConfiguration, Configuration};
     /// let guest_on_kvm = Deviations::of(&[Deviation::MasksOnDelivery]);
     /// let configuration = Configuration::Amd(AmdConfiguration::CORE_EXTENSION);
     /// let [_, _, features, _] = guest_on_kvm.cpuid(&configuration, 1, 0, [0; 4]);
@@ -234,8 +234,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let platform = Deviations::of(&[Deviation::DeadCounter, Deviation::FewerCounters]);
     /// let boot = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let pmu = VirtualPmu::new(platform.configuration(boot), FedEvents::NONE)?;
@@ -246,7 +247,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock.write(msr(0x4C2), 7).unwrap();
     /// assert_eq!(mock.read(msr(0x4C2)), Ok(0));
     /// assert!(mock.read(msr(0x4C4)).is_err());
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn deviating(mut self, deviations: Deviations) -> Self {
         self.deviations = deviations;

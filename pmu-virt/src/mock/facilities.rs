@@ -26,9 +26,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, Privilege, VirtualPmu};
     /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
+    /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
@@ -85,9 +86,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// # use pmu_core::Platform;
-    /// use pmu_virt::mock::MockMsr;
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
-    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
+    /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
@@ -194,14 +196,16 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// level 2. The test feeds issue slots like any other event. Fixed counter 3 counts these slots.
     ///
     /// Do not call this method for an E-core, which counts the parts of level 1 as ordinary events. The PMU of an
-    /// E-core has version 5 or 6. Its [`fixed`](crate::IntelConfiguration::fixed) counters are 0 to 2 and 4 to 6, that
-    /// is `0b111_0111`. The test feeds the events of fixed counters 4 (bad speculation), 5 (front-end bound) and 6
-    /// (retiring). For back-end bound, the test feeds the general event 0xA4 with unit mask 2.
+    /// E-core has version 5 or 6. Its [`fixed`](crate::configuration::IntelConfiguration::fixed) counters are 0 to 2
+    /// and 4 to 6, that is `0b111_0111`. The test feeds the events of fixed counters 4 (bad speculation), 5 (front-end
+    /// bound) and 6 (retiring). For back-end bound, the test feeds the general event 0xA4 with unit mask 2.
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, VirtualTopDown};
+    /// use pmu_virt::topdown::VirtualTopDown;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let metrics = VirtualTopDown::new(&configuration, false)?;
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
@@ -239,10 +243,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// 1,024 reloads in each call of [`advance`](Self::advance).
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{
-    ///     Configuration, FedEvents, IntelConfiguration, ReloadConfiguration, VirtualPmu, VirtualReload,
-    /// };
+    /// use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
     /// let reload = VirtualReload::new(&configuration, ReloadConfiguration::of(0xFF, 0xF))?;
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;

@@ -33,8 +33,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -76,8 +77,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -88,7 +90,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock.on_interrupt(&handler);
     /// assert!(mock.interrupt_from_elsewhere());
     /// assert!(!claimed.get() && mock.interrupts() == 1);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn interrupt_from_elsewhere(&self) -> bool {
         self.execute_handler(false)
@@ -125,8 +127,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
@@ -170,8 +173,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # use pmu_core::Platform;
     /// use core::cell::Cell;
     ///
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));

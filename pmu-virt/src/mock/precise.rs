@@ -40,9 +40,10 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// # use core::cell::RefCell;
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
     /// use core::sync::atomic::{AtomicU64, Ordering};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{MockMsr, ProcessMemory};
     /// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// const BRANCHES: EventKey = EventKey::general(0xC4, 0);
     /// let events = FedEvents::new(&[BRANCHES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
@@ -181,9 +182,10 @@ impl Deviations {
     ///
     /// ```
     /// # use pmu_virt::precise::{GuestFault, GuestMemory};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{Deviation, Deviations};
     /// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// # struct Ram([u8; 0x1000]);
     /// # impl GuestMemory for Ram {
     /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {

@@ -62,8 +62,9 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 ///
 /// ```
 /// use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
+/// use pmu_virt::{FedEvents, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::{Fault, MockMsr};
-/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
 /// // SAFETY: an event select.
@@ -149,8 +150,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```should_panic
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
     /// let pmu = VirtualPmu::new(Configuration::Amd(AmdConfiguration::LEGACY), FedEvents::NONE).unwrap();
     /// let mock = MockMsr::<8>::strict(pmu);
     /// // AMD's processors drop bit 63 of a select silently. A driver that sets the bit has a bug, and here it shows.
@@ -174,8 +176,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -184,7 +187,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock.lose_registers();
     /// // A driver's resume has to program the counter again.
     /// assert_eq!(mock.read(msr(0x186)), Ok(0));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn lose_registers(&self) {
         self.pmu.borrow_mut().reset();
@@ -201,8 +204,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -219,7 +223,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// mock.write(msr(0x186), 0x53_003C).unwrap();
     /// assert_eq!(mock.read(msr(0x186)), Ok(0x53_003C));
     /// assert_eq!(mock.read(msr(0x186)), Ok(0));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn on_access(&self, before: Handler<'h, T>) {
         self.before_access.set(Some(before));
@@ -237,8 +241,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -253,7 +258,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// }
     /// start(&mock);
     /// assert_eq!((mock.accesses().writes, mock.accesses().total()), (3, 3));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn accesses(&self) -> Accesses {
         self.accesses.get()
@@ -268,8 +273,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -278,7 +284,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// assert!(mock.write(msr(0x186), 1 << 40).is_err());
     /// let breach = mock.breach().unwrap();
     /// assert_eq!(breach.to_string(), "WRMSR 0x186 of 0x10000000000: illegal bits 0x10000000000");
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn breach(&self) -> Option<Breach> {
         self.breach.get()
@@ -300,8 +306,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{MockMsr, PmiFault};
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -330,8 +337,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -345,7 +353,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let select = mock.read(msr(0x186)).unwrap();
     /// mock.write(msr(0x186), select & !(1 << 22)).unwrap();
     /// assert_eq!((mock.interrupts(), mock.read(msr(0x38E))), (1, Ok(0)));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn interrupt_at(&self, access: u32) {
         self.plan.interrupt_in.set(access);
@@ -381,8 +389,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// use pmu_virt::{FedEvents, Mode, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
@@ -390,7 +399,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// use pmu_core::msr::{MsrErrorKind, PmcIndex};
     /// mock.set_mode(Mode { cpl: 3, pce: false, protected: true });
     /// assert_eq!(mock.read_pmc(PmcIndex::new(0)), Err(MsrErrorKind::GeneralProtection));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn set_mode(&self, mode: Mode) {
         self.mode.set(mode);
@@ -421,15 +430,16 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// of a processor that has the feature.
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// // A driver detects the PMU in it.
     /// let snapshot = mock.snapshot();
     /// assert_eq!((&snapshot.vendor(), snapshot.family()), (b"GenuineIntel", 6));
     /// assert_eq!(snapshot.leaf(0x0A, 0).eax & 0xFFFF, 0x0404);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn snapshot(&self) -> Snapshot {
         let configuration = self.pmu.borrow().configuration();

@@ -81,8 +81,9 @@ impl fmt::Display for Breach {
 ///
 /// ```
 /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+/// use pmu_virt::{FedEvents, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::MockMsr;
-/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
 /// let mock = MockMsr::<2>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
 /// # // SAFETY: the mock's registers are numbers.
@@ -94,7 +95,7 @@ impl fmt::Display for Breach {
 /// let trace = mock.trace();
 /// assert!(trace.records().map(|access| access.register).eq([0x4C1, 0x186]));
 /// assert_eq!(trace.dropped(), 1);
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trace<const T: usize> {

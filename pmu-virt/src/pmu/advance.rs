@@ -24,8 +24,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// at least 2³² more events.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege};
-    /// use pmu_virt::VirtualPmu;
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
@@ -84,7 +84,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// first overflow freezes the counters, later events are not counted.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// const CYCLES: EventKey = EventKey::general(0x76, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
@@ -126,7 +127,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// events, and keeps its counts. A running counter begins to count if `events` adds the counter's event.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let mut events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
@@ -161,7 +163,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns the running counters with their events. Each item says whether the embedder can feed the event.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let _ = pmu.write(0x38F, 1 << 33); // enables fixed counter 1 alone
@@ -170,7 +173,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// let running: Vec<_> = pmu.running().collect();
     /// assert_eq!((running.len(), running[0].counter), (1, 33));
     /// assert!(running[0].key == EventKey::general(0x3C, 0) && running[0].kernel && running[0].user);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn running(&self) -> impl Iterator<Item = RunningEvent> + '_ {
         let running = self.model.running();
@@ -180,7 +183,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Returns each running counter whose event the embedder cannot feed. The value of such a counter does not change.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let events = FedEvents::new(&[EventKey::general(0x3C, 0)])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let mut pmu = VirtualPmu::new(configuration, events)?;
@@ -219,7 +223,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// numbers to set a timer. A call computes the numbers only if the PMU has changed since the last call.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
+    /// use pmu_virt::{EventKey, FedEvents, Privilege, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let cycles = events.find(CYCLES).unwrap();

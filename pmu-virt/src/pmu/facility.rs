@@ -28,15 +28,16 @@ pub enum Writer {
 ///
 /// # For embedders
 /// - Answer each access by [`VirtualPmu::read_beside`] and [`VirtualPmu::write_beside`].
-/// - Pass each [leaf](crate::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
+/// - Pass each [leaf](crate::configuration::Configuration::cpuid_leaves) of CPUID through [`cpuid`](Self::cpuid).
 /// - Count events by [`VirtualPmu::advance_beside`]. A processor without precise records can also use
 ///   [`VirtualPmu::advance`]. If `advance` returns a result in which [`Advanced::pmi`](crate::Advanced::pmi) is `true`,
 ///   call [`pmi_raised`](Self::pmi_raised) before the guest runs.
 /// - Call [`reset`](Self::reset) together with [`VirtualPmu::reset`]. INIT does not change a facility.
 ///
 /// ```
+/// use pmu_virt::{FedEvents, GuestFacility, Read, VirtualPmu, Write};
 /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-/// use pmu_virt::{Configuration, FedEvents, GuestFacility, IntelConfiguration, Read, VirtualPmu, Write};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// let mut branches = Some(VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL)?);
@@ -74,9 +75,10 @@ pub trait GuestFacility {
     fn cpuid(&self, leaf: CpuidLeaf) -> CpuidLeaf;
 
     /// Returns the facility's registers. The call leaves out each register that
-    /// [`Configuration::registers`](crate::Configuration::registers) lists with [`exists`](RegisterInfo::exists) set.
-    /// To save a virtual processor, first save the PMU's registers. Then save each register that this call returns with
-    /// [`is_state`](RegisterInfo::is_state) set. Restore all registers in the order in which they were saved.
+    /// [`Configuration::registers`](crate::configuration::Configuration::registers) lists with
+    /// [`exists`](RegisterInfo::exists) set. To save a virtual processor, first save the PMU's registers. Then save
+    /// each register that this call returns with [`is_state`](RegisterInfo::is_state) set. Restore all registers in the
+    /// order in which they were saved.
     fn registers(&self) -> impl Iterator<Item = RegisterInfo>;
 
     /// Tells the facility that an overflow raised an interrupt. For example, branch records freeze in this call if the
@@ -209,13 +211,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// without a facility, use [`read`](Self::read).
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu};
     /// use pmu_virt::branches::VirtualBranches;
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let pmu = VirtualPmu::new(Configuration::Intel(IntelConfiguration::new(5, 8, 4)), FedEvents::NONE)?;
     /// // Hidden branch records: their registers fault.
     /// let hidden: Option<VirtualBranches> = None;
     /// assert_eq!(pmu.read_beside(&hidden, 0x14CE), Read::GeneralProtection);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn read_beside(&self, facility: &impl GuestFacility, address: u32) -> Read {
         facility.read(address).above(|| self.read(address))
@@ -225,13 +228,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// without a facility, use [`read_pmc`](Self::read_pmc).
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu, VirtualTopDown};
+    /// use pmu_virt::{FedEvents, Mode, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::topdown::VirtualTopDown;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let metrics = VirtualTopDown::new(&configuration, true).unwrap();
     /// assert_eq!(pmu.read_pmc_beside(&metrics, 1 << 29, Mode::KERNEL), Read::Value(0));
     /// assert_eq!(pmu.read_pmc(1 << 29, Mode::KERNEL), Read::GeneralProtection);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn read_pmc_beside(&self, facility: &impl GuestFacility, ecx: u32, mode: Mode) -> Read {
         match facility.read_pmc(ecx) {
@@ -246,8 +251,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// [`write`](Self::write).
     ///
     /// ```
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu, Write};
     /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-    /// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, Read, VirtualPmu, Write};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mut branches = VirtualBranches::new(&configuration, BranchConfiguration::AMD)?;
@@ -328,10 +334,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// of the facility.
     ///
     /// ```
+    /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu};
     /// use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
-    /// use pmu_virt::{
-    ///     Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read, VirtualPmu,
-    /// };
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 8, 4));

@@ -10,14 +10,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's RDMSR of a register. The caller has checked that the guest runs at CPL 0.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let pmu = VirtualPmu::new(Configuration::Intel(IntelConfiguration::new(2, 4, 3)), FedEvents::NONE)?;
     /// assert_eq!(pmu.read(0x38F), Read::Value(0b1111)); // after reset, as the SDM has it
     /// assert_eq!(pmu.read(0x38A), Read::Unhandled); // no register of a PMU
     /// assert_eq!(pmu.read(0x391), Read::GeneralProtection); // of version 4 on
     /// // IA32_MISC_ENABLE is shared: three bits are the PMU's.
     /// assert_eq!(pmu.read(0x1A0), Read::Shared { value: 0x1880, mask: 0x1880 });
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     #[inline]
     pub fn read(&self, address: u32) -> Read {
@@ -41,14 +42,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Answers the guest's WRMSR of a register. The caller has checked that the guest runs at CPL 0.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu, Write};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// // AnyThread, bit 21, is reserved without its feature: #GP, and nothing changes.
     /// let written = pmu.write(0x186, 0x73_003C);
     /// assert_eq!((written.answer, written.illegal), (Write::GeneralProtection, 1 << 21));
     /// assert_eq!(pmu.read(0x186), Read::Value(0));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     #[inline]
     pub fn write(&mut self, address: u32, value: u64) -> Written {
@@ -63,13 +65,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// bits of the register.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
+    /// use pmu_virt::{FedEvents, VirtualPmu, Write};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// // IA32_DEBUGCTL: BTS, which this PMU lacks, is #GP; single-stepping on branches is the embedder's.
     /// assert_eq!(pmu.check_write(0x1D9, 1 << 7).answer, Write::GeneralProtection);
     /// assert!(matches!(pmu.check_write(0x1D9, 1 << 1).answer, Write::Shared { .. }));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn check_write(&self, address: u32, value: u64) -> Written {
         match self.model.layout.table.find(address) {
@@ -91,12 +94,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// - `host_write` refuses every value of `IA32_PERF_CAPABILITIES` except the present value, because another value
     ///   describes a different PMU.
     ///
-    /// Save each [register](crate::Configuration::registers) with [`is_state`](crate::RegisterInfo::is_state) set.
-    /// Restore the registers in the same order. No register says whether an interrupt is pending. So also save the
-    /// result of [`pmi_pending`](Self::pmi_pending), and restore it by [`set_pmi_pending`](Self::set_pmi_pending).
+    /// Save each [register](crate::configuration::Configuration::registers) with
+    /// [`is_state`](crate::registers::RegisterInfo::is_state) set. Restore the registers in the same order. No register
+    /// says whether an interrupt is pending. So also save the result of [`pmi_pending`](Self::pmi_pending), and restore
+    /// it by [`set_pmi_pending`](Self::set_pmi_pending).
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu, Write};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let mut old = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let _ = old.write(0x1D9, 1 << 12);
@@ -108,7 +113,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///     }
     /// }
     /// assert_eq!(new.state(), old.state());
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn host_write(&mut self, address: u32, value: u64) -> Written {
         match self.model.layout.table.find(address) {
@@ -222,14 +227,15 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// 59af95e028d4.)
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Mode, Read, VirtualPmu};
+    /// use pmu_virt::{FedEvents, Mode, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// assert_eq!(pmu.read_pmc(3, Mode::KERNEL), Read::Value(0));
     /// assert_eq!(pmu.read_pmc(4, Mode::KERNEL), Read::GeneralProtection);
     /// let user = Mode { cpl: 3, pce: false, protected: true };
     /// assert_eq!(pmu.read_pmc(3, user), Read::GeneralProtection);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     #[inline]
     pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
@@ -359,13 +365,14 @@ pub enum Write {
 /// Answer to the guest's WRMSR, together with the bits of the value that the manual does not allow.
 ///
 /// ```
-/// use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu, Write};
+/// use pmu_virt::{FedEvents, VirtualPmu, Write};
+/// use pmu_virt::configuration::{AmdConfiguration, Configuration};
 /// let configuration = Configuration::Amd(AmdConfiguration::LEGACY);
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// // AMD's processors drop a reserved bit; a test of a driver wants to know.
 /// let written = pmu.write(0xC001_0000, 1 << 63 | 0x53_0076);
 /// assert_eq!((written.answer, written.illegal), (Write::Done, 1 << 63));
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]

@@ -17,11 +17,12 @@ use crate::registers::table::{Located, WriteAs};
 /// The state does not include the embedder's policy, the [`FedEvents`](crate::FedEvents), or the remainder of a
 /// [feed](crate::Feed).
 ///
-/// The registers are those of [`Configuration::registers`] with [`is_state`](crate::RegisterInfo::is_state) set. Every
-/// constructor refuses a register value that no guest can cause.
+/// The registers are those of [`Configuration::registers`] with [`is_state`](crate::registers::RegisterInfo::is_state)
+/// set. Every constructor refuses a register value that no guest can cause.
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration, PmuState};
+/// use pmu_virt::PmuState;
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let mut state = PmuState::new(configuration)?;
 /// state.set_register(0x186, 0x53_00C0)?;
@@ -68,15 +69,17 @@ impl PmuState {
         Ok(())
     }
 
-    /// Returns the address and value of each register that has [`is_state`](crate::RegisterInfo::is_state) set.
+    /// Returns the address and value of each register that has [`is_state`](crate::registers::RegisterInfo::is_state)
+    /// set.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration, PmuState};
+    /// use pmu_virt::PmuState;
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// // Registers in the form of a `kvm_msr_entry` each, as `KVM_SET_MSRS` takes them.
     /// let state = PmuState::new(Configuration::Amd(AmdConfiguration::LEGACY))?;
     /// let entries: Vec<(u32, u32, u64)> = state.registers().map(|(index, data)| (index, 0, data)).collect();
     /// assert_eq!(entries.len(), 8); // four selects, four counters
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn registers(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         of_state(Layout::of(&self.configuration))
@@ -143,7 +146,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// sees in CPUID. `state` must have the same configuration.
     ///
     /// ```
-    /// use pmu_virt::{AllowAll, Configuration, FedEvents, IntelConfiguration, StateError, VirtualPmu};
+    /// use pmu_virt::{FedEvents, StateError, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::policy::AllowAll;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let state = VirtualPmu::new(configuration, FedEvents::NONE)?.state();
     /// let back = VirtualPmu::from_state(&state, configuration, FedEvents::NONE, AllowAll)?;
@@ -191,7 +196,8 @@ impl VirtualPmu<AllowAll> {
     /// The errors of [`from_state`](Self::from_state).
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmuState, VirtualPmu};
+    /// use pmu_virt::{FedEvents, PmuState, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let here = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let sent = here.state().to_bytes();
@@ -251,7 +257,7 @@ pub enum StateError {
     /// The state's configuration differs from the guest's configuration. The value is the state's configuration.
     #[error("state of another PMU: {0:?}")]
     OtherConfiguration(Configuration),
-    /// No register at this address belongs to the [saved state](crate::RegisterInfo::is_state) of the PMU.
+    /// No register at this address belongs to the [saved state](crate::registers::RegisterInfo::is_state) of the PMU.
     #[error("no register {0:#X} holds state")]
     NoRegister(u32),
     /// The value of a register has reserved bits set.

@@ -18,14 +18,15 @@ use crate::registers::layout::Layout;
 /// at most as many steps as the PMU has counters.
 ///
 /// ```
-/// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu, Write};
+/// use pmu_virt::{FedEvents, Read, VirtualPmu, Write};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
 /// // The guest programs IA32_PERFEVTSEL0; then something that is not the PMU's.
 /// assert_eq!(pmu.write(0x186, 0x53_00C0).answer, Write::Done);
 /// assert_eq!(pmu.read(0x186), Read::Value(0x53_00C0));
 /// assert_eq!(pmu.read(0x10), Read::Unhandled);
-/// # Ok::<(), pmu_virt::ConfigurationError>(())
+/// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct VirtualPmu<P = AllowAll> {
@@ -60,8 +61,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// The configuration contradicts itself.
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction};
-    /// use pmu_virt::{FilterEntry, VirtualPmu};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
+    /// use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
     /// // AMD's retired instructions, and nothing else.
     /// let entries = [FilterEntry::new(0xC0, 0)];
     /// let filter = EventFilter::<1>::compile(FilterAction::Allow, 0, &entries).unwrap();
@@ -70,7 +72,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// // Core cycles can be programmed, and do not count.
     /// let _ = pmu.write(0xC001_0200, 0x53_0076);
     /// assert_eq!(pmu.running().count(), 0);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn with_policy(
         configuration: Configuration,
@@ -104,7 +106,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// lost. SDM vol. 3A, table "Processor States Following Power-up, Reset, or INIT".
     ///
     /// ```
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Read, VirtualPmu};
+    /// use pmu_virt::{FedEvents, Read, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let mut pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let _ = pmu.write(0x186, 0x53_00C0);
@@ -113,7 +116,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// assert_eq!((pmu.read(0x186), pmu.pmi_pending()), (Read::Value(0x53_00C0), false));
     /// pmu.reset();
     /// assert_eq!(pmu.read(0x186), Read::Value(0));
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn init(&mut self) {
         self.model.pmi_pending = false;
@@ -122,8 +125,9 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// Replaces the policy. The new policy applies to running counters at once. Registers do not change.
     ///
     /// ```
-    /// use pmu_virt::{Configuration, EventFilter, FedEvents, FilterAction, FilterEntry};
-    /// use pmu_virt::{IntelConfiguration, VirtualPmu};
+    /// use pmu_virt::{FedEvents, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
+    /// use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
     /// let deny = |entries: &[FilterEntry]| {
     ///     EventFilter::<4>::compile(FilterAction::Deny, 0, entries).unwrap()
     /// };
@@ -133,7 +137,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// assert_eq!(pmu.running().count(), 1);
     /// pmu.set_policy(deny(&[FilterEntry::new(0xC0, 0)]));
     /// assert_eq!(pmu.running().count(), 0);
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn set_policy(&mut self, policy: P) {
         self.policy = policy;
@@ -159,7 +163,8 @@ impl<P: EventPolicy> VirtualPmu<P> {
     ///
     /// ```
     /// # use pmu_virt::{Delivery, PerformanceEntry};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, PmiOutcome, VirtualPmu};
+    /// use pmu_virt::{FedEvents, PmiOutcome, VirtualPmu};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// # struct Apic { entry: u32, nmi: bool }
     /// # impl PerformanceEntry for Apic {
     /// #     fn entry(&self) -> u32 { self.entry }
@@ -173,7 +178,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// pmu.set_pmi_pending(true);
     /// assert_eq!(pmu.deliver_pmi(&mut apic), PmiOutcome::Raised(Delivery::NonMaskable));
     /// assert!(apic.nmi && apic.entry == 1 << 16 | 4 << 8 && !pmu.pmi_pending());
-    /// # Ok::<(), pmu_virt::ConfigurationError>(())
+    /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn deliver_pmi(&mut self, apic: &mut impl PerformanceEntry) -> PmiOutcome {
         if !core::mem::take(&mut self.model.pmi_pending) {

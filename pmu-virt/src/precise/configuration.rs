@@ -9,8 +9,8 @@ use crate::precise::virtual_precise::VirtualPrecise;
 /// separate.
 ///
 /// ```
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-/// use pmu_virt::{Configuration, IntelConfiguration};
 /// let fifth = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
 /// assert!(VirtualPrecise::new(&fifth, PreciseConfiguration::debug_store(4)).is_ok());
 /// // Architectural PEBS comes with version 6.

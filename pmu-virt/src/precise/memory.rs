@@ -215,9 +215,10 @@ impl VirtualPrecise {
     ///
     /// ```
     /// # use pmu_virt::precise::{GuestFault, GuestMemory};
+    /// use pmu_virt::{FedEvents, Privilege, VirtualPmu};
     /// use pmu_virt::branches::{FedBranch, FedBranchKind};
+    /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-    /// use pmu_virt::{Configuration, FedEvents, IntelConfiguration, Privilege, VirtualPmu};
     /// # struct Ram([u8; 0x1000]);
     /// # impl GuestMemory for Ram {
     /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {

@@ -29,8 +29,9 @@ use crate::registers::table::when;
 ///
 /// ```
 /// # use pmu_virt::precise::{GuestFault, GuestMemory};
+/// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-/// use pmu_virt::{Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu};
 /// # struct Ram([u8; 0x1000]);
 /// # impl GuestMemory for Ram {
 /// #     fn read(&mut self, linear: u64, bytes: &mut [u8]) -> Result<(), GuestFault> {

@@ -160,7 +160,7 @@ const fn of_hidden(hidden: &HiddenConfiguration) -> Layout {
 /// Description of one register of a vendor's PMUs: its address, its name, and how the PMU answers a guest's access.
 ///
 /// ```
-/// use pmu_virt::{Configuration, IntelConfiguration};
+/// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let control = configuration.registers().find(|register| register.address == 0x38D).unwrap();
 /// assert_eq!((control.name, control.legal), ("IA32_FIXED_CTR_CTRL", 0xBBB)); // no AnyThread
@@ -191,8 +191,8 @@ pub struct RegisterInfo {
     pub owned: u64,
     /// The register is part of the state that an embedder saves. This field is `false` for a register without state.
     /// The field is also `false` if an earlier register in
-    /// [`Configuration::registers`](crate::Configuration::registers) has the same contents. To restore a virtual
-    /// processor, [write](crate::VirtualPmu::host_write) the saved registers in the order of the list.
+    /// [`Configuration::registers`](crate::configuration::Configuration::registers) has the same contents. To restore a
+    /// virtual processor, [write](crate::VirtualPmu::host_write) the saved registers in the order of the list.
     pub is_state: bool,
 }
 
@@ -272,7 +272,7 @@ impl Configuration {
     /// [`Unhandled`](crate::Read::Unhandled). The configuration must pass [`check`](Self::check).
     ///
     /// ```
-    /// use pmu_virt::{AmdConfiguration, Configuration};
+    /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// // The pages of AMD's MSR permission map: a bit for each access to C000_0000–1FFF and C001_0000–1FFF.
     /// let mut map = [[0u8; 0x2000 / 4]; 2];
     /// let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));

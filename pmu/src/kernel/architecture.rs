@@ -4,9 +4,11 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use pmu_arm::{Identification, Pmuv3};
+use pmu_core::error::PlatformError;
 use pmu_core::msr::MsrBackend;
+use pmu_core::registers::EventSelect;
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{CounterSet, Event, EventSelect, EventSource, Platform, PlatformError, Snapshot};
+use pmu_core::{CounterSet, Event, EventSource, Platform, Snapshot};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
@@ -26,8 +28,9 @@ use crate::native_apic::NativeApic;
 /// ```
 /// use core::sync::atomic::AtomicU32;
 /// use pmu::Architecture;
-/// use pmu::core::{CounterUnit, EventSelect, EventSource};
+/// use pmu::core::{CounterUnit, EventSource};
 /// use pmu::core::profile::{ProfileSources, SourceTable};
+/// use pmu::core::registers::EventSelect;
 /// # use pmu::core::profile::{ProfileSource, SourceIndex};
 /// # static SOURCES: [ProfileSource; 1] = [ProfileSource::new(0, "ProfileTime", EventSelect::from_bits(0))];
 /// # static INDEX: SourceIndex<4> = SourceIndex::new(&SOURCES);

@@ -2,8 +2,9 @@
 
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::error::NoFacility;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{NoFacility, Snapshot, WriteOnce};
+use pmu_core::{Snapshot, WriteOnce};
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
 use crate::kernel::pmu::{Pmu, PmuError};

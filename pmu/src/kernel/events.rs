@@ -2,8 +2,11 @@
 
 use core::slice;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventOverflow, EventSelect};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event, EventCount, EventId};
 
 use crate::kernel::architecture::Architecture;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};

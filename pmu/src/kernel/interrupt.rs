@@ -1,12 +1,12 @@
 //! The performance interrupt.
 
+use pmu_core::error::ServiceError;
 use pmu_core::frame::{InterruptFrame, SampledFrame};
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::CounterMemory;
 use pmu_core::profile::KProfileSource;
 use pmu_core::reading::sample_read;
-use pmu_core::{
-    Claim, CounterMemory, EventCount, EventId, EventOverflow, EventSource, Platform, Sample,
-    ServiceError, service,
-};
+use pmu_core::{Claim, EventCount, EventId, EventSource, Platform, Sample, service};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuError, PmuEvents};
@@ -24,7 +24,7 @@ pub struct Interrupted {
     /// uses this field to decide whether to call another driver.
     pub claim: Claim,
     /// Set if the counters are [lent](Pmu::lend). The handler passes the interrupt on to the guest, whatever
-    /// [`claim`](Self::claim) is: see [`Serviced::lent`](pmu_core::Serviced::lent).
+    /// [`claim`](Self::claim) is: see [`Serviced::lent`](pmu_core::interrupt::Serviced::lent).
     pub lent: bool,
     /// Number of counters that overflowed.
     pub overflows: u32,
@@ -53,7 +53,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///
     /// Once the kernel's [tick](Self::tick) has come, an event has at most as many interrupts with samples as
     /// [`Kernel::TICK`] allows until the next tick. After the last one it is
-    /// [throttled](pmu_core::EventTable::is_throttled). Samples that other calls report are not counted.
+    /// [throttled](pmu_core::memory::EventTable::is_throttled). Samples that other calls report are not counted.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

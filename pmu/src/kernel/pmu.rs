@@ -4,12 +4,11 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 use core::{fmt, ptr};
 
 use pmu_core::branch_recording::BranchError;
+use pmu_core::error::{CounterError, EventsError, NoFacility};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError, Session};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSlot, CounterUnit, EventEntry, EventId, EventTable, Events,
-    EventsError, NoFacility, WriteOnce,
-};
+use pmu_core::{CounterUnit, EventId, Events, WriteOnce};
 use pmu_kprofile::hardware::Mailbox;
 use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
@@ -292,7 +291,7 @@ impl PmuError {
     ///
     /// ```
     /// # use pmu::PmuError;
-    /// # use pmu::core::CounterError;
+    /// # use pmu::core::error::CounterError;
     /// assert_eq!(PmuError::NotUp.errno(), 19);
     /// assert_eq!(PmuError::from(CounterError::NoCounterForEvent).errno(), 22);
     /// ```

@@ -3,8 +3,9 @@
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
+use pmu_core::error::NoFacility;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{NoFacility, Snapshot, WriteOnce};
+use pmu_core::{Snapshot, WriteOnce};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};

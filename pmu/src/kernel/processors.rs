@@ -2,9 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::LentCounters;
 use pmu_core::profile::{InterfaceError, Session};
-use pmu_core::{CounterError, CounterSet, Event, EventOverflow, EventSource, GenericEvent};
+use pmu_core::{CounterSet, Event, EventSource, GenericEvent};
 use pmu_kprofile::ProfileError;
 
 use crate::kernel::architecture::ProcessorOf;
@@ -26,7 +28,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
     /// profiles by time need none, and the result has none. [`Machine::why_time_only`](crate::Machine::why_time_only)
     /// is the reason, which is also in the error of each operation that needs a counter:
-    /// [`NoCounters`](pmu_core::CounterError::NoCounters).
+    /// [`NoCounters`](pmu_core::error::CounterError::NoCounters).
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
@@ -52,7 +54,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Session`](PmuError::Session): the processor's number is `P` or more.
     /// - [`Interface`](PmuError::Interface): the call could not take ownership of the counters. In an emulator, CPUID
     ///   may declare counters that do not respond. The error is then
-    ///   [`Unresponsive`](pmu_core::CounterError::Unresponsive).
+    ///   [`Unresponsive`](pmu_core::error::CounterError::Unresponsive).
     /// - [`Profile`](PmuError::Profile): the processor is up, but a started profile does not run on it.
     pub fn processor_up(
         &'static self,

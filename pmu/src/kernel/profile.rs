@@ -4,8 +4,9 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::profile::{AddedSources, KProfileSource};
-use pmu_core::{CounterError, Event, EventCount, EventId, EventSource, EventsError};
+use pmu_core::{Event, EventCount, EventId, EventSource};
 use pmu_kprofile::{Affinity, BasicProfile, ProfileCallback, ProfileError, ProfileObject};
 
 use crate::kernel::events::PmuEvent;
@@ -17,8 +18,9 @@ use crate::per_processor::Busy;
 ///
 /// ```
 /// use pmu::Profiled;
-/// use pmu::core::{Event, EventSelect, GenericEvent};
+/// use pmu::core::{Event, GenericEvent};
 /// use pmu::core::profile::KProfileSource;
+/// use pmu::core::registers::EventSelect;
 /// let by_source = Profiled::from(KProfileSource::BRANCH_MISPREDICTIONS); // at the source's interval
 /// let by_name = Profiled::from(Event::generic(GenericEvent::Cycles).every(1_000_003));
 /// let by_number = Profiled::from(Event::raw(EventSelect::from_bits(0x412E)).every(10_007));

@@ -5,8 +5,9 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::memory::EventTable;
 use pmu_core::profile::{InterfaceError, KProfileSource, ProfileSources, SourceTable};
-use pmu_core::{CounterUnit, EventSource, EventTable, Events};
+use pmu_core::{CounterUnit, EventSource, Events};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 

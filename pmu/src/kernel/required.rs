@@ -3,10 +3,11 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::MsrBackend;
 use pmu_core::thread::Tick;
-use pmu_core::{CounterSet, Platform, PlatformError};
+use pmu_core::{CounterSet, Platform};
 
 use crate::kernel::architecture::{Architecture, MachineOf, ProcessorOf};
 use crate::per_processor::Processors;

@@ -4,8 +4,9 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::facility::{EventFacility, SoftwareEvents};
 use pmu_core::frame::InterruptFrame;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Event, EventOverflow, Sample, SoftwareEvent};
+use pmu_core::{Event, Sample, SoftwareEvent};
 
 use crate::kernel::architecture::FacilityOf;
 use crate::kernel::facilities::{Facilities, PhysicalAddress};

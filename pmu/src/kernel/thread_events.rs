@@ -1,9 +1,10 @@
 //! Events of threads: made, switched with their threads, and read, also in user mode, by pages that are published
 //! whenever a counter may have moved.
 
+use pmu_core::error::CounterError;
 use pmu_core::reading::{UserView, user_view};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, Event, EventCount, EventId};
+use pmu_core::{Event, EventCount, EventId};
 
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, ProcessorMemory};

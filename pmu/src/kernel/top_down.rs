@@ -1,8 +1,9 @@
 //! The top-down counts of a kernel's processors: the parts of their issue slots.
 
+use pmu_core::error::NoFacility;
 use pmu_core::facility::DivisionMemory;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Event, NoFacility, Snapshot, WriteOnce};
+use pmu_core::{Event, Snapshot, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
@@ -145,7 +146,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// - [`Facility`](PmuError::Facility): see [`top_down`](Self::top_down).
     /// - The errors of [`count`](Self::count). If an event that does not [rotate](Event::rotating) is on the counter of
-    ///   the slots, the error is [`NoFreeCounter`](pmu_core::CounterError::NoFreeCounter).
+    ///   the slots, the error is [`NoFreeCounter`](pmu_core::error::CounterError::NoFreeCounter).
     pub fn count_slots(
         &'static self,
         change: impl FnMut(Event) -> Event,

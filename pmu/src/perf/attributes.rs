@@ -4,7 +4,8 @@ use core::fmt;
 use core::str::FromStr;
 
 use pmu_core::msr::MsrAddress;
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent, SoftwareEvent};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event, GenericEvent, SoftwareEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
 use crate::perf::error::PerfError;
@@ -110,7 +111,8 @@ impl PerfAttributes {
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
     /// # )?;
-    /// # use pmu::core::{CounterSet, EventSelect};
+    /// # use pmu::core::CounterSet;
+    /// # use pmu::core::registers::EventSelect;
     /// # let confined = event("cpu/event=0xd1,umask=0x20/", &Snapshot::capture(&dump))?;
     /// # let counters = CounterSet::from_bits(0b1111) | CounterSet::FIXED;
     /// # assert_eq!(confined, Event::raw(EventSelect::from_bits(0x20D1)).on(counters));
@@ -181,7 +183,8 @@ impl PerfAttributes {
 /// counts cycles at all privilege levels, and does not interrupt.
 ///
 /// ```
-/// use pmu::core::{Event, EventSelect};
+/// use pmu::core::Event;
+/// use pmu::core::registers::EventSelect;
 /// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 /// // perf stat -e r1a8:u
 /// let attributes = PerfAttributes {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::CounterError::{self, *};
+use pmu_core::error::CounterError::{self, *};
 use pmu_core::precise::NotPrecise as Reason;
 
 /// Reason why bytes are not a `perf_event_attr`, why a conversion between an event and perf's attributes failed, or why
@@ -210,13 +210,13 @@ impl fmt::Display for Facility {
 
 /// Returns the `errno` value with which Linux' `perf_event_open` refuses the event, as a positive number: `ENOENT` (2),
 /// `EIO` (5), `EBADF` (9), `ENOMEM` (12), `EBUSY` (16), `EINVAL` (22), `ENODATA` (61), `EOPNOTSUPP` (95). For a group,
-/// pass [`EventsError::reason`](pmu_core::EventsError::reason).
+/// pass [`EventsError::reason`](pmu_core::error::EventsError::reason).
 ///
 /// Source: `perf_event_open(2)`, "Errors"; Linux' `arch/x86/events/core.c` and `arch/x86/events/intel/core.c`. Linux
 /// has no error for a failed register access (here `EIO`) and for a full table (here `ENOMEM`).
 ///
 /// ```
-/// use pmu::core::CounterError;
+/// use pmu::core::error::CounterError;
 /// use pmu::core::precise::NotPrecise;
 /// use pmu::perf::errno;
 /// assert_eq!(errno(CounterError::Period(100)), 22);

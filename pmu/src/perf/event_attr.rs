@@ -3,7 +3,8 @@
 use core::ops::BitOr;
 
 use pmu_core::precise::{Precision, SampleParts};
-use pmu_core::{CounterSet, Event, EventSelect};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event};
 
 use crate::perf::attributes::{PERF_TYPE_SOFTWARE, PerfAttributes};
 use crate::perf::error::{Facility, PerfError};
@@ -108,8 +109,8 @@ impl PerfEventAttr {
     /// With a [`precise_ip`](Self::precise_ip) of 1 to 3, the event is [precise](Event::precise), and `config1` of
     /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. Golden
     /// Cove counts this event only in a group, behind another event. If the processor cannot sample the event
-    /// precisely, opening the event fails with [`NotPrecise`](pmu_core::CounterError::NotPrecise). On AMD's processors,
-    /// the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
+    /// precisely, opening the event fails with [`NotPrecise`](pmu_core::error::CounterError::NotPrecise). On AMD's
+    /// processors, the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
     ///
     /// If `sample_type` selects the address, the physical address, the data source or a weight, the precise event
     /// [records](Event::recording) the instruction's access to memory. Linux writes zeros if the processor's records
@@ -119,7 +120,7 @@ impl PerfEventAttr {
     ///
     /// A precise event needs a period. A text of perf sets the period by the term `period` or `freq`, as in
     /// `branches/period=10007/pp`. The text `branches:pp` sets no period. A period below the event table's
-    /// [minimum](pmu_core::EventTable::DEFAULT_MIN_PERIOD) is refused as the event is opened.
+    /// [minimum](pmu_core::memory::EventTable::DEFAULT_MIN_PERIOD) is refused as the event is opened.
     ///
     /// ```
     /// use pmu::core::precise::Precision;

@@ -172,9 +172,10 @@ impl<'a> PerfEvent<'a> {
     /// the only item is [`attr`](Self::attr). perf tries the same values.
     ///
     /// ```
-    /// use pmu::core::{CounterError, CounterUnit, EventId, EventsError};
-    /// use pmu::perf::PerfEvent;
     /// use pmu::{Kernel, PmuSession};
+    /// use pmu::core::{CounterUnit, EventId};
+    /// use pmu::core::error::{CounterError, EventsError};
+    /// use pmu::perf::PerfEvent;
     ///
     /// /// Opens the event of a text such as `cycles/period=100003/P`, as precisely as this processor can sample it.
     /// fn open<K: Kernel>(

@@ -3,11 +3,12 @@
 use std::sync::{Mutex, MutexGuard};
 
 use defmt_decoder::Table;
+use pmu_core::error::CounterError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NtStatus, Overflow};
-use pmu_core::{CounterError, CounterId};
+use pmu_core::registers::CounterId;
 use pmu_intel::registers::PerfEvtSel;
 
 #[defmt::global_logger]

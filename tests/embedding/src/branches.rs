@@ -13,9 +13,10 @@ use core::sync::atomic::Ordering;
 
 use machine::{Apic, Msr, register};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.

@@ -6,16 +6,16 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 
 use pmu::Machine;
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, ProfileSource, Session,
 };
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventSource, EventTable, Events, GenericEvent, Platform,
-    Snapshot,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, EventSource, Events,
+    GenericEvent, Platform, Snapshot,
 };
 use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileHardware};

@@ -10,9 +10,10 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering;
 
 use machine::{Apic, Msr, register};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();

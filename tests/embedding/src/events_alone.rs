@@ -9,10 +9,11 @@ use core::hint::black_box;
 
 use machine::{Apic, Msr};
 use pmu::Machine;
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSource, EventTable, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, Event, EventSource, Events, GenericEvent, Snapshot, service,
 };
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();

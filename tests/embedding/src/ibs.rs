@@ -11,11 +11,10 @@ use core::hint::black_box;
 
 use machine::{Apic, Msr};
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, Events, Snapshot, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot, service};
 
 static MEMORY: CounterMemory<[CounterSlot; 6]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 2]> = EventTable::new();

@@ -3,10 +3,11 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, PlatformError};
 
 /// 64 registers, by the low bits of their numbers. Selects, counters and the global registers of either
 /// vendor fall into places of their own.

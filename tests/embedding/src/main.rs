@@ -12,17 +12,19 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot, service};
+use pmu_core::{CounterSet, EventSource, Snapshot, service};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
 };
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::policy::{AllowAll, EventFilter, FilterAction, FilterEntry};
 use pmu_virt::{
-    AllowAll, Configuration, Delivery, EventFilter, EventKey, FedEvents, Feed, FilterAction,
-    FilterEntry, IntelConfiguration, Mode, PerformanceEntry, PmuState, Privilege, Read, VirtualPmu,
-    Write,
+    Delivery, EventKey, FedEvents, Feed, Mode, PerformanceEntry, PmuState, Privilege, Read,
+    VirtualPmu, Write,
 };
 
 static VENDOR: AtomicU32 = AtomicU32::new(0);

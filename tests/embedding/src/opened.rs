@@ -16,15 +16,16 @@ use pmu::user::{UserClock, UserPage};
 use pmu::{Machine, Watchdog};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::reading::user_view;
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS, stop_all};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, Snapshot,
-    service, stop_all,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventSource, Events, GenericEvent,
+    Snapshot, service,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
@@ -90,7 +91,7 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     black_box(PAGE.read(|index| u64::from(black_box(index))));
     black_box(PAGE.read_with_times(|index| u64::from(black_box(index)), || black_box(2)));
     PAGE.hide();
-    let stuck = |overflow: pmu_core::EventOverflow| {
+    let stuck = |overflow: pmu_core::interrupt::EventOverflow| {
         black_box(WATCHDOG.is_stuck(overflow.event));
     };
     any(service(&events, &(Msr, Apic), &MEMORY, |sample| stuck(*sample)));

@@ -11,10 +11,11 @@ use core::hint::black_box;
 use core::sync::atomic::AtomicU64;
 
 use machine::{Apic, Msr};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 

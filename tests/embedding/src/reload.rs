@@ -10,10 +10,11 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, Msr};
+use pmu_core::error::EventsError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventTable, Events, EventsError, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
 };
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();

@@ -11,8 +11,9 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot, service};
+use pmu_core::{CounterSet, EventSource, Snapshot, service};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};

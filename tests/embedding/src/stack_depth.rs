@@ -17,12 +17,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use machine::{Apic, FAULTY, Frame, Msr, register};
 use pmu::Machine;
+use pmu_core::error::CounterError;
 use pmu_core::frame::{ProcessId, ProcessorNumber};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::registers::EventSelect;
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, Platform, Snapshot,
-    service,
+    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Platform,
+    Snapshot, service,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;

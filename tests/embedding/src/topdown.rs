@@ -10,13 +10,12 @@ mod machine;
 use core::hint::black_box;
 
 use machine::{Apic, Msr};
+use pmu_core::error::EventsError;
 use pmu_core::facility::DivisionMemory;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
-    Events, EventsError, Snapshot, service,
-};
+use pmu_core::{CounterSession, CounterSet, EventCount, Events, Snapshot, service};
 use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 
 static MEMORY: CounterMemory<[CounterSlot; 12]> = CounterMemory::new();

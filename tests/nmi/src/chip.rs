@@ -3,9 +3,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, PlatformError};
 
 /// Number of sources whose events happen.
 pub const SOURCES: usize = 3;

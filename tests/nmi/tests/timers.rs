@@ -12,8 +12,9 @@ use std::ptr;
 use std::time::Instant;
 
 use pmu_core::frame::{InterruptFrame, ProcessorNumber};
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, service};
+use pmu_core::{CounterSet, EventSource, service};
 use pmu_intel::Emon;
 use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{

@@ -3,8 +3,9 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::memory::{CounterMemory, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{CounterMemory, CounterSession, CounterSet, Event, EventEntry, EventTable, Events};
+use pmu_core::{CounterSession, CounterSet, Event, Events};
 
 use crate::opened::{Mock, Processor, Random, raw};
 

@@ -7,7 +7,7 @@ pub mod tracing;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
-use pmu_core::CounterError;
+use pmu_core::error::CounterError;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource};

@@ -6,16 +6,14 @@ pub mod operations;
 use core::fmt;
 
 use crate::deviations::snapshot;
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventCount,
-    EventEntry, EventId, EventSelect, EventTable, Events, Snapshot,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Snapshot,
 };
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
-    Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 pub type Mock<'h> = MockMsr<'h, 64>;
 pub type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

@@ -1,8 +1,10 @@
 //! Operations on a processor on which events run, for tests that disturb them.
 
 use crate::{Reason, enum_with_all};
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventOverflow};
+use pmu_core::{CounterSet, Event, EventId};
 use pmu_virt::{EventKey, Feed, Privilege};
 
 use super::*;

@@ -1,7 +1,7 @@
 //! Intel's configurations of the matrix, and their counters.
 
 use super::*;
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 pub fn each(mut test: impl FnMut(IntelConfiguration, pmu_virt::VirtualPmu)) {
     for intel in intel_matrix() {

@@ -3,10 +3,10 @@
 
 pub mod intel;
 
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
-    Mode, Privilege, Read, Vendor, VirtualPmu, Write,
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::{EventKey, FedEvents, Feed, Mode, Privilege, Read, VirtualPmu, Write};
 
 pub const KERNEL: Mode = Mode { cpl: 0, pce: false, protected: true };
 /// UnHalted Core Cycles, SDM vol. 3B, table of the architectural events.

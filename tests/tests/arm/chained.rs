@@ -2,9 +2,11 @@
 
 use core::cell::Cell;
 
+use pmu::core::CounterSet;
 use pmu::core::msr::MsrBackend;
-use pmu::core::{CounterId, CounterSet};
-use pmu::{Event, EventSelect, GenericEvent};
+use pmu::core::registers::CounterId;
+use pmu::core::registers::EventSelect;
+use pmu::{Event, GenericEvent};
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, Identification, SystemRegisters, chained_counters};
 use pmu_tests::arm::identify;

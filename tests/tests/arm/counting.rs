@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu::core::profile::KProfileSource;
-use pmu::{Event, EventSelect, GenericEvent};
+use pmu::core::registers::EventSelect;
+use pmu::{Event, GenericEvent};
 use pmu_arm::frame;
 use pmu_tests::arm::identify;
 

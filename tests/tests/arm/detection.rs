@@ -1,10 +1,10 @@
 //! Counters, events and sources of processors, by their identification registers.
 
 use pmu_arm::{Identification, Pmuv3, SOURCES, counters};
+use pmu_core::error::NoInterface;
 use pmu_core::profile::KProfileSource;
-use pmu_core::{
-    CounterId, CounterSet, CounterUnit, EventSelect, EventSource, GenericEvent, NoInterface,
-};
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSet, CounterUnit, EventSource, GenericEvent};
 use pmu_tests::data;
 
 /// Number of a common event, by the data file.

@@ -1,7 +1,7 @@
 //! The common events by name, against the data file, and on the model.
 
 use pmu::Event;
-use pmu::core::EventSelect;
+use pmu::core::registers::EventSelect;
 use pmu_events::arm;
 use pmu_tests::data;
 

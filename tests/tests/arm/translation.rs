@@ -4,8 +4,9 @@ use core::cell::RefCell;
 
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, Identification, SystemRegisters, counters};
+use pmu_core::CounterUnit;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{CounterId, CounterUnit};
+use pmu_core::registers::CounterId;
 
 /// One step of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,11 @@
 //! before it. And: such an event on the cores of a hybrid machine.
 
 use pmu_core::branches::BranchFilter;
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventId, EventSource, EventStatus, EventTable, Events,
-};
+use pmu_core::{CounterSession, CounterSet, Event, EventId, EventSource, EventStatus, Events};
 use pmu_tests::Reason;
 use pmu_tests::opened::{Random, happened, raw};
 

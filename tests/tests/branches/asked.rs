@@ -7,12 +7,13 @@ use super::support::*;
 use pmu_core::branches::{
     BranchEnable, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches,
 };
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventStatus, EventTable, Events, Sample, service,
+    CounterSession, CounterSet, CounterUnit, EventId, EventStatus, Events, Sample, service,
 };
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::Privilege;

@@ -145,7 +145,9 @@ fn an_interrupt_at_each_access_leaves_the_recording_as_the_task_wants_it() {
                         }
                         let records = !matches!(name, "stop" | "read" | "switch out" | "shut down");
                         assert_eq!(recorder.is_recording(), records, "{at}");
-                        if processor.configuration.vendor() == pmu_virt::Vendor::Intel {
+                        if processor.configuration.vendor()
+                            == pmu_virt::configuration::Vendor::Intel
+                        {
                             // Frozen by status, or stopped by the freeze: none stays.
                             let status = mock.read(msr(0x38E)).unwrap();
                             assert_eq!(status >> 58 & 1, 0, "{at}");
@@ -218,7 +220,7 @@ fn a_fault_at_each_access_of_the_interrupt_loses_no_overflow() {
 fn a_recording_that_an_interrupt_lost_is_told_and_can_go_on() {
     for processor in processors() {
         if processor.unit().can_freeze()
-            && processor.configuration.vendor() == pmu_virt::Vendor::Amd
+            && processor.configuration.vendor() == pmu_virt::configuration::Vendor::Amd
         {
             continue;
         }

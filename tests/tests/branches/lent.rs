@@ -1,9 +1,9 @@
 //! Branch records while the counters are lent, where accesses fail.
 
 use super::support::*;
-use pmu_core::CounterError;
 use pmu_core::branch_recording::BranchError;
 use pmu_core::branches::BranchFilter;
+use pmu_core::error::CounterError;
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;

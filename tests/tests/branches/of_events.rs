@@ -6,11 +6,12 @@ use super::asked::Source;
 use super::support::*;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchKinds, BranchMemory, BranchSlot, Branches};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventId,
-    EventSource, EventStatus, EventTable, Events, Sample, service,
+    CounterSession, CounterSet, EventId, EventSource, EventStatus, Events, Sample, service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::{happened, raw};

@@ -5,12 +5,11 @@ use core::cell::RefCell;
 use pmu::Machine;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, EventSource, EventTable, Events, Sample, service,
-};
+use pmu_core::{CounterSet, EventSource, Events, Sample, service};
 use pmu_tests::opened::{KINDS, happened};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 

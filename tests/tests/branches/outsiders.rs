@@ -4,11 +4,10 @@ use super::support::*;
 use core::cell::RefCell;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchFreeze, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::GuestFacility;
 use pmu_virt::branches::BranchConfiguration;

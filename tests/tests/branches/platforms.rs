@@ -4,8 +4,8 @@ use super::support::*;
 use pmu_core::branches::{Branch, BranchFilter};
 use pmu_tests::opened::happened;
 use pmu_virt::branches::BranchConfiguration;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Fault};
-use pmu_virt::{Configuration, IntelConfiguration};
 
 /// A processor, and what its records tell of the branches that are fed.
 pub(crate) struct Scene {

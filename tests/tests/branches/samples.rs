@@ -4,11 +4,9 @@ use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{Branch, BranchFilter, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
-    service,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::mock::Deviation;
 

@@ -3,11 +3,11 @@
 
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchKinds, BranchMemory, BranchSlot, Branches};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventId, EventSelect, EventStatus, EventTable, Events, Sample,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, Event, EventId, EventStatus, Events, Sample};
 use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, Fault};
 

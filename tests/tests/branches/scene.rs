@@ -5,12 +5,10 @@ use core::cell::{Cell, RefCell};
 use super::asked::Source;
 use super::support::*;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
-    EventTable, Events, Sample, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, Events, Sample, service};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 

@@ -7,15 +7,14 @@ use pmu_core::branches::{
     Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchSlot, BranchTransaction,
     BranchUnit, Branches,
 };
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    Events, Snapshot, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot, service};
 use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
+use pmu_virt::{Privilege, VirtualPmu};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Records = BranchMemory<[BranchSlot; 32]>;

@@ -2,10 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 use pmu_core::branches::{BranchUnit, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, Events, Sample, Snapshot, service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, Snapshot,
+    service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
 

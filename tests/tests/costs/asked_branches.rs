@@ -5,15 +5,14 @@ use core::cell::Cell;
 
 use super::branches::{Cost, text};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    Events, Sample, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Sample, service};
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{Privilege, VirtualPmu};
 
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; and of a
 /// switch of threads.

@@ -3,11 +3,10 @@
 
 use super::branches::{Cost, text};
 use pmu_core::branches::{BranchMemory, BranchSlot, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, Event, Events, service};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
 
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; of a switch

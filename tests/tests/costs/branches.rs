@@ -3,13 +3,13 @@
 use core::cell::Cell;
 use pmu_core::branch_recording::{BranchArea, BranchRecorder, SaveBranches, XsaveFault};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches, SavedBranches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege, VirtualPmu};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
+use pmu_virt::{Privilege, VirtualPmu};
 
 /// Numbers of RDMSRs and WRMSRs.
 pub(crate) type Cost = [u32; 2];

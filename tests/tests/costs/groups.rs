@@ -5,8 +5,8 @@ use pmu_core::{CounterSession, CounterSet, Event, EventCount, Events, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 /// Returns RDMSR, WRMSR, RDPMC and unmasks since the last call, as the table has them.
 pub(crate) fn take(extra: &WithExtra<'_, '_>, platform: &FakePlatform) -> String {

@@ -1,14 +1,14 @@
 //! Costs of instruction-based sampling in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnits};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, Events, service};
 use pmu_tests::ibs_processor;
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
-use pmu_virt::{AmdConfiguration, Configuration, VirtualPmu};
 
 /// Numbers of RDMSRs and WRMSRs.
 type Cost = [u32; 2];

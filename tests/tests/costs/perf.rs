@@ -1,12 +1,13 @@
 //! Costs of a perf subsystem in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::guest_control;
 use pmu_core::reading::{remote_count, sample_read};
-use pmu_core::{CounterSession, CounterSet, Event, EventCount, EventOverflow, Events, service};
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, Events, service};
 use pmu_tests::FakePlatform;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
-use pmu_virt::Configuration;
+use pmu_virt::configuration::Configuration;
 use pmu_virt::mock::Deviations;
 
 use super::groups::{assert_rows, take};

@@ -3,18 +3,17 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
-    Platform, service,
-};
+use pmu_core::{CounterSession, CounterSet, Events, Platform, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{Mock, fed_events, happened, raw};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::ProcessMemory;
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
 
 /// Numbers of RDMSRs, WRMSRs, RDPMCs, and unmaskings of the LVT entry.
 type Cost = [u32; 4];

@@ -1,16 +1,14 @@
 //! Costs of counter reload in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventId,
-    EventSelect, EventSource, EventTable, Events,
-};
+use pmu_core::{CounterSession, CounterSet, Event, EventId, EventSource, Events};
 use pmu_tests::opened::Mock;
-use pmu_virt::{
-    Configuration, FedEvents, IntelConfiguration, ReloadConfiguration, VirtualPmu, VirtualReload,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::{FedEvents, VirtualPmu};
 
 /// Numbers of RDMSRs, WRMSRs, and RDPMCs.
 type Cost = [u32; 3];

@@ -6,11 +6,12 @@
 use core::fmt;
 
 use pmu_amd::Amd64;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{KProfileSource, ProfileSource, Session};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot};
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
@@ -249,7 +250,9 @@ mod switch {
         let mut blocked = session.restore(&first);
         assert_eq!(
             blocked,
-            Err(pmu_core::profile::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+            Err(pmu_core::profile::InterfaceError::Counters(
+                pmu_core::error::CounterError::NotRestorable
+            ))
         );
         session.save(&mut second, nothing).unwrap();
 
@@ -258,7 +261,9 @@ mod switch {
         blocked = session.restore(&first);
         assert_eq!(
             blocked,
-            Err(pmu_core::profile::InterfaceError::Counters(pmu_core::CounterError::NotRestorable))
+            Err(pmu_core::profile::InterfaceError::Counters(
+                pmu_core::error::CounterError::NotRestorable
+            ))
         );
         session.save(&mut first, nothing).unwrap();
         session.restore(&second).unwrap();
@@ -300,7 +305,7 @@ mod switch {
         let expected = pmu_core::profile::Overflow {
             source,
             events: 0x1_0000,
-            counter: pmu_core::CounterId::general(0).unwrap(),
+            counter: pmu_core::registers::CounterId::general(0).unwrap(),
         };
         assert_eq!(*told.borrow(), [expected]);
         let acknowledged = u32::from(machine.status.is_some());
@@ -369,7 +374,7 @@ mod freezing {
             assert_eq!(
                 error,
                 Err(pmu_core::profile::InterfaceError::Counters(
-                    pmu_core::CounterError::FreezeUnsupported
+                    pmu_core::error::CounterError::FreezeUnsupported
                 ))
             );
         }

@@ -1,19 +1,16 @@
 //! Costs of top-down counts in register accesses: exact, and equal to the table in tests/data/accesses.md.
 
 use pmu_core::facility::DivisionMemory;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reading::sample_read;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventCount, EventEntry, EventTable,
-    Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, EventCount, Events, service};
 use pmu_intel::topdown::{TopDown, TopDownUnit};
 use pmu_tests::opened::Mock;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-    VirtualTopDown,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::topdown::VirtualTopDown;
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 /// Numbers of RDMSRs, WRMSRs, and RDPMCs.
 type Cost = [u32; 3];
@@ -50,7 +47,8 @@ fn measure(freezing: bool) -> [Cost; 9] {
     if freezing {
         session.freeze_on_interrupt().unwrap();
     }
-    let event = pmu_core::Event::raw(pmu_core::EventSelect::from_bits(0xC4)).every(5_000);
+    let event =
+        pmu_core::Event::raw(pmu_core::registers::EventSelect::from_bits(0xC4)).every(5_000);
     let event = session.open(&counters, &[event]).unwrap();
     session.start(event, 0).unwrap();
     let pass = |key, count| {

@@ -2,18 +2,14 @@
 
 use core::cell::Cell;
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry, EventTable,
-    Events, GenericEvent, service,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, Event, Events, GenericEvent, service};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
-    Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 /// Intel's and AMD's cycles.
 const KEYS: [EventKey; 2] = [CYCLES, EventKey::general(0x76, 0x00)];

@@ -2,7 +2,8 @@
 
 use pmu_amd::Amd64;
 use pmu_amd::registers::PerfCtl;
-use pmu_core::{EventSelect, EventSource};
+use pmu_core::EventSource;
+use pmu_core::registers::EventSelect;
 use pmu_intel::Emon;
 use pmu_intel::registers::PerfEvtSel;
 use pmu_tests::{Row, data};

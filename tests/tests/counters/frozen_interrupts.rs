@@ -1,7 +1,8 @@
 //! Interrupts that find the counters frozen and none of them overflowed, or bits of other owners.
 
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{Claim, CounterMemory, CounterSet, CounterSlot};
+use pmu_core::{Claim, CounterSet};
 use pmu_intel::Emon;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};

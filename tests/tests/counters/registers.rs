@@ -1,7 +1,8 @@
 //! Register numbers and bit positions, against data files and against another crate's constants.
 
 use pmu_amd::registers::{self as amd, PerfCtl};
-use pmu_core::{CounterId, CounterSet, EventSource};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::registers::{self as intel, DebugCtl, MiscEnable, PerfEvtSel};
 use pmu_tests::{data, field};
 
@@ -169,7 +170,7 @@ fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
         _ => plain.leaf(leaf, subleaf),
     });
     let bits = field("IA32_PERFEVTSELx", "IN_TX") | field("IA32_PERFEVTSELx", "IN_TXCP");
-    let event = pmu_core::EventSelect::from_bits(bits);
+    let event = pmu_core::registers::EventSelect::from_bits(bits);
     assert_eq!(pmu_intel::counters(&plain).unwrap().illegal_bits(event), bits);
     assert_eq!(pmu_intel::counters(&transactional).unwrap().illegal_bits(event), 0);
 }
@@ -177,7 +178,7 @@ fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
 /// Each feature of leaf 0x23 adds the field of its name to the selects of events, but for the one that is no event's.
 #[test]
 fn leaf_23_declares_the_bits_of_selects_that_the_data_file_names() {
-    let all = pmu_core::EventSelect::from_bits(!0);
+    let all = pmu_core::registers::EventSelect::from_bits(!0);
     let illegal = |features: u32| {
         let plain = pmu_tests::intel_processor(6, 4);
         let processor = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| {

@@ -3,22 +3,24 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pmu::core::error::CounterError;
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::profile::{KProfileSource, Session};
 use pmu::core::reading::UserView;
-use pmu::core::registers::MAX_COUNTERS;
+use pmu::core::registers::{EventSelect, MAX_COUNTERS};
 use pmu::core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu::core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, service,
+    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, service,
 };
 use pmu::user::UserPage;
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{Configuration, EventKey, IntelConfiguration, IntelFeature, Mode, Privilege};
+use pmu_virt::{EventKey, Mode, Privilege};
 
 type Mock<'h> = MockMsr<'h, 8>;
 

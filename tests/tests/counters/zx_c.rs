@@ -3,13 +3,15 @@
 
 use core::cell::RefCell;
 
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::registers::stop_all;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSet, EventCount, EventOverflow, Events, service, stop_all};
+use pmu_core::{CounterSet, EventCount, Events, service};
 use pmu_tests::opened::*;
 use pmu_tests::{StateRegisters, recorded};
 
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 const GLOBAL_STATUS: u32 = 0x38E;

@@ -5,12 +5,13 @@ use core::error::Error;
 use pmu::apic::InvalidVector;
 use pmu::perf::PerfError;
 use pmu::processors::Busy;
+use pmu_core::CounterSet;
 use pmu_core::dump::DumpError;
+use pmu_core::error::{CounterError, EventsError, NoInterface, PlatformError, ServiceError};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalLimits};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NotASource};
-use pmu_core::{CounterError, CounterSet, EventsError, NoInterface, PlatformError, ServiceError};
 use pmu_events::metric::MetricError;
 use pmu_events::{CoreType, SKYLAKE};
 use pmu_intel::debug_store::ControlAreaError;
@@ -18,11 +19,10 @@ use pmu_kprofile::compat::LayoutError;
 use pmu_kprofile::compat::walk::{Reading, WalkError};
 use pmu_kprofile::trace::TraceError;
 use pmu_kprofile::{CreateError, PointerWidth, ProfileError, Rules, WindowsVersion};
+use pmu_virt::configuration::{ConfigurationError, HostError, IntelFeature};
 use pmu_virt::mediated::MediationError;
-use pmu_virt::{
-    BytesError, ConfigurationError, EventKey, FedEventsError, FilterError, HostError, IntelFeature,
-    StateError,
-};
+use pmu_virt::policy::FilterError;
+use pmu_virt::{BytesError, EventKey, FedEventsError, StateError};
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
 const FAULT: MsrFault = MsrFault {

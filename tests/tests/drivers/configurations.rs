@@ -7,15 +7,18 @@
 use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
+use pmu_core::error::{CounterError, NoInterface};
 use pmu_core::msr::MsrFault;
 use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, Session};
-use pmu_core::{CounterError, CounterId, CounterSet, EventSource, NoInterface};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::reports::service_sources;
 use pmu_tests::software_pmu::{HIDDEN, intel_matrix};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMachine, MockMsr, PmiFault};
-use pmu_virt::{Configuration, FedEvents, IntelConfiguration, VirtualPmu};
+use pmu_virt::{FedEvents, VirtualPmu};
 
 /// Asserts that a counter that cannot be released does not count, and is reported.
 #[test]

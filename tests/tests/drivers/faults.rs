@@ -3,10 +3,11 @@
 
 use super::support::*;
 use core::cell::Cell;
+use pmu_core::EventSource;
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrFault;
 use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, EventSource};
 use pmu_tests::reports::service_sources;
 use pmu_virt::mock::{Deviation, Fault};
 

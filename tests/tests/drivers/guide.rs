@@ -3,14 +3,14 @@
 // ANCHOR: test
 use core::cell::Cell;
 use core::error::Error;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource};
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::reports::service_sources;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 #[test]
 fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn Error>> {

@@ -4,9 +4,10 @@ use core::cell::{Cell, RefCell};
 
 use pmu_arm::registers::Register;
 use pmu_arm::{ArmMsr, SystemRegisters};
+use pmu_core::Platform;
+use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
-use pmu_core::{Platform, PlatformError};
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Fault, MockMsr, MockPmuv3, PmiFault, Record};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege};

@@ -2,16 +2,16 @@
 
 use pmu_amd::Amd64;
 use pmu_arm::Pmuv3;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Hardware, Snapshot};
+use pmu_core::{CounterSet, EventSource, Hardware, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::arm::identify;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::software_pmu::{AMD_MATRIX, intel_matrix};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr, MockPmuv3};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, IntelConfiguration, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, VirtualPmu};
 
 pub(crate) use crate::mock::{ArmMock, Key, Mock};
 

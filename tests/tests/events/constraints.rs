@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes, RawConfig};
-use pmu_core::{CounterError, CounterId, CounterSet, Event, EventSelect};
+use pmu_core::error::CounterError;
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSet, Event};
 use pmu_events::{CoreType, HASWELL, ICELAKE, KNIGHTSLANDING, SAPPHIRERAPIDS, SKYLAKE, ZEN4};
 use pmu_tests::Reason;
 use pmu_tests::opened::{Memory, Processor, Table};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 
 /// Returns the general counters of an encoding.
 fn general(core_type: &CoreType, select: u64) -> Option<u64> {

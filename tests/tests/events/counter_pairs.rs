@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use pmu::core::registers::MAX_COUNTERS;
-use pmu::core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventTable, Events,
-};
+use pmu::core::error::CounterError;
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu::core::registers::{EventSelect, MAX_COUNTERS};
+use pmu::core::{CounterSession, CounterSet, Event, Events};
 use pmu::perf::{PERF_TYPE_RAW, PerfAttributes};
 use pmu_amd::{Generation, SOURCES, Zen};
 use pmu_events::{CoreType, PmuEvent};

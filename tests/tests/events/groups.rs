@@ -5,7 +5,7 @@ use pmu_core::{CounterSet, Event};
 use pmu_events::{CoreType, SKYLAKE};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 
 /// An extra register that the counter layer does not take would be left unwritten.
 #[test]

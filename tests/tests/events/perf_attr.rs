@@ -2,9 +2,11 @@
 //! at hand does not have, by offsets counted by hand.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
+use pmu::core::error::NoInterface;
 use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
-use pmu::core::{CounterSet, CounterUnit, Event, EventId, EventSelect, GenericEvent, NoInterface};
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, CounterUnit, Event, EventId, GenericEvent};
 use pmu::perf::{
     AttrFlags, Facility, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes, PerfError,
     PerfEventAttr,
@@ -275,16 +277,16 @@ fn sizes_and_reserved_fields_are_judged_as_linux_does() {
 #[test]
 fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     use pmu::amd::ibs::{Ibs, IbsMemory, IbsUnits};
+    use pmu::core::error::CounterError;
+    use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
     use pmu::core::precise::NotPrecise;
-    use pmu::core::registers::MAX_COUNTERS;
-    use pmu::core::{
-        CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
-        EventEntry, EventTable, Events,
-    };
+    use pmu::core::registers::{CounterId, MAX_COUNTERS};
+    use pmu::core::{CounterSession, CounterSet, Events};
     use pmu::perf::PerfEvent;
     use pmu_tests::opened::{Mock, fed_events};
+    use pmu_virt::VirtualPmu;
+    use pmu_virt::configuration::{AmdConfiguration, Configuration};
     use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
-    use pmu_virt::{AmdConfiguration, Configuration, VirtualPmu};
     let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
@@ -429,7 +431,7 @@ proptest! {
 /// Of `perf_event_open(2)` and Linux' `x86_pmu_event_init` and what it calls, by the numbers of errno(3).
 #[test]
 fn an_event_that_the_counters_refuse_has_linuxs_number() {
-    use pmu::core::CounterError::{
+    use pmu::core::error::CounterError::{
         BranchFilterInUse, BranchesUnsupported, ExtraRegisterInUse, GuestModeUnsupported,
         IllegalBits, InsufficientMemory, MemoryInUse, NeedsCounterPair, NoCounterForEvent,
         NoCounters, NoFreeCounter, NoSuchEvent, NotAvailable, NotPrecise as Imprecise,

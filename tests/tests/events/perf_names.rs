@@ -1,6 +1,7 @@
 //! Perf's names of events: the manual's own examples, and round trips.
 
-use pmu::core::{Event, EventSelect, GenericEvent};
+use pmu::core::registers::EventSelect;
+use pmu::core::{Event, GenericEvent};
 use pmu::perf::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
     PerfError, RawConfig,

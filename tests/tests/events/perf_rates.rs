@@ -2,8 +2,10 @@
 
 use core::cell::Cell;
 
+use pmu::core::interrupt::EventOverflow;
+use pmu::core::memory::EventTable;
 use pmu::core::thread::{ThreadEvent, Tick};
-use pmu::core::{EventOverflow, EventTable, Events, service};
+use pmu::core::{Events, service};
 use pmu_tests::opened::{Memory, Mock, Table, happened, processors, raw};
 use pmu_virt::mock::Deviations;
 

@@ -3,11 +3,13 @@
 
 use perf_event_open_sys::bindings as linux;
 use pmu::core::facility::{EventFacility, Facility, Running, Unsettled};
+use pmu::core::interrupt::EventOverflow;
 use pmu::core::msr::MsrBackend;
 use pmu::core::precise::{
     BranchOutcome, DataAccess, DataSource, LineState, PreciseSample, Translation,
 };
-use pmu::core::{CounterId, EventCount, EventId, EventOverflow, Sample};
+use pmu::core::registers::CounterId;
+use pmu::core::{EventCount, EventId, Sample};
 use pmu::perf::{BranchSamples, PerfError, PerfEventAttr, SampleContext};
 
 /// A facility that recorded one instruction.

@@ -66,5 +66,5 @@ fn precision_and_guests_say_nothing_of_a_software_event() {
     };
     // The event is refused as it is opened, with EOPNOTSUPP.
     assert!(branches.event(|_| None).unwrap().branches().is_some());
-    assert_eq!(pmu::perf::errno(pmu::core::CounterError::BranchesUnsupported), 95);
+    assert_eq!(pmu::perf::errno(pmu::core::error::CounterError::BranchesUnsupported), 95);
 }

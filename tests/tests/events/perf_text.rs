@@ -312,7 +312,8 @@ fn the_modifier_p_is_the_precision_of_an_event() {
     }
     assert_eq!(event_of("branches:u").unwrap().precision(), None);
     // MEM_TRANS_RETIRED.LOAD_LATENCY_GT_64, by its encoding and by its name.
-    let loads = Event::raw(pmu::core::EventSelect::from_bits(0x01CD)).with_total().rotating();
+    let loads =
+        Event::raw(pmu::core::registers::EventSelect::from_bits(0x01CD)).with_total().rotating();
     let loads = loads.every(1_009).user_only().precise(Precision::ZeroSkidRequested);
     for text in [
         "cpu/event=0xcd,umask=0x1,ldlat=64,period=1009/upp",
@@ -333,7 +334,8 @@ fn the_modifier_p_is_the_precision_of_an_event() {
     // And back.
     let back = PerfAttributes::try_from(loads.latency_at_least(64)).unwrap();
     assert_eq!((back.config, back.config1), (0x1CD, 64));
-    let other = Event::raw(pmu::core::EventSelect::from_bits(0x20D1)).latency_at_least(64);
+    let other =
+        Event::raw(pmu::core::registers::EventSelect::from_bits(0x20D1)).latency_at_least(64);
     assert_eq!(PerfAttributes::try_from(other), Err(PerfError::NoExtraRegister(0x20D1)));
     // Another event has no latency.
     let other = event_of("cpu/event=0xd1,umask=0x20,ldlat=64/pp");

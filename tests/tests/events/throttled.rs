@@ -2,8 +2,10 @@
 
 use core::cell::Cell;
 
+use pmu::core::interrupt::EventOverflow;
+use pmu::core::memory::EventTable;
 use pmu::core::thread::{SavedEvent, ThreadEvent, Tick};
-use pmu::core::{EventCount, EventOverflow, EventStatus, EventTable, Events, service};
+use pmu::core::{EventCount, EventStatus, Events, service};
 use pmu_tests::opened::{Memory, Mock, Opened, Processor, Table, happened, plain, raw};
 use pmu_virt::mock::Fault;
 

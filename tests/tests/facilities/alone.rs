@@ -195,7 +195,7 @@ fn each_facility_learns_of_an_interrupt_without_counters_and_of_none_in_a_window
     let source = Events::new(unit, &scene.table);
     let calls = Cell::new(0);
     let stopped = || Stopped(&calls);
-    let refused = |error: pmu_core::ServiceError| (error.fault.register, error.masked);
+    let refused = |error: pmu_core::error::ServiceError| (error.fault.register, error.masked);
     let both = source.with((Some(stopped()), (stopped(), None::<Stopped<'_>>)));
     let serve = || service(&both, &registers, memory, |_| ()).map_err(refused);
     assert_eq!(serve().map(|_| ()), Err((0x390, false)));

@@ -6,15 +6,13 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::BTreeMap;
 
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{
     MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
 };
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventId,
-    EventTable, Events, Sample, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, Events, Sample, service};
 use pmu_tests::opened::{Mock, Processor, happen, plain, processors, raw};
 use pmu_virt::mock::{Deviations, Fault};
 

@@ -6,14 +6,16 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::error::CounterError;
 use pmu_core::facility::DivisionMemory;
 use pmu_core::lending::WindowError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventCount, EventEntry, EventId, EventTable, Events, Sample, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Sample, Snapshot,
+    service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};
@@ -21,13 +23,13 @@ use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{KINDS, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 pub(crate) type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;

@@ -6,7 +6,8 @@ use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettle
 use pmu_core::msr::{
     MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
 };
-use pmu_core::{CounterId, CounterSet, CounterUnit, Platform};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSet, CounterUnit, Platform};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::Deviation;
 

@@ -6,21 +6,22 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::WindowError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, Events, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, Events, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{fed_events, happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Fault, MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{Configuration, IntelConfiguration, Privilege, VirtualPmu};
+use pmu_virt::{Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 type Msr = &'static Mock;

@@ -5,14 +5,16 @@
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
     Unsettled,
 };
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::PreciseSample;
+use pmu_core::registers::CounterId;
 use pmu_core::thread::Waiting;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId};
+use pmu_core::{CounterSet, EventId};
 
 /// The register of the counters that write records. No processor of the tests has it.
 pub(crate) const ENABLE: u32 = 0x7000_0000;

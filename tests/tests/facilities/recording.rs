@@ -4,13 +4,12 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::memory::EventTable;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::precise::Precision;
+use pmu_core::registers::CounterId;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterId, CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, Events, Sample,
-    service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, service};
 use pmu_tests::opened::{Memory, Mock, Processor, Random, Table, happen, processors, raw};
 use pmu_virt::Read;
 use pmu_virt::mock::Deviations;

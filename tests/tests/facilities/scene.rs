@@ -2,10 +2,10 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::{
-    Claim, CounterId, CounterSession, CounterSet, CounterUnit, EventId, Events, Sample,
-    ServiceError, Serviced, service,
-};
+use pmu_core::error::ServiceError;
+use pmu_core::interrupt::Serviced;
+use pmu_core::registers::CounterId;
+use pmu_core::{Claim, CounterSession, CounterSet, CounterUnit, EventId, Events, Sample, service};
 use pmu_tests::deviations::{pairs, single};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations};

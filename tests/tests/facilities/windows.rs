@@ -2,9 +2,10 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
 use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::{CounterError, CounterSession, CounterSet, Events, Sample};
+use pmu_core::{CounterSession, CounterSet, Events, Sample};
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
 

@@ -1,11 +1,12 @@
 //! The assignment of groups of events to counters and extra registers, compared with exhaustive search.
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::CounterControl;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventsError};
+use pmu_core::{CounterSet, Event, EventId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// The values of the extra registers: 0 to 4.

@@ -2,15 +2,15 @@
 //! defect.
 
 use pmu_core::facility::SoftwareEvents;
+use pmu_core::memory::{EventEntry, EventTable};
 use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventEntry, EventId, EventStatus, EventTable,
-    Events, SoftwareEvent,
+    CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events, SoftwareEvent,
 };
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Fault;
 
 /// Two events of a thread want the same counter. The first one's own register faults, so the counter is free for the

@@ -1,7 +1,8 @@
 //! Groups that cannot be, and operations that are not theirs: typed errors that name the event, and nothing changed.
 
-use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, EventsError};
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
+use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 

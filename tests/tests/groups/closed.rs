@@ -1,6 +1,7 @@
 //! One event of a group is closed, and the others go on.
+use pmu_core::error::CounterError;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId};
+use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

@@ -1,7 +1,8 @@
 //! Exclusive groups: alone on the session's counters, or not on them.
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventId, EventStatus, EventsError};
+use pmu_core::{CounterSet, Event, EventId, EventStatus};
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};

@@ -1,13 +1,15 @@
 //! Extra registers: shared, chosen, refused, written again, and restored; at every access that faults, too.
 
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrErrorKind;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventId};
+use pmu_core::{CounterSet, EventId};
 use pmu_tests::Reason;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
-use pmu_virt::{IntelConfiguration, VirtualPmu};
 
 fn demand(value: u64, registers: &[u32]) -> Demand {
     Demand { value, registers: registers.to_vec() }

@@ -1,8 +1,9 @@
 //! Events that join a group one by one, as `perf_event_open` makes groups: the same as a group that is opened at once.
 
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventSelect, EventsError};
+use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;

@@ -1,7 +1,8 @@
 //! Single events of a group, enabled and disabled: the others go on, and times and counts are those of Linux.
 
+use pmu_core::error::CounterError;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, Event, EventCount, EventId, EventStatus};
+use pmu_core::{CounterSet, Event, EventCount, EventId, EventStatus};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

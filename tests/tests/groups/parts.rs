@@ -1,13 +1,14 @@
 //! A group of which a part is elsewhere, or whose counters fail: no part of it is counted.
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventSource, Events, EventsError};
+use pmu_core::{CounterSet, EventCount, EventId, EventSource, Events};
 use pmu_intel::Emon;
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 fn no_such(event: EventId) -> EventsError {
     EventsError { events: 0, reason: CounterError::NoSuchEvent(event) }

@@ -1,10 +1,11 @@
 //! Groups that take turns, and groups of threads: whole on a processor's counters, or not at all.
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, EventsError};
+use pmu_core::{CounterSet, EventCount, EventId};
 use pmu_tests::groups::*;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// Returns the number of a group's events that have counters.

@@ -6,10 +6,10 @@ use core::cell::RefCell;
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterSet, Event, EventId, EventStatus};
-use pmu_tests::Reason;
+use pmu_core::{CounterSet, Event, EventStatus, Sample};
+use pmu_tests::lives;
 use pmu_tests::opened::{Random, happened, raw};
-use pmu_virt::AmdConfiguration;
+use pmu_virt::configuration::AmdConfiguration;
 
 use crate::support::*;
 
@@ -33,20 +33,15 @@ const ALL: Tags = 0b11_1111 | 1 << 10 | 1 << 20;
 /// A sample: its tag and period, and the counts that the handler read of the event's group.
 type Found = (u64, u64, Vec<Option<u64>>);
 
+type Lives = lives::Lives<'static, Source<'static>, &'static Mock<'static>>;
+
 struct World {
     mock: &'static Mock<'static>,
     kernel: &'static Kernel,
-    session: Session<'static>,
+    lives: Lives,
     /// The events of the unit.
     tags: Tags,
-    alone: Vec<EventId>,
-    groups: Vec<EventId>,
-    /// The event whose child the thread has.
-    parent: EventId,
-    thread: [ThreadEvent; 1],
     samples: &'static RefCell<Vec<Found>>,
-    now: u64,
-    log: Vec<String>,
 }
 
 impl World {
@@ -97,64 +92,21 @@ impl World {
         };
         *kernel.react.borrow_mut() = Some(Box::new(react));
         let thread = [ThreadEvent::SwitchedOut(child)];
-        let (log, now) = (vec![], 0);
-        Self { mock, kernel, session, tags, alone, groups, parent, thread, samples, now, log }
+        let (unit, table) = (&kernel.counters, &kernel.table);
+        let (now, log) = (0, vec![]);
+        let lives =
+            Lives { session, unit, table, alone, groups, parent, thread, reacts: true, now, log };
+        Self { mock, kernel, lives, tags, samples }
     }
 
-    /// Every opened event, with the thread's.
-    fn events(&self) -> Vec<EventId> {
-        let of_thread = match self.thread[0] {
-            ThreadEvent::Opened(id) => Some(id),
-            _ => None,
+    fn operate(&mut self, operation: (u64, usize, u64)) {
+        let (kernel, mock) = (self.kernel, self.mock);
+        let borrow = || {
+            mock.advance(&mut happened(3, 50));
+            kernel.pass(mock, IbsKind::Op, 50);
         };
-        let groups = self.groups.iter().flat_map(|group| self.session.group_events(*group));
-        let alone = self.alone.iter().copied().chain([self.parent]);
-        alone.chain(groups).chain(of_thread).collect()
-    }
-
-    fn operate(&mut self, operation: u64, which: usize, number: u64) {
-        self.now += 7;
-        let (kernel, mock, now) = (self.kernel, self.mock, self.now);
-        let (event, group) = (self.alone[which % 4], self.groups[which % 2]);
-        let note = |sample: pmu_core::Sample<'_, _>| kernel.note(&sample);
-        let session = &mut self.session;
-        let text = |done: Result<(), pmu_core::CounterError>| format!("{done:?}");
-        let done = match operation {
-            0 | 1 => text(session.start(event, now).reason()),
-            2 => text(session.stop(event, now).reason()),
-            3 => format!("{:?}", session.start(group, now)),
-            4 => format!("{:?}", session.stop(group, now)),
-            5..=7 => text(session.rotate(now)),
-            8 => match self.thread[0] {
-                ThreadEvent::Opened(_) => {
-                    format!("{:?}", session.switch_out(&mut self.thread, now, note))
-                }
-                _ => format!("{:?}", session.switch_in(&kernel.counters, &mut self.thread, now)),
-            },
-            9 => {
-                let window = session.lend(now, note).unwrap();
-                mock.advance(&mut happened(3, 50));
-                kernel.pass(mock, IbsKind::Op, 50);
-                format!("{:?}", window.end(now + 3))
-            }
-            10 => {
-                session.suspend(now, note).unwrap();
-                mock.lose_registers();
-                format!("{:?}", session.resume(now + 3, note).map(|_| ()))
-            }
-            11 => format!("{:?}", session.reprogram(note).map(|_| ())),
-            // As at a tick: a throttled event reports again, and a frequency has another period.
-            12 | 13 => text(session.apply_period(event, 50 + number, now, |_| panic!("pending"))),
-            14 => text(kernel.table.set_period(event, 40 + number)),
-            _ => {
-                let leader = session.group_events(group).nth(which / 2 % 2).unwrap();
-                text(match session.event_status(leader).unwrap() {
-                    EventStatus::Off => session.enable(leader, now),
-                    _ => session.disable(leader, now),
-                })
-            }
-        };
-        self.log.push(format!("{operation}, {which}, {number}: {done}"));
+        let note = |sample: Sample<'_, _>| kernel.note(&sample);
+        self.lives.operate(operation, note, borrow, || mock.lose_registers());
     }
 
     /// Lets cycles and counted events happen, to the plain events and to the unit.
@@ -166,21 +118,12 @@ impl World {
 
     /// Everything that is seen of the events.
     fn state(&mut self) -> String {
-        let now = self.now;
-        let events = self.events().into_iter().map(|event| {
-            let count = self.session.read(event, now);
-            let status = match self.session.event_status(event).unwrap() {
-                EventStatus::Active(_) => String::from("Active"),
-                status => format!("{status:?}"),
-            };
-            format!("{status}, {count:?}\n")
+        // A plain event has another counter.
+        let events = self.lives.state(|status| match status {
+            EventStatus::Active(_) => String::from("Active"),
+            status => format!("{status:?}"),
         });
-        let events: String = events.collect();
-        let thread = match self.thread[0] {
-            ThreadEvent::SwitchedOut(event) => format!("{:?}", event.count()),
-            _ => String::new(),
-        };
-        format!("{events}{thread}\n{:?}", self.samples.take())
+        format!("{events}\n{:?}", self.samples.take())
     }
 }
 
@@ -196,12 +139,12 @@ fn alike(processor: Processor, tags: Tags, reacts: bool, seed: u64) {
         let operation = (random.below(16), random.below(4) as usize, random.below(80));
         let happens = [random.below(250), random.below(100)];
         let [plain, sampled] = worlds.each_mut().map(|world| {
-            world.operate(operation.0, operation.1, operation.2);
+            world.operate(operation);
             world.happen(happens[0], happens[1]);
             world.state()
         });
-        assert_eq!(worlds[0].log.last(), worlds[1].log.last(), "{what}");
-        assert!(plain == sampled, "{what}: {:#?}\n{plain}\n\n{sampled}", worlds[1].log);
+        assert_eq!(worlds[0].lives.log.last(), worlds[1].lives.log.last(), "{what}");
+        assert!(plain == sampled, "{what}: {:#?}\n{plain}\n\n{sampled}", worlds[1].lives.log);
     }
     for mut world in worlds {
         let kernel = world.kernel;
@@ -211,7 +154,7 @@ fn alike(processor: Processor, tags: Tags, reacts: bool, seed: u64) {
         assert!(kernel.seen.borrow().len() > 20, "{what}");
         let handled = (kernel.unclaimed.get(), kernel.faulted.get(), kernel.memory.dropped());
         assert_eq!(handled, (0, 0, 0), "{what}");
-        world.session.shut_down().unwrap();
+        world.lives.session.shut_down().unwrap();
         assert!(!is_enabled(world.mock), "{what}");
         world.mock.on_interrupt(&|_| ());
     }

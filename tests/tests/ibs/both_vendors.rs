@@ -4,21 +4,21 @@ use core::cell::RefCell;
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
+use pmu_core::error::CounterError;
 use pmu_core::facility::EventFacility;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
-use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, Event,
-    EventEntry, EventTable, Events, GenericEvent, service,
-};
+use pmu_core::registers::{CounterId, MAX_COUNTERS};
+use pmu_core::{CounterSession, CounterSet, Event, Events, GenericEvent, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::ibs::FedOp;
 use pmu_virt::mock::ProcessMemory;
 use pmu_virt::precise::{
     FedRecord, FedRegisters, GuestMemory, PreciseConfiguration, VirtualPrecise,
 };
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, VirtualPmu};
 
 use crate::support::{Mock, named};
 

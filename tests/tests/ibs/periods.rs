@@ -4,7 +4,8 @@ use core::cell::Cell;
 use pmu_tests::Reason;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
-use pmu_core::{CounterError, EventStatus};
+use pmu_core::EventStatus;
+use pmu_core::error::CounterError;
 use pmu_virt::mock::PmiFault;
 
 use crate::support::*;

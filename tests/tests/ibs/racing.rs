@@ -3,9 +3,10 @@
 use core::cell::Cell;
 use pmu_tests::Reason;
 
+use pmu_core::EventId;
+use pmu_core::error::CounterError;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, EventId};
-use pmu_virt::AmdConfiguration;
+use pmu_virt::configuration::AmdConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
 use crate::support::*;

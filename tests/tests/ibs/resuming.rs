@@ -4,8 +4,9 @@ use core::cell::Cell;
 use pmu_tests::Reason;
 
 use pmu_amd::ibs::IbsKind;
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
 use pmu_core::precise::NotPrecise;
-use pmu_core::{CounterError, CounterSet};
 use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Fault, PmiFault};
 use pmu_virt::{GuestFacility, Writer};

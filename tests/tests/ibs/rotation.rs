@@ -1,10 +1,11 @@
 //! Events of one unit take turns, and groups have a sampled event beside plain counters.
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
-use pmu_core::{CounterError, EventStatus};
+use pmu_core::EventStatus;
+use pmu_core::error::CounterError;
 use pmu_tests::Reason;
 use pmu_tests::opened::{happened, raw};
-use pmu_virt::AmdConfiguration;
+use pmu_virt::configuration::AmdConfiguration;
 use pmu_virt::mock::PmiFault;
 
 use crate::support::*;

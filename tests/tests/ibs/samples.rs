@@ -1,9 +1,10 @@
 //! Samples: exact, alone and beside the counters, filtered, and with errata.
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrOperation};
 use pmu_core::precise::NotPrecise;
-use pmu_core::{CounterError, CounterSet};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration};
 use pmu_virt::mock::PmiFault;

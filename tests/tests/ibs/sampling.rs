@@ -1,8 +1,10 @@
 //! Requests that a processor's units take, and those that they refuse.
 
 use pmu_amd::ibs::{IbsCapabilities, IbsKind, IbsSampling, IbsSamplingError, IbsUnits};
+use pmu_core::Event;
+use pmu_core::error::CounterError;
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
-use pmu_core::{CounterError, CounterId, Event, EventSelect};
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_tests::Reason;
 use pmu_tests::recorded;
 use pmu_virt::ibs::IbsConfiguration;

@@ -4,7 +4,8 @@ use core::cell::Cell;
 use pmu_tests::Reason;
 
 use pmu_amd::ibs::IbsKind;
-use pmu_core::{CounterError, CounterSet};
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
 use crate::support::*;

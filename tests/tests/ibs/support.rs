@@ -3,17 +3,20 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventStatus, EventTable, Events, Sample, service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events, Sample,
+    service,
 };
 use pmu_tests::Reason;
 use pmu_tests::opened::fed_events;
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr, Record};
-use pmu_virt::{AmdConfiguration, Configuration, GuestFacility, Read, VirtualPmu, Writer};
+use pmu_virt::{GuestFacility, Read, VirtualPmu, Writer};
 
 use pmu_tests::ibs_processor as processor;
 

@@ -4,8 +4,10 @@ use core::cell::Cell;
 use pmu_tests::Reason;
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
+use pmu_core::error::CounterError;
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, Event, EventSelect, EventStatus};
+use pmu_core::{Event, EventStatus};
 use pmu_virt::ibs::IbsConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 

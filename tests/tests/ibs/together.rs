@@ -7,7 +7,7 @@ use pmu_amd::ibs::IbsKind;
 use pmu_core::EventId;
 use pmu_tests::deviations;
 use pmu_tests::opened::{happened, raw};
-use pmu_virt::AmdConfiguration;
+use pmu_virt::configuration::AmdConfiguration;
 use pmu_virt::mock::{Deviation, Deviations, Fault, PmiFault};
 
 use crate::support::*;

@@ -5,7 +5,9 @@ use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
 use pmu::PmuError;
-use pmu::core::{CounterError, Event, EventId, EventSelect, GenericEvent};
+use pmu::core::error::CounterError;
+use pmu::core::registers::EventSelect;
+use pmu::core::{Event, EventId, GenericEvent};
 use pmu::intel::topdown::TopDownPart;
 use pmu_tests::opened::{Mock, Random, running};
 use pmu_virt::mock::Fault;

@@ -7,12 +7,14 @@ use std::panic::catch_unwind;
 use pmu::PmuError;
 use pmu::core::branch_recording::BranchError;
 use pmu::core::branches::BranchFilter;
+use pmu::core::error::{CounterError, NoFacility};
 use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::KProfileSource;
-use pmu::core::{CounterError, Event, GenericEvent, NoFacility};
+use pmu::core::{Event, GenericEvent};
 use pmu::processors::Busy;
+use pmu_virt::Privilege;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Privilege};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 
 use super::world::{Happens, Machine, PROCESSORS};
 

@@ -2,10 +2,11 @@
 
 use pmu::PmuError;
 use pmu::core::branches::BranchFilter;
-use pmu::core::{CounterError, Event, GenericEvent};
+use pmu::core::error::CounterError;
+use pmu::core::{Event, GenericEvent};
 use pmu_virt::branches::BranchConfiguration;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
-use pmu_virt::{Configuration, IntelConfiguration};
 
 use super::world::Machine;
 

@@ -1,8 +1,9 @@
 //! Events of processors and of threads by `Pmu` alone: handles, the switch, the tick, and counters that a guest has.
 
+use pmu::core::error::CounterError;
 use pmu::core::lending::LentCounters;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{CounterError, Event, EventCount, GenericEvent};
+use pmu::core::{Event, EventCount, GenericEvent};
 use pmu::{PmuError, PmuEvent, PmuSession};
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;

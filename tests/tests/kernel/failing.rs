@@ -4,18 +4,18 @@ use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::panic;
 
+use pmu::core::error::{CounterError, EventsError, NoInterface};
 use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::raw_cpuid::CpuIdResult;
-use pmu::core::{
-    CounterError, CounterSet, Event, EventSelect, EventsError, GenericEvent, NoInterface, Snapshot,
-};
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, Event, GenericEvent, Snapshot};
 use pmu::processors::Busy;
 use pmu::{Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
 use pmu_tests::opened::running;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
-use pmu_virt::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 

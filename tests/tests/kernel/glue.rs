@@ -10,8 +10,9 @@ use pmu_glue::ax::{self, Host, TrapFrame};
 use pmu_glue::{PMU, cpu_up, dispatch, init, switch};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
 
 const CPUS: usize = 3;
 /// Cycles of the second of [`opened::KINDS`], instructions of the first.

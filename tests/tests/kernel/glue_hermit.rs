@@ -10,7 +10,8 @@ use pmu::apic::LocalApic;
 use pmu::core::branches::BranchFilter;
 use pmu::core::msr::{MsrBackend, MsrErrorKind};
 use pmu::core::precise::Precision;
-use pmu::core::{CounterSet, Event, EventSelect, GenericEvent, Snapshot};
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, Event, GenericEvent, Snapshot};
 use pmu_glue_hermit::hermit::{self, CoreLocal, ExceptionStackFrame, Host, apic};
 use pmu_glue_hermit::{
     CALL_VECTOR, CORES, Hermit, NO_EVENTS, PERFORMANCE_VECTOR, PMU, TaskEvents, call_interrupt,
@@ -18,13 +19,11 @@ use pmu_glue_hermit::{
     task_count, task_event, timer_tick,
 };
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 

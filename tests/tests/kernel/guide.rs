@@ -16,7 +16,7 @@ use core::ops::Deref;
 use pmu::Interrupted;
 use pmu::core::frame::PlainFrame;
 use pmu_tests::opened::Mock;
-use pmu_virt::Configuration;
+use pmu_virt::configuration::Configuration;
 
 use crate::world::{Machine, PROCESSORS, TestPmu, machine};
 

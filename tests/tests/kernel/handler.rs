@@ -4,12 +4,13 @@
 use core::cell::RefCell;
 
 use pmu::Kernel;
+use pmu::core::error::CounterError;
 use pmu::core::frame::PlainFrame;
 use pmu::core::reading::{RemoteCount, remote_count, sample_read, user_view};
-use pmu::core::{CounterError, Event, EventSource, GenericEvent};
+use pmu::core::{Event, EventSource, GenericEvent};
 use pmu::user::UserPage;
 use pmu_tests::linux_page::LinuxPage;
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World};
 

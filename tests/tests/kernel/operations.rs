@@ -5,13 +5,14 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::core::frame::{InterruptFrame, PlainFrame};
 use pmu::core::profile::KProfileSource;
+use pmu::core::registers::{CounterId, EventSelect};
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{Claim, CounterId, CounterSet, Event, EventSelect, GenericEvent};
+use pmu::core::{Claim, CounterSet, Event, GenericEvent};
 use pmu::{Kernel, PmuError, Profiled};
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 use pmu_tests::opened::{processors, running};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};
 

@@ -6,18 +6,19 @@ use pmu_tests::Reason;
 
 use pmu::amd::ibs::IbsSampling;
 use pmu::core::branches::BranchFilter;
+use pmu::core::error::{CounterError, NoFacility};
 use pmu::core::frame::PlainFrame;
 use pmu::core::precise::{NotPrecise, Precision};
-use pmu::core::{CounterError, Event, EventId, EventSelect, NoFacility};
+use pmu::core::registers::EventSelect;
+use pmu::core::{Event, EventId};
 use pmu::intel::precise::PreciseThreshold;
 use pmu::processors::Busy;
 use pmu::{BranchRecords, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 

@@ -95,7 +95,7 @@ impl Attack {
                     if is_dropped {
                         return Ok(());
                     }
-                    window.end(0).map_err(pmu::core::CounterError::from)
+                    window.end(0).map_err(pmu::core::error::CounterError::from)
                 });
                 let resumed = if is_dropped { pmu.processor_resumed().map(drop) } else { Ok(()) };
                 lent.and_then(|lent| Ok(lent?)).and(resumed)

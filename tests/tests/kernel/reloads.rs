@@ -2,14 +2,15 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu::core::Event;
+use pmu::core::error::CounterError;
 use pmu::core::frame::PlainFrame;
-use pmu::core::{CounterError, Event, EventSelect};
+use pmu::core::registers::EventSelect;
 use pmu::{CounterReloads, Kernel, Pmu, X86};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, ReloadConfiguration,
-    VirtualPmu, VirtualReload,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 

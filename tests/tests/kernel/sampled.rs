@@ -10,7 +10,7 @@ use pmu::core::frame::InterruptFrame;
 use pmu::core::profile::KProfileSource;
 use pmu::core::{Event, GenericEvent};
 use pmu_tests::opened::processors;
-use pmu_virt::Configuration;
+use pmu_virt::configuration::Configuration;
 use pmu_virt::ibs::FedOp;
 use pmu_virt::mock::Deviations;
 

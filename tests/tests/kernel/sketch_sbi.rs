@@ -9,8 +9,8 @@ use core::sync::atomic::AtomicU32;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
-use pmu::core::registers::{CounterBank, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSelect, EventSource, GenericEvent};
+use pmu::core::registers::{CounterBank, EventSelect, GlobalRegisters};
+use pmu::core::{CounterUnit, Event, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 const COUNTERS: usize = 4;

@@ -2,12 +2,16 @@
 
 use core::cell::RefCell;
 
+use pmu::core::EventStatus;
+use pmu::core::error::CounterError;
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::reading::sample_read;
-use pmu::core::{CounterError, CounterId, EventSelect, EventStatus};
-use pmu::{BranchFilter, Event, GenericEvent, Kernel, PlainFrame, Precision};
-use pmu::{PmuError, PmuEvent, Snapshot, SoftwareEvent, ThreadEvent};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu::core::registers::{CounterId, EventSelect};
+use pmu::{
+    BranchFilter, Event, GenericEvent, Kernel, PlainFrame, PmuError, PmuEvent, Precision, Snapshot,
+    SoftwareEvent, ThreadEvent,
+};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use crate::world::{Happens, Machine, TestPmu, World, machine, machines};
 

@@ -5,7 +5,7 @@ use pmu::core::msr::{MsrAddress, MsrBackend};
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::{Event, Snapshot, ThreadEvent};
 use pmu_tests::opened::Mock;
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use crate::software_attack::{CLOCK, FAULTS, INSTRUCTIONS, fault};
 use crate::world::{Happens, Machine, TestPmu};

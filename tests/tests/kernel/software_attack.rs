@@ -1,10 +1,11 @@
 //! Attacks on events that the kernel's calls count: each test shows one defect.
 
+use pmu::core::EventStatus;
+use pmu::core::error::CounterError;
 use pmu::core::reading::user_view;
-use pmu::core::{CounterError, EventStatus};
 use pmu::{Event, GenericEvent, Kernel, SoftwareEvent, ThreadEvent};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
-use pmu_virt::{Configuration, IntelConfiguration};
 
 use crate::software::frame;
 use crate::world::{Happens, Machine, TestPmu, World, machine};
@@ -426,14 +427,15 @@ fn a_software_event_that_does_not_count_is_read_on_any_processor() {
 }
 
 /// Returns the periods of the samples in interrupts at any instruction of `act`, for which another thread stands.
-fn beside(table: &pmu::core::EventTable, act: impl Fn()) -> Vec<u64> {
+fn beside(table: &pmu::core::memory::EventTable, act: impl Fn()) -> Vec<u64> {
     use core::sync::atomic::{AtomicBool, Ordering};
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let interrupts = scope.spawn(|| {
             let mut samples = Vec::new();
             while !ends.load(Ordering::Relaxed) {
-                let sample = |sample: pmu::core::EventOverflow| samples.push(sample.period);
+                let sample =
+                    |sample: pmu::core::interrupt::EventOverflow| samples.push(sample.period);
                 table.happened(SoftwareEvent::PageFaults, 1, true, sample);
             }
             samples

@@ -11,8 +11,9 @@ use pmu::core::{Event, GenericEvent, Platform, Snapshot};
 use pmu::{Kernel, Pmu, X86};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, IntelConfiguration, VirtualPmu};
 
 const PROCESSORS: usize = 3;
 /// Cycles of the second of [`opened::KINDS`].

@@ -7,15 +7,17 @@ use std::panic::catch_unwind;
 use std::rc::Rc;
 
 use pmu::PmuError;
+use pmu::core::error::{CounterError, EventsError, NoFacility};
+use pmu::core::registers::EventSelect;
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{Claim, CounterError, Event, EventSelect, EventsError, GenericEvent, NoFacility};
+use pmu::core::{Claim, Event, GenericEvent};
 use pmu::intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu::processors::Busy;
 use pmu_tests::opened::{Mock, running};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, Feed, IntelConfiguration, Privilege, TopDownMix,
-};
+use pmu_virt::topdown::TopDownMix;
+use pmu_virt::{EventKey, Feed, Privilege};
 
 use crate::world::{Happens, Machine, PROCESSORS, TestPmu};
 

@@ -7,8 +7,8 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceTable};
-use pmu::core::registers::{CounterBank, FixedCounters, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSelect, EventSource, GenericEvent};
+use pmu::core::registers::{CounterBank, EventSelect, FixedCounters, GlobalRegisters};
+use pmu::core::{CounterUnit, Event, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 use crate::toy_hardware::{

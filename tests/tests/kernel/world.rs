@@ -4,10 +4,11 @@ use core::cell::{Cell, OnceCell, RefCell};
 
 use pmu::apic::{ApicRegisters, Delivery};
 use pmu::core::frame::PlainFrame;
+use pmu::core::interrupt::EventOverflow;
 use pmu::core::msr::MsrBackend;
 use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
-use pmu::core::{CounterSet, EventOverflow, Platform, Snapshot};
+use pmu::core::{CounterSet, Platform, Snapshot};
 use pmu::intel::SiblingErratum;
 use pmu::{
     BranchRecords, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents, TopDownParts, X86,
@@ -16,12 +17,11 @@ use pmu::{
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{Mock, processors};
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-    VirtualTopDown,
-};
+use pmu_virt::topdown::VirtualTopDown;
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 pub(crate) const PROCESSORS: usize = 3;
 

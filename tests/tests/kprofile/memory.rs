@@ -13,11 +13,13 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::convert::Infallible;
 
+use pmu_core::error::PlatformError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, Platform, PlatformError};
+use pmu_core::{CounterSet, Platform};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{Affinity, BasicProfile, ProfileHardware, ProfileObject, Profiles, Rules};

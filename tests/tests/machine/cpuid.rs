@@ -4,8 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use pmu_amd::Amd64;
+use pmu_core::Snapshot;
 use pmu_core::dump::CpuidDump;
-use pmu_core::{NoInterface, Snapshot};
+use pmu_core::error::NoInterface;
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 use pmu_tests::{Row, data};
 

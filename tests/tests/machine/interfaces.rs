@@ -4,11 +4,11 @@ use core::sync::atomic::Ordering;
 
 use pmu::Machine;
 use pmu_amd::{Amd64, Generation, Zen};
+use pmu_core::error::{CounterError, NoInterface};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, Event, EventEntry,
-    EventSelect, EventSource, EventTable, Events, GenericEvent, NoInterface, Snapshot,
-};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSession, CounterSet, Event, EventSource, Events, GenericEvent, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::{FakePlatform, RegisterFile, result};

@@ -1,12 +1,15 @@
 //! The mock as a platform: its profile timer, and latched interrupts.
 
+use pmu_core::error::PlatformError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot, EventSource, Platform, PlatformError};
+use pmu_core::{CounterSet, EventSource, Platform};
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{AmdConfiguration, Configuration, FedEvents, IntelConfiguration, VirtualPmu, Write};
+use pmu_virt::{FedEvents, VirtualPmu, Write};
 
 #[test]
 fn the_mocks_timer_has_the_interval_of_the_session_while_time_is_profiled() {

@@ -7,13 +7,14 @@ use std::path::Path;
 
 use pmu::core::clocks::Clocks;
 use pmu::core::dump::CpuidDump;
+use pmu::core::error::{CounterError, NoInterface};
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::KProfileSource;
 use pmu::core::raw_cpuid::CpuIdResult;
-use pmu::core::registers::MAX_COUNTERS;
+use pmu::core::registers::{EventSelect, MAX_COUNTERS};
 use pmu::core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventSelect, EventSource, EventTable, Events, GenericEvent, NoInterface,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent,
     Snapshot, service,
 };
 use pmu::{Machine, Watchdog};

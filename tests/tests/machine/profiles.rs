@@ -3,15 +3,14 @@
 use core::cell::RefCell;
 
 use pmu::Machine;
+use pmu_core::error::{CounterError, NoInterface};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
-use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, EventSource, Events, NoInterface, Snapshot,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, EventSource, Events, Snapshot};
 use pmu_tests::opened::*;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor, recorded, result};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 /// Instructions, by both vendors' tables: the first of [`KINDS`].
 const SOURCE: KProfileSource = KProfileSource::TOTAL_ISSUES;

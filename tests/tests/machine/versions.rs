@@ -3,14 +3,14 @@
 use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::dump::CpuidDump;
+use pmu_core::error::NoInterface;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, Session,
 };
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
-use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, EventSelect, EventSource, NoInterface,
-    Snapshot,
-};
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;
 use pmu_tests::kprofile::{VERSIONS, WIDTHS, source, x64, x86};

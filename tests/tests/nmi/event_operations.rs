@@ -8,19 +8,19 @@ use super::events::*;
 use super::world::World;
 use core::cell::Cell;
 use pmu_amd::Amd64;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{CounterId, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{
-    CounterId, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventSource, Events, Snapshot,
-};
+use pmu_core::{CounterSet, CounterUnit, EventSource, Events, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::opened::{self, Mock, Table, raw, running};
 use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{StateRegisters, enum_with_all};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{AmdConfiguration, Configuration, EventKey, IntelConfiguration, VirtualPmu};
+use pmu_virt::{EventKey, VirtualPmu};
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 
@@ -322,7 +322,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
             assert_eq!(anew.len(), if lost { 3 } else { 0 }, "{context}");
         }
         Operation::Suspend | Operation::SuspendLost => {
-            let report = |overflow: pmu_core::EventOverflow| match overflow.event.row() {
+            let report = |overflow: pmu_core::interrupt::EventOverflow| match overflow.event.row() {
                 Some(_) => world.told[SOURCE].set(world.told[SOURCE].get() + 1),
                 None => world.told(Report::Event(overflow)),
             };

@@ -5,16 +5,17 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::world::{Accesses, World};
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::{GuestControl, guest_control};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{
-    Claim, CounterError, CounterSession, CounterSet, EventId, EventOverflow, Events, service,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, EventId, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
+use pmu_virt::EventKey;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, Fault};
-use pmu_virt::{AmdConfiguration, Configuration, EventKey, IntelConfiguration};
 
 const PERIOD: u64 = 0x1000;
 /// `PERF_CTL`'s bits: counts in guests only, outside of them only (APM vol. 2, "Core Performance Event-Select

@@ -8,8 +8,11 @@ use core::cell::Cell;
 
 use super::world::{Accesses, World};
 use pmu::Watchdog;
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::registers::CounterId;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterId, CounterSet, EventId, EventOverflow, Events, service};
+use pmu_core::{CounterSet, EventId, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;
 use pmu_tests::opened::*;

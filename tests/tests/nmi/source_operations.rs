@@ -9,17 +9,20 @@ use super::sources::*;
 use super::world::World;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
+use pmu_core::error::CounterError;
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::profile::{InterfaceError, Overflow, Session};
-use pmu_core::{CounterError, CounterSet, EventOverflow, EventSource, Snapshot};
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
 use pmu_tests::deviations::{self, snapshot};
 use pmu_tests::reports::service_sources;
 use pmu_tests::{StateRegisters, enum_with_all};
+use pmu_virt::EventKey;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, EventKey, IntelConfiguration};
 
 enum_with_all! {
     /// Interrupted operation, on a processor where two sources run and are an event short of overflowing.

@@ -4,16 +4,15 @@ use super::world::{Accesses, World};
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Overflow};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterMemory, CounterSlot, EventSource, Snapshot};
+use pmu_core::{Claim, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 use std::collections::VecDeque;
 
 pub(crate) type Mock<'h> = MockMsr<'h, 0>;

@@ -2,15 +2,16 @@
 
 use core::cell::RefCell;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::EventTable;
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventSource, EventTable, Events,
-    service,
-};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSet, EventId, EventSource, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::opened::*;
 use pmu_tests::reports::{Report, service_reports};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// Returns whether there is an assignment of all these events to different counters.

@@ -1,17 +1,17 @@
 //! Refusals of opened events, each with its error, and without an effect.
 
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::memory::{CounterMemory, EventTable};
 use pmu_core::profile::Session;
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterId, CounterMemory, CounterSession, CounterSet, Event, EventId,
-    EventSelect, EventTable, Events, EventsError, GenericEvent, Snapshot,
-};
+use pmu_core::{CounterSession, CounterSet, Event, EventId, Events, GenericEvent, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 fn general(number: u8) -> CounterSet {
     CounterId::general(number).unwrap().only()

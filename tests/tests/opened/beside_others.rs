@@ -2,20 +2,20 @@
 //! sources on the same processor.
 
 use core::cell::{Cell, RefCell};
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::EventTable;
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::registers::{CounterId, stop_all};
 use pmu_core::testing::RecordingMsr;
-use pmu_core::{
-    CounterId, CounterSession, CounterSet, CounterUnit, EventId, EventOverflow, EventSource,
-    EventTable, Events, service, stop_all,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, EventSource, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::PERIOD;
 use pmu_tests::opened::*;
 use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{FakePlatform, RegisterFile};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::{Deviation, Deviations};
 
 fn general(number: u8) -> CounterSet {

@@ -1,16 +1,17 @@
 //! Opened events on one processor: their periods, their registers, and other owners' registers.
 
 use core::cell::RefCell;
-use pmu_core::{
-    CounterError, CounterId, CounterSession, CounterSet, Event, EventOverflow, EventSelect,
-    EventTable, Events, GenericEvent, service,
-};
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::EventTable;
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSession, CounterSet, Event, Events, GenericEvent, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 

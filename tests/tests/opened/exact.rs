@@ -3,9 +3,10 @@
 
 use core::cell::Cell;
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{Claim, CounterMemory, CounterSlot, EventEntry, EventTable, Events, service};
+use pmu_core::{Claim, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_virt::EventKey;

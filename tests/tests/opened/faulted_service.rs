@@ -3,10 +3,10 @@
 
 use core::cell::RefCell;
 
-use pmu_core::{
-    CounterError, CounterId, CounterSession, CounterSet, EventCount, EventId, EventOverflow,
-    EventStatus, Events, EventsError, ServiceError, Serviced, service,
-};
+use pmu_core::error::{CounterError, EventsError, ServiceError};
+use pmu_core::interrupt::{EventOverflow, Serviced};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSession, CounterSet, EventCount, EventId, EventStatus, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};

@@ -3,8 +3,10 @@
 
 use core::cell::RefCell;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventOverflow, Events, service};
+use pmu_core::{CounterSet, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::*;

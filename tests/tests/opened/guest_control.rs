@@ -2,18 +2,18 @@
 
 use core::cell::RefCell;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::{GuestControl, guest_control};
+use pmu_core::memory::{CounterMemory, EventTable};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSet, Event, EventId, EventOverflow, EventTable, Events,
-    service,
-};
+use pmu_core::{CounterSet, Event, EventId, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, Fault};
-use pmu_virt::{Configuration, IntelConfiguration};
 
 const PERIOD: u64 = 0x1000;
 /// `IA32_PERF_GLOBAL_CTRL` (SDM vol. 4, table 2-2).

@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use pmu_core::error::CounterError;
 use pmu_core::reading::{RemoteCount, remote_count};
-use pmu_core::{CounterError, CounterSet, EventCount, EventId, Events, service};
+use pmu_core::{CounterSet, EventCount, EventId, Events, service};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};

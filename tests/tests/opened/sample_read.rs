@@ -2,15 +2,14 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventId, EventSource, Events, EventsError, service,
-};
+use pmu_core::{CounterSet, Event, EventCount, EventId, EventSource, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{Configuration, IntelFeature};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 
@@ -34,7 +33,7 @@ impl Reads {
             counts.map(|read| (read.tag, read.count)).collect::<Vec<_>>()
         };
         let overflowed = Cell::new(None);
-        let sample = |overflow: pmu_core::EventOverflow| {
+        let sample = |overflow: pmu_core::interrupt::EventOverflow| {
             overflowed.set(Some(overflow.event));
             self.within.borrow_mut().push(read(overflow.event));
         };
@@ -289,7 +288,7 @@ fn an_event_that_stops_reporting_in_its_handler_reports_when_it_is_started_again
         let source = Events::new(&processor.unit, &table);
         let (told, left) = (Cell::new(0), Cell::new(2));
         let handler = |mock: &Mock<'_>| {
-            let sample = |overflow: pmu_core::EventOverflow| {
+            let sample = |overflow: pmu_core::interrupt::EventOverflow| {
                 assert_eq!(overflow.period, PERIOD);
                 told.set(told.get() + 1);
                 left.set(left.get() - 1);

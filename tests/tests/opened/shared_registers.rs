@@ -1,14 +1,14 @@
 //! Opened events and registers that other owners share: the fixed counters' control, the status, and the interrupt.
 
 use core::cell::{Cell, RefCell};
-use pmu_core::{
-    Claim, CounterError, CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot,
-    CounterUnit, Events, service,
-};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
+use pmu_core::registers::CounterId;
+use pmu_core::{Claim, CounterSession, CounterSet, CounterUnit, Events, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// Fixed counters 1 and 3 are other owners', who set their bits of the shared control.

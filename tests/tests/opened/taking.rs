@@ -2,7 +2,9 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterError, CounterId, CounterSession, CounterSet, Events, service};
+use pmu_core::error::CounterError;
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

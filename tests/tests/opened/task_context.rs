@@ -2,8 +2,10 @@
 
 use core::cell::RefCell;
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{Claim, CounterError, EventCount, EventOverflow, EventStatus, Events, service};
+use pmu_core::{Claim, EventCount, EventStatus, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 

@@ -2,14 +2,17 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, KProfileSource, ProfileSource, Session,
 };
-use pmu_core::{CounterError, CounterSet, EventId, EventOverflow, EventSelect, Events, service};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, EventId, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::{Deviation, Deviations};
 
 /// A strict handler that counts reports by event.

@@ -14,13 +14,13 @@ use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86, X86Kernel};
 use pmu_tests::StateRegisters;
 use pmu_tests::linux_page::LinuxPage;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::{Deviations, Fault, MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    ReloadConfiguration, TopDownMix, VirtualPmu, VirtualReload, VirtualTopDown,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 use crate::subsystem::{Everything, FIELDS, Perf, TIMES};
 

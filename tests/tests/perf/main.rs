@@ -11,7 +11,7 @@ mod subsystem;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu::core::CounterError;
+use pmu::core::error::CounterError;
 use pmu::core::precise::NotPrecise;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::precise::PreciseThreshold;

@@ -1,6 +1,6 @@
 //! Registers that lost their contents, or have those of another owner: programmed again, whole.
 
-use pmu_core::CounterError;
+use pmu_core::error::CounterError;
 use pmu_core::precise::SampleParts;
 use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::mock::{Fault, PmiFault};

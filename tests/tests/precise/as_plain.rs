@@ -5,13 +5,13 @@ use core::cell::RefCell;
 
 use pmu_core::reading::sample_read;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterSet, Event, EventId, EventStatus};
+use pmu_core::{CounterSet, Event, Sample};
 use pmu_intel::precise::PreciseThreshold;
-use pmu_tests::Reason;
+use pmu_tests::lives;
 use pmu_tests::opened::{Random, happened, raw};
 
 use crate::scene::*;
-use crate::support::{Processor, processors};
+use crate::support::{Msr, Processor, processors};
 
 /// Kinds of the events that are alone: pinned, two that rotate, one that is exclusive, and the thread's.
 const ALONE: [usize; 4] = [0, 2, 3, 4];
@@ -26,19 +26,12 @@ type PreciseTags = u64;
 /// A sample: its tag and period, and the counts that the handler read of the event's group.
 type Found = (u64, u64, Vec<Option<u64>>);
 
+type Lives = lives::Lives<'static, Source, Msr>;
+
 struct World {
     scene: &'static Scene,
-    session: Session,
-    alone: Vec<EventId>,
-    groups: Vec<EventId>,
-    /// The event whose child the thread has.
-    parent: EventId,
-    thread: [ThreadEvent; 1],
+    lives: Lives,
     samples: &'static RefCell<Vec<Found>>,
-    now: u64,
-    log: Vec<String>,
-    /// The handler changes periods, and reads counts.
-    reacts: bool,
 }
 
 /// Returns the counters that the events share: two, or the one that writes records.
@@ -92,87 +85,31 @@ impl World {
         };
         *scene.react.borrow_mut() = Some(Box::new(react));
         let thread = [ThreadEvent::SwitchedOut(child)];
-        let (log, now) = (vec![], 0);
-        Self { scene, session, alone, groups, parent, thread, samples, now, log, reacts }
+        let (unit, table) = (&scene.counters, &scene.table);
+        let (now, log) = (0, vec![]);
+        let lives = Lives { session, unit, table, alone, groups, parent, thread, reacts, now, log };
+        Self { scene, lives, samples }
     }
 
-    /// Every opened event, with the thread's.
-    fn events(&self) -> Vec<EventId> {
-        let of_thread = match self.thread[0] {
-            ThreadEvent::Opened(id) => Some(id),
-            _ => None,
-        };
-        let groups = self.groups.iter().flat_map(|group| self.session.group_events(*group));
-        let alone = self.alone.iter().copied().chain([self.parent]);
-        alone.chain(groups).chain(of_thread).collect()
-    }
-
-    fn operate(&mut self, operation: u64, which: usize, number: u64) {
-        self.now += 7;
-        let (scene, now) = (self.scene, self.now);
-        let (event, group) = (self.alone[which % 4], self.groups[which % 2]);
-        let note = |sample: pmu_core::Sample<'_, _>| scene.note(&sample);
-        let session = &mut self.session;
-        let text = |done: Result<(), pmu_core::CounterError>| format!("{done:?}");
-        let done = match operation {
-            0 | 1 => text(session.start(event, now).reason()),
-            2 => text(session.stop(event, now).reason()),
-            3 => format!("{:?}", session.start(group, now)),
-            4 => format!("{:?}", session.stop(group, now)),
-            5..=7 => text(session.rotate(now)),
-            8 => match self.thread[0] {
-                ThreadEvent::Opened(_) => {
-                    format!("{:?}", session.switch_out(&mut self.thread, now, note))
-                }
-                _ => format!("{:?}", session.switch_in(&scene.counters, &mut self.thread, now)),
-            },
-            9 => {
-                let window = session.lend(now, note).unwrap();
-                scene.mock.advance(&mut happened(3, 50));
-                format!("{:?}", window.end(now + 3))
-            }
-            10 => {
-                session.suspend(now, note).unwrap();
-                scene.lose_registers();
-                format!("{:?}", session.resume(now + 3, note).map(|_| ()))
-            }
-            11 => format!("{:?}", session.reprogram(note).map(|_| ())),
-            // As at a tick: a throttled event reports again, and a frequency has another period.
-            12 | 13 => text(session.apply_period(event, 50 + number, now, |_| panic!("pending"))),
-            // Of records that wait, the next one has the former period.
-            14 if self.reacts => text(scene.table.set_period(event, 40 + number)),
-            _ => {
-                let leader = session.group_events(group).nth(which / 2 % 2).unwrap();
-                text(match session.event_status(leader).unwrap() {
-                    EventStatus::Off => session.enable(leader, now),
-                    _ => session.disable(leader, now),
-                })
-            }
-        };
-        self.log.push(format!("{operation}, {which}, {number}: {done}"));
+    fn operate(&mut self, operation: (u64, usize, u64)) {
+        let scene = self.scene;
+        let note = |sample: Sample<'_, _>| scene.note(&sample);
+        let borrow = || scene.mock.advance(&mut happened(3, 50));
+        self.lives.operate(operation, note, borrow, || scene.lose_registers());
     }
 
     /// Everything that is seen of the events.
     fn state(&mut self) -> String {
-        let (scene, now) = (self.scene, self.now);
-        self.session.report_samples(|sample| scene.note(&sample)).unwrap();
-        let events = self.events().into_iter().map(|event| {
-            let count = self.session.read(event, now);
-            let status = self.session.event_status(event).unwrap();
-            format!("{status:?}, {count:?}\n")
-        });
-        let events: String = events.collect();
-        let thread = match self.thread[0] {
-            ThreadEvent::SwitchedOut(event) => format!("{:?}", event.count()),
-            _ => String::new(),
-        };
+        let scene = self.scene;
+        self.lives.session.report_samples(|sample| scene.note(&sample)).unwrap();
+        let events = self.lives.state(|status| format!("{status:?}"));
         let mut samples = self.samples.take();
-        if !self.reacts {
+        if !self.lives.reacts {
             // Those with records are reported later.
             samples.sort_by_key(|(tag, ..)| *tag);
             samples.iter_mut().for_each(|(.., counts)| counts.clear());
         }
-        format!("{events}{thread}\n{samples:?}")
+        format!("{events}\n{samples:?}")
     }
 }
 
@@ -189,20 +126,20 @@ fn alike(processor: Processor, tags: PreciseTags, seed: u64, threshold: PreciseT
             (kind, random.below(130))
         });
         let [plain, precise] = worlds.each_mut().map(|world| {
-            world.operate(operation.0, operation.1, operation.2);
+            world.operate(operation);
             happens.iter().for_each(|(kind, count)| world.scene.happen(*kind, *count));
             world.state()
         });
         let what = || format!("{}, {tags:#b}, seed {seed}, {threshold:?}", name(&processor));
-        assert_eq!(worlds[0].log.last(), worlds[1].log.last(), "{}", what());
-        assert!(plain == precise, "{}: {:#?}\n{plain}\n\n{precise}", what(), worlds[1].log);
+        assert_eq!(worlds[0].lives.log.last(), worlds[1].lives.log.last(), "{}", what());
+        assert!(plain == precise, "{}: {:#?}\n{plain}\n\n{precise}", what(), worlds[1].lives.log);
     }
     let [plain, precise] = worlds;
     for seen in precise.scene.seen.borrow().iter() {
         assert_eq!(seen.address.is_some(), tags >> seen.tag & 1 != 0, "{seen:?}");
     }
     for world in [plain, precise] {
-        world.scene.ends(world.session, processor.name);
+        world.scene.ends(world.lives.session, processor.name);
     }
 }
 

@@ -4,23 +4,22 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::Ordering::Relaxed;
 use std::rc::Rc;
 
+use pmu_core::error::CounterError;
 use pmu_core::facility::EventFacility;
 use pmu_core::lending::guest_control;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::SampleParts;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventTable, Events, Sample, service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Sample, service};
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{fed_events, happened, raw};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::ProcessMemory;
 use pmu_virt::precise::{GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    Configuration, IntelConfiguration, Read, ReloadConfiguration, VirtualPmu, VirtualReload,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::{Read, VirtualPmu};
 
 use crate::scene::*;
 use crate::support::{

@@ -2,7 +2,8 @@
 
 use pmu_core::lending::guest_control;
 use pmu_core::precise::SampleParts;
-use pmu_core::{CounterId, CounterSet, Event, EventSelect};
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSet, Event};
 use pmu_intel::precise::PreciseThreshold;
 
 use crate::scene::*;

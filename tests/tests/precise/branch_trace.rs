@@ -5,17 +5,18 @@ use core::ptr;
 use core::sync::atomic::AtomicU64;
 
 use pmu_core::branches::Branch;
+use pmu_core::error::CounterError;
 use pmu_core::facility::EventFacility;
-use pmu_core::{
-    CounterError, CounterSession, CounterSet, CounterUnit, EventTable, Events, Sample, service,
-};
+use pmu_core::memory::EventTable;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Sample, service};
 use pmu_intel::branch_trace::{BranchTrace, BranchTraceMemory, BranchTraceUnit, TracedBranches};
 use pmu_intel::precise::Pebs;
 use pmu_tests::opened::{Memory, Table, fed_events, happened, raw};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, Fault, ProcessMemory};
 use pmu_virt::precise::{GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{Configuration, IntelConfiguration, Privilege, VirtualPmu};
+use pmu_virt::{Privilege, VirtualPmu};
 
 use crate::scene as precise;
 use crate::scene::{PERIOD, Records};
@@ -93,7 +94,7 @@ impl Scene {
     pub(crate) fn serve(
         &'static self,
         report: impl FnMut(Sample<'_, Trace>),
-    ) -> Result<pmu_core::Serviced, pmu_core::ServiceError> {
+    ) -> Result<pmu_core::interrupt::Serviced, pmu_core::error::ServiceError> {
         service(&self.source(), self.mock, &self.lent, report)
     }
 

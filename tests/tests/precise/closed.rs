@@ -1,7 +1,9 @@
 //! One event of a group is closed: a load latency with the event that it needs, and events whose registers do not
 //! answer.
 
-use pmu_core::{CounterError, Event, EventSelect};
+use pmu_core::Event;
+use pmu_core::error::CounterError;
+use pmu_core::registers::EventSelect;
 use pmu_virt::mock::Fault;
 
 use crate::latency::*;

@@ -1,8 +1,10 @@
 //! Cycles, of which few processors write records: an event that happens in each cycle is recorded in their place.
 
+use pmu_core::error::CounterError;
 use pmu_core::precise::{NotPrecise, Precision};
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterError, Event, EventSelect, GenericEvent, Snapshot};
+use pmu_core::registers::EventSelect;
+use pmu_core::{Event, GenericEvent, Snapshot};
 use pmu_tests::Reason;
 
 use crate::scene::*;

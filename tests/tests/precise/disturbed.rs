@@ -1,8 +1,8 @@
 //! A fault or an interrupt at each access of each operation.
 
-use pmu_core::EventsError;
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventId, Sample};
+use pmu_core::{CounterSet, Event, EventId, Sample};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;

@@ -1,8 +1,10 @@
 //! A precise event does all that a plain event does.
 
+use pmu_core::error::CounterError;
+use pmu_core::memory::EventTable;
 use pmu_core::precise::NotPrecise;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSession, CounterSet, EventId, EventTable, Events};
+use pmu_core::{CounterSession, CounterSet, EventId, Events};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;

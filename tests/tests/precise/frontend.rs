@@ -1,8 +1,10 @@
 //! Front-end events, whose condition is in a register of its own.
 
+use pmu_core::Event;
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{NotPrecise, Precision};
-use pmu_core::{CounterError, Event, EventSelect};
+use pmu_core::registers::EventSelect;
 use pmu_tests::Reason;
 
 use crate::scene::*;

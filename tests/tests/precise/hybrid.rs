@@ -1,9 +1,10 @@
 //! A thread's group on every pair of core types: its precise event counts, and goes on with the rest of its period, on
 //! the cores that have records of any format; on a core that has none, the whole group stands still.
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterMemory, CounterSession, CounterSet, CounterSlot, EventTable, Events};
+use pmu_core::{CounterSession, CounterSet, Events};
 use pmu_intel::precise::{Pebs, PreciseThreshold};
 use pmu_tests::opened::raw;
 

@@ -2,9 +2,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::Event;
+use pmu_core::error::CounterError;
 use pmu_core::precise::Precision;
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, Event, EventSelect};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_virt::Privilege;
 use pmu_virt::mock::PmiFault;

@@ -1,8 +1,10 @@
 //! Loads that are sampled by their latency.
 
+use pmu_core::Event;
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{DataSource, NotPrecise, Precision, SampleParts};
-use pmu_core::{CounterError, Event, EventSelect};
+use pmu_core::registers::EventSelect;
 use pmu_tests::Reason;
 use pmu_virt::mock::PmiFault;
 

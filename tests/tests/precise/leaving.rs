@@ -4,12 +4,11 @@
 use core::cell::Cell;
 
 use pmu_core::facility::{EventFacility, Facility, Running, RunningEvent, Unsettled};
+use pmu_core::memory::EventTable;
 use pmu_core::msr::{MsrBackend, MsrFault};
+use pmu_core::registers::CounterId;
 use pmu_core::thread::Waiting;
-use pmu_core::{
-    CounterId, CounterSession, CounterSet, CounterUnit, EventSource, EventTable, Events, Sample,
-    service,
-};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, EventSource, Events, Sample, service};
 use pmu_intel::precise::Pebs;
 use pmu_tests::StateRegisters;
 

@@ -1,11 +1,13 @@
 //! Loads that are sampled by their latency, on each core that has the event: its counters, its auxiliary event, and
 //! what its records say of the data's source.
 
+use pmu_core::error::CounterError;
 use pmu_core::precise::{
     AccessType, DataAccess, DataSource, LineState, NotPrecise, Precision, SampleParts, Translation,
 };
 use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{CounterError, CounterId, CounterSet, Event, EventSelect, Snapshot};
+use pmu_core::registers::{CounterId, EventSelect};
+use pmu_core::{CounterSet, Event, Snapshot};
 use pmu_events::CoreType;
 use pmu_tests::Reason;
 use pmu_tests::{Row, data};

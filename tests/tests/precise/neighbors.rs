@@ -1,7 +1,9 @@
 //! Precise events beside other users of the counters and of the interrupt.
 
+use pmu_core::error::CounterError;
 use pmu_core::precise::Precision;
-use pmu_core::{CounterError, CounterSet, Event, EventSelect};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event};
 use pmu_intel::precise::PreciseThreshold;
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;

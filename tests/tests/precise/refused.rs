@@ -2,9 +2,11 @@
 
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::error::{CounterError, NoFacility};
 use pmu_core::precise::{Precision, SampleParts};
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, Event, EventSelect, NoFacility};
+use pmu_core::{CounterSet, Event};
 use pmu_intel::precise::{Pebs, PreciseMemory};
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;

@@ -1,7 +1,8 @@
 //! Records that a processor writes come back whole.
 
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
-use pmu_core::{CounterError, CounterSet};
 use pmu_intel::precise::{GeneralRegister, PreciseFormat, PreciseThreshold};
 use pmu_tests::Reason;
 use pmu_tests::opened::raw;

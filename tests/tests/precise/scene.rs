@@ -4,13 +4,14 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
 use pmu_core::facility::EventFacility;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{PreciseSample, Precision};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventId, EventTable, Events, Sample, Snapshot, service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, Snapshot,
+    service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;

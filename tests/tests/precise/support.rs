@@ -8,11 +8,12 @@ use pmu_core::Claim;
 use pmu_intel::precise::PreciseMemory;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::fed_events;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, MockMsr, ProcessMemory};
 use pmu_virt::precise::{
     FedRecord, FedRegisters, GuestMemory, PreciseConfiguration, VirtualPrecise,
 };
-use pmu_virt::{Configuration, IntelConfiguration, Read, VirtualPmu};
+use pmu_virt::{Read, VirtualPmu};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Msr = &'static Mock<'static>;

@@ -61,7 +61,7 @@ fn window(processor: Processor, by: Disturbance) -> u32 {
     }
     let mut run = || {
         let window = session.lend(0, |sample| scene.note(&sample))?;
-        window.end(0).map_err(pmu_core::CounterError::from)
+        window.end(0).map_err(pmu_core::error::CounterError::from)
     };
     let ended = run();
     let accesses = mock.accesses().total() - before;

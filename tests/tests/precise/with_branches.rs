@@ -4,11 +4,9 @@ use core::cell::RefCell;
 
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
 use pmu_core::facility::EventFacility;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events, Sample,
-    service,
-};
+use pmu_core::{CounterSession, CounterSet, Events, Sample, service};
 use pmu_intel::precise::{Pebs, PreciseThreshold, PreciseUnit};
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -27,7 +25,7 @@ fn branch(number: u64, privilege: Privilege) -> FedBranch {
 fn with_branches(pmu: VirtualPmu) -> Mock<'static> {
     let configuration = pmu.configuration();
     let version = match configuration {
-        pmu_virt::Configuration::Intel(intel) => intel.version,
+        pmu_virt::configuration::Configuration::Intel(intel) => intel.version,
         _ => unreachable!(),
     };
     let format = match version {

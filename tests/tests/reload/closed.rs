@@ -1,6 +1,6 @@
 //! One event of a group is closed whose events reload each other.
 
-use pmu_virt::ReloadConfiguration;
+use pmu_virt::reload::ReloadConfiguration;
 
 use crate::support::*;
 

@@ -2,12 +2,13 @@
 
 use core::cell::Cell;
 
+use pmu_core::error::CounterError;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{CounterError, CounterSession, CounterSet, Event, Events};
+use pmu_core::{CounterSession, CounterSet, Event, Events};
 use pmu_tests::Reason;
 use pmu_tests::opened::Random;
-use pmu_virt::ReloadConfiguration;
 use pmu_virt::mock::Fault;
+use pmu_virt::reload::ReloadConfiguration;
 
 use crate::support::*;
 
@@ -271,7 +272,7 @@ fn illegal_combinations_are_typed_errors() {
     assert!(matches!(events[0], ThreadEvent::SwitchedOut(_)));
     session.shut_down().unwrap();
     // A source that does not tell the registers.
-    let source = Events::new(&kernel.unit, &kernel.table as &pmu_core::EventTable);
+    let source = Events::new(&kernel.unit, &kernel.table as &pmu_core::memory::EventTable);
     let mut plain =
         CounterSession::take(source, &kernel.unit, CounterSet::ALL, &mock, &kernel.memory).unwrap();
     let opened = plain.open(&kernel.unit, &[sampled, reloading]);
@@ -367,7 +368,7 @@ fn a_threads_group_is_not_counted_on_a_core_without_counter_reload_and_no_error_
     let mut session = kernel.take(&mock);
     kernel.table.set_min_period(10);
     without.table.set_min_period(10);
-    let source = Events::new(&without.unit, &without.table as &pmu_core::EventTable);
+    let source = Events::new(&without.unit, &without.table as &pmu_core::memory::EventTable);
     let memory = &without.memory;
     let mut plain =
         CounterSession::take(source, &without.unit, CounterSet::ALL, &other, memory).unwrap();

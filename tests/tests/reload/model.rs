@@ -1,9 +1,9 @@
 //! The software PMU's counter reload.
 
+use pmu_virt::configuration::{Configuration, ConfigurationError, IntelConfiguration};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
 use pmu_virt::{
-    Configuration, ConfigurationError, EventKey, FedEvents, Feed, GuestFacility,
-    IntelConfiguration, Privilege, Read, ReloadConfiguration, VirtualPmu, VirtualReload, Write,
-    Writer,
+    EventKey, FedEvents, Feed, GuestFacility, Privilege, Read, VirtualPmu, Write, Writer,
 };
 
 const A: EventKey = EventKey::general(0xC5, 0);

@@ -2,17 +2,15 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::reload::{AutoCounterReload, ReloadMemory};
-use pmu_core::{
-    Claim, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event, EventEntry,
-    EventOverflow, EventSelect, EventTable, Events, service,
-};
+use pmu_core::{Claim, CounterSession, CounterSet, CounterUnit, Event, Events, service};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
-    ReloadConfiguration, VirtualPmu, VirtualReload,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 128>;
 pub(crate) type Source<'a> = Events<'a, CounterUnit, AutoCounterReload<'a>>;

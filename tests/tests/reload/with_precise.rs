@@ -3,17 +3,17 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::memory::EventTable;
 use pmu_core::precise::Precision;
 use pmu_core::reload::AutoCounterReload;
-use pmu_core::{Claim, CounterSession, CounterSet, EventTable, Events, service};
+use pmu_core::{Claim, CounterSession, CounterSet, Events, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_tests::opened::Random;
+use pmu_virt::configuration::Configuration;
 use pmu_virt::mock::ProcessMemory;
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    Configuration, EventKey, Feed, GuestFacility, Privilege, Read, ReloadConfiguration, VirtualPmu,
-    VirtualReload, Write, Writer,
-};
+use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
+use pmu_virt::{EventKey, Feed, GuestFacility, Privilege, Read, VirtualPmu, Write, Writer};
 
 use crate::support::{Kernel, Mock, events, intel, pass, raw};
 

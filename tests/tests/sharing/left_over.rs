@@ -1,11 +1,9 @@
 //! Leftovers of a predecessor: precise sampling of fixed counters, and status bits that belong to no counter.
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry, EventTable,
-    Events, Snapshot, stop_all,
-};
+use pmu_core::registers::{MAX_COUNTERS, stop_all};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
 const PEBS_ENABLE: u32 = 0x3F1;

@@ -6,13 +6,11 @@
 //! the general and fixed counters that can be reloaded; EAX bits 4 and 5 declare sub-leaves 4 and 5, of which the
 //! latter's EAX and ECX are those that architectural PEBS can record.
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
-    Snapshot,
-};
+use pmu_core::{CounterSession, CounterSet, Events, Snapshot};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

@@ -2,20 +2,20 @@
 
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterSet, EventSource};
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 const ENTRY: u32 = 0x400;
 

@@ -2,9 +2,11 @@
 
 use super::support::*;
 use core::cell::Cell;
+use pmu_core::CounterSet;
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot};
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
 
 #[test]

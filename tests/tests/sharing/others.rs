@@ -3,18 +3,18 @@
 use super::support;
 use super::support::*;
 use core::cell::Cell;
+use pmu_core::error::CounterError;
 use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterSet, EventSource};
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::StateRegisters;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 /// A watchdog on a fixed counter, and its bit of the shared registers.
 const WATCHDOG: u64 = 1 << 33;

@@ -3,12 +3,13 @@
 use super::support;
 use super::support::*;
 use pmu_amd::Amd64;
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterError, CounterSet, EventSource, Snapshot};
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};

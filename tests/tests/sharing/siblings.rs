@@ -1,11 +1,12 @@
 //! Two logical processors of a core, whose memory events corrupt each other's counters: they are scheduled exclusively.
 
+use pmu_core::error::CounterError;
 use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::registers::CounterId;
 use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{
-    CounterError, CounterId, CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus,
-    Events, Snapshot,
+    CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events, Snapshot,
 };
 use pmu_intel::SiblingErratum;
 use pmu_tests::Reason;

@@ -3,18 +3,16 @@
 use core::cell::Cell;
 
 use pmu::Watchdog;
-use pmu::core::registers::MAX_COUNTERS;
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu::core::registers::{CounterId, MAX_COUNTERS};
 use pmu::core::{
-    CounterId, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Event,
-    EventEntry, EventTable, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
 };
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, Fault, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature,
-    Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 type Mock<'h> = MockMsr<'h, 8>;
 

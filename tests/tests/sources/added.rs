@@ -4,26 +4,25 @@
 use core::cell::RefCell;
 use core::num::NonZeroU64;
 
+use pmu_core::error::CounterError;
 use pmu_core::interval::{IntervalLimits, IntervalUnit};
+use pmu_core::memory::EventTable;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource, Overflow,
     ProfileSource, Session,
 };
+use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
-use pmu_core::{
-    CounterError, CounterId, CounterSet, Event, EventSelect, EventSource, EventTable, Events,
-    GenericEvent, Snapshot,
-};
+use pmu_core::{CounterSet, Event, EventSource, Events, GenericEvent, Snapshot};
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Memory, Mock, Table};
 use pmu_tests::reports::{Report, service_reports};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviations, PmiFault};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 /// Published listings of `wpr -pmcsources`: value, Windows' name, and the counter.
 const LATER: [(u32, &str, CounterSet); 5] = [

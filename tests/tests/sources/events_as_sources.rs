@@ -4,17 +4,20 @@ use core::cell::RefCell;
 
 use pmu::Machine;
 use pmu_core::interval::IntervalLimits;
+use pmu_core::memory::EventTable;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, Overflow, ProfileSource,
     Session,
 };
-use pmu_core::{CounterSet, Event, EventSelect, EventSource, EventTable, Events, GenericEvent};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event, EventSource, Events, GenericEvent};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::intel_processor;
 use pmu_tests::opened::{self, Memory, Mock, Table, processors};
 use pmu_tests::reports::{Report, service_reports};
+use pmu_virt::configuration::Configuration;
 use pmu_virt::mock::Deviations;
-use pmu_virt::{Configuration, EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 const PERIOD: u64 = 10_007;
 

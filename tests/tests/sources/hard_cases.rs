@@ -4,20 +4,19 @@ use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
 use pmu_tests::reports::service_sources;
 
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot,
-};
+use pmu_core::{Claim, CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::{FakePlatform, Fault as FileFault, RegisterFile, intel_processor};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, Fault, MockMsr};
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;
 type Mock<'h> = MockMsr<'h, 64>;

@@ -3,18 +3,19 @@
 use core::cell::Cell;
 
 use pmu_amd::{Amd64, Generation, Zen};
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{
-    CounterError, CounterMemory, CounterSet, CounterSlot, EventSource, Events, Snapshot,
-};
+use pmu_core::{CounterSet, EventSource, Events, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::opened::{self, Processor};
 use pmu_tests::reports::{Report, service_reports};
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::mock::{Deviations, MockMsr};
-use pmu_virt::{AmdConfiguration, Configuration, FedEvents, VirtualPmu};
+use pmu_virt::{FedEvents, VirtualPmu};
 
 #[test]
 fn a_save_area_tells_how_many_counters_it_holds() {

@@ -3,9 +3,11 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu_amd::Amd64;
+use pmu_core::error::ServiceError;
+use pmu_core::memory::CounterMemory;
 use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{CounterMemory, CounterSet, EventSource, ServiceError, Snapshot};
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 

@@ -5,13 +5,15 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::support::*;
 use pmu_amd::Amd64;
+use pmu_core::error::CounterError;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{
     Availability, DefaultInterface, InterfaceError, KProfileSource, NtStatus, Session,
 };
 use pmu_core::registers::Counter;
 use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
-use pmu_core::{CounterError, CounterMemory, CounterSet, CounterSlot, CounterUnit, EventSource};
+use pmu_core::{CounterSet, CounterUnit, EventSource};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, Row, amd_processor, data, intel_processor};

@@ -1,9 +1,11 @@
 //! Sources and sessions of either vendor's driver on passive registers.
 
 use pmu_amd::Amd64;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterId, CounterMemory, CounterSet, CounterSlot, EventSource, Snapshot};
+use pmu_core::registers::CounterId;
+use pmu_core::{CounterSet, EventSource, Snapshot};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 

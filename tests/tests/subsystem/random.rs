@@ -6,7 +6,7 @@ use super::perf::lent::Lent;
 use super::perf::operations::Faults;
 use super::perf::state::Subsystem;
 use pmu_tests::opened::{Mock, Processor, processors};
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 /// Runs the subsystem on processors of a machine, the first of which is the boot processor.

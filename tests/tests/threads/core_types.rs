@@ -1,13 +1,12 @@
 //! Events of one type of core of a hybrid machine, whose thread runs on the other, too.
 
+use pmu_core::error::CounterError;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, Events, GenericEvent,
-};
+use pmu_core::{CounterSession, CounterSet, Event, EventCount, EventId, Events, GenericEvent};
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::recorded;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 
 const PERFORMANCE: u32 = 0x4000_0001;
 const EFFICIENT: u32 = 0x2000_0001;

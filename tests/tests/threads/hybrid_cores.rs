@@ -2,21 +2,22 @@
 
 use core::sync::atomic::AtomicU32;
 
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::memory::CounterMemory;
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, Availability, InterfaceError, KProfileSource,
     ProfileSource, ProfileSources, Session, SourceIndex, SourceTable,
 };
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
 use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterUnit, Event, EventSelect,
-    EventSource, Events, EventsError, GenericEvent, Snapshot,
+    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Snapshot,
 };
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::{self, Memory, Mock, Processor, Table, raw, running};
-use pmu_virt::{IntelConfiguration, IntelFeature};
+use pmu_virt::configuration::{IntelConfiguration, IntelFeature};
 
 type Area = SavedCounters<[SavedCounter; MAX_COUNTERS]>;
 

@@ -1,9 +1,10 @@
 //! The shares of events that rotate: of a processor and of its threads, at rotations and at switches.
 
+use pmu_core::memory::EventTable;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, EventTable, Events};
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, Events};
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 
 /// Returns an event on a processor or in a thread, which rotates.
 fn rotating() -> Event {

@@ -2,18 +2,18 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::profile::{KProfileSource, Session};
+use pmu_core::registers::CounterId;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterError, CounterId, CounterSet, EventId, EventOverflow, EventSource, Events, EventsError,
-    service,
-};
+use pmu_core::{CounterSet, EventId, EventSource, Events, service};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_tests::reports::{Report, service_reports};
+use pmu_virt::configuration::{IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, Fault};
-use pmu_virt::{IntelConfiguration, IntelFeature};
 
 const PERIOD: u64 = 0x1000;
 

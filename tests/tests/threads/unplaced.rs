@@ -3,15 +3,15 @@
 use core::cell::RefCell;
 
 use pmu_core::branches::BranchFilter;
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::memory::EventTable;
 use pmu_core::precise::{NotPrecise, Precision, SampleParts};
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
-use pmu_core::{
-    CounterError, CounterSet, Event, EventCount, EventSelect, EventTable, Events, EventsError,
-    GenericEvent, service,
-};
+use pmu_core::{CounterSet, Event, EventCount, Events, GenericEvent, service};
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
-use pmu_virt::IntelConfiguration;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::Deviations;
 
 const PERIOD: u64 = 0x1000;

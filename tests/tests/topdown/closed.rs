@@ -1,6 +1,7 @@
 //! One event of a group is closed that has issue slots and their parts.
 
-use pmu_core::{CounterSet, Event, EventCount, EventSelect};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event, EventCount};
 
 use crate::support::*;
 

@@ -3,8 +3,9 @@
 use core::cell::{Cell, RefCell};
 use pmu_tests::Reason;
 
-use pmu_core::EventsError;
-use pmu_core::{CounterError, Event, EventId, EventSelect};
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::registers::EventSelect;
+use pmu_core::{Event, EventId};
 use pmu_virt::mock::Fault;
 
 use crate::support::*;

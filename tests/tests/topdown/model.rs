@@ -1,10 +1,9 @@
 //! The software PMU's top-down metrics.
 
 use pmu_virt::branches::VirtualBranches;
-use pmu_virt::{
-    Configuration, GuestFacility, IntelConfiguration, Mode, Read, TopDownMix, Vendor, VirtualPmu,
-    VirtualTopDown, Write, Writer,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration, Vendor};
+use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
+use pmu_virt::{GuestFacility, Mode, Read, VirtualPmu, Write, Writer};
 
 use crate::support::{BRANCHES, MIXES, SLOTS, events};
 
@@ -157,7 +156,7 @@ fn a_wrap_sets_both_bits_and_interrupts_once() {
 /// Overflows reload the slots' counter, whose value then is lower: the slots are counted all the same.
 #[test]
 fn slots_of_a_counter_that_is_reloaded_are_counted_once() {
-    use pmu_virt::{ReloadConfiguration, VirtualReload};
+    use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
     let configuration = Configuration::Intel(IntelConfiguration::new(6, 8, 4));
     for (reloaded_by, value) in [(1 << 35, 0xFFFF_FF00), (1, 0x8000_0000), (1, 0xFFFF_FFFF)] {
         let mut pmu = VirtualPmu::new(configuration, events()).unwrap();

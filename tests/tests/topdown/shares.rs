@@ -1,13 +1,14 @@
 //! Shares of fed programs: over reads, a wrap, starts and stops, and beside events.
 
-use pmu_core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, Event, EventSelect, Events,
-    EventsError,
-};
+use pmu_core::error::{CounterError, EventsError};
+use pmu_core::memory::CounterMemory;
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSession, CounterSet, Event, Events};
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownView};
 use pmu_tests::Reason;
 use pmu_tests::opened::Random;
-use pmu_virt::{GuestFacility, IntelFeature, Mode, Privilege};
+use pmu_virt::configuration::IntelFeature;
+use pmu_virt::{GuestFacility, Mode, Privilege};
 
 use crate::support::*;
 
@@ -272,9 +273,11 @@ fn illegal_combinations_are_typed_errors_and_change_nothing() {
     assert_eq!(level_2.map_err(|error| error.reason), Err(CounterError::NotDivided));
     // A session whose source does not divide.
     let plain = first.mock();
-    let (memory, table) =
-        (CounterMemory::<[_; 24]>::new(), pmu_core::EventTable::<[pmu_core::EventEntry; 4]>::new());
-    let source = Events::new(&small.counters, &table as &pmu_core::EventTable);
+    let (memory, table) = (
+        CounterMemory::<[_; 24]>::new(),
+        pmu_core::memory::EventTable::<[pmu_core::memory::EventEntry; 4]>::new(),
+    );
+    let source = Events::new(&small.counters, &table as &pmu_core::memory::EventTable);
     let mut without =
         CounterSession::take(source, &small.counters, CounterSet::ALL, &plain, &memory).unwrap();
     let opened = without.open(&small.counters, &[slots, part]);

@@ -2,20 +2,20 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::facility::DivisionMemory;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reading::sample_read;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventCount, EventEntry, EventId, EventTable, Events, EventsError, service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, service,
 };
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownPart, TopDownUnit};
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::MockMsr;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, IntelFeature, Privilege,
-    TopDownMix, VirtualPmu, VirtualTopDown,
-};
+use pmu_virt::topdown::{TopDownMix, VirtualTopDown};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 64>;
 pub(crate) type Source<'a> = Events<'a, CounterUnit, TopDown<'a>>;

@@ -3,16 +3,16 @@
 use core::cell::Cell;
 
 use pmu_core::reading::{RemoteCount, remote_count};
+use pmu_core::registers::EventSelect;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
-    Claim, CounterSession, CounterSet, Event, EventCount, EventSelect, EventStatus, Events, service,
+    Claim, CounterSession, CounterSet, Event, EventCount, EventStatus, Events, service,
 };
 use pmu_intel::topdown::{TopDownCounts, TopDownPart, TopDownUnit};
 use pmu_tests::opened::Random;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, GuestFacility, IntelConfiguration, Privilege,
-    TopDownMix, VirtualPmu, Writer,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::topdown::TopDownMix;
+use pmu_virt::{EventKey, FedEvents, Feed, GuestFacility, Privilege, VirtualPmu, Writer};
 
 use crate::support::*;
 
@@ -385,10 +385,10 @@ fn an_e_core_has_the_same_parts_as_counts() {
     let unit = TopDownUnit::of(&mock.snapshot(), &mock).unwrap();
     assert!(!unit.has_metrics() && !unit.has_level_2());
     let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
-    let memory = pmu_core::CounterMemory::<[_; 24]>::new();
-    let table = pmu_core::EventTable::<[pmu_core::EventEntry; 8]>::new();
+    let memory = pmu_core::memory::CounterMemory::<[_; 24]>::new();
+    let table = pmu_core::memory::EventTable::<[pmu_core::memory::EventEntry; 8]>::new();
     // No facility is needed.
-    let source = Events::new(&counters, &table as &pmu_core::EventTable);
+    let source = Events::new(&counters, &table as &pmu_core::memory::EventTable);
     let mut session =
         CounterSession::take(source, &counters, CounterSet::ALL, &mock, &memory).unwrap();
     let feed = |slots: [u64; 4]| {

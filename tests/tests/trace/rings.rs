@@ -4,10 +4,11 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use pmu_core::CounterSet;
 use pmu_core::frame::{InterruptFrame, ProcessorNumber};
 use pmu_core::interval::IntervalLimits;
+use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterMemory, CounterSet, CounterSlot};
 use pmu_intel::Emon;
 use pmu_kprofile::PointerWidth::Bits64;
 use pmu_kprofile::hardware::ThisProcessor;

@@ -2,10 +2,10 @@
 //! Resources"; where it is silent, KVM's behavior.
 
 use pmu_tests::software_pmu::*;
-use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, EventKey, Privilege, Read,
-    Vendor, VirtualPmu, Write,
+use pmu_virt::configuration::{
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, Vendor,
 };
+use pmu_virt::{EventKey, Privilege, Read, VirtualPmu, Write};
 
 fn each(mut test: impl FnMut(AmdConfiguration, u32, VirtualPmu)) {
     for (amd, counters) in AMD_MATRIX {

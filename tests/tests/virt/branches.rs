@@ -6,10 +6,10 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
 use pmu_virt::branches::{
     BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
 };
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{
-    AmdConfiguration, BytesError, Configuration, EventKey, FedEvents, Feed, GuestFacility,
-    IntelConfiguration, IntelFeature, Privilege, Read, VirtualPmu, Write,
+    BytesError, EventKey, FedEvents, Feed, GuestFacility, Privilege, Read, VirtualPmu, Write,
 };
 use proptest::prelude::*;
 

@@ -1,10 +1,11 @@
 //! States and configurations as bytes: later releases read the bytes of earlier ones.
 
 use pmu_tests::data;
-use pmu_virt::{
-    AmdConfiguration, BytesError, Configuration, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
-    IntelConfiguration, IntelFeature, PmuState, StateError, Vendor,
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, HiddenConfiguration, HiddenRdpmc, HiddenRegisters,
+    IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::{BytesError, PmuState, StateError};
 
 type Registers = &'static [(u32, u64)];
 

@@ -3,11 +3,11 @@
 
 use pmu_core::raw_cpuid::{CpuId, CpuIdResult};
 use pmu_tests::software_pmu::*;
-use pmu_virt::{
+use pmu_virt::configuration::{
     AmdConfiguration, AmdCounters, Configuration, HiddenConfiguration, HiddenRdpmc,
-    HiddenRegisters, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Vendor, VirtualPmu,
-    Write,
+    HiddenRegisters, IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::{Mode, Privilege, Read, VirtualPmu, Write};
 
 const ONES: CpuIdResult =
     CpuIdResult { eax: u32::MAX, ebx: u32::MAX, ecx: u32::MAX, edx: u32::MAX };
@@ -347,7 +347,8 @@ fn tsx_and_svm_are_told_where_selects_have_their_qualifiers_alone() {
 /// A policy denies an event with each of its qualifiers: they are no part of the event's number or unit mask.
 #[test]
 fn a_policy_that_denies_an_event_denies_it_with_its_qualifiers() {
-    use pmu_virt::{EventFilter, FedEvents, FilterAction, FilterEntry};
+    use pmu_virt::FedEvents;
+    use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
     let entries = [FilterEntry::new(0xC0, 0)];
     let guest_host = AmdConfiguration::LEGACY.with(|amd| amd.guest_host = true);
     let transactional =

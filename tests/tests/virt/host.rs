@@ -4,10 +4,12 @@ use pmu_core::dump::CpuidDump;
 use pmu_core::raw_cpuid::CpuIdReader;
 use pmu_tests::data;
 use pmu_tests::software_pmu::*;
-use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, FedEvents, HiddenRegisters,
-    HostError, IntelConfiguration, IntelFeature, Read, RegisterKind, Vendor, VirtualPmu, Write,
+use pmu_virt::configuration::{
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, HiddenRegisters, HostError,
+    IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::registers::RegisterKind;
+use pmu_virt::{FedEvents, Read, VirtualPmu, Write};
 
 const NAMES: [(Vendor, [u32; 3]); 2] = [
     (Vendor::Intel, [0x756E_6547, 0x6C65_746E, 0x4965_6E69]),

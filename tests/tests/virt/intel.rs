@@ -5,10 +5,10 @@ use crate::naive::registers::{FIXED_FIELDS, SELECT_FIELDS};
 use pmu_tests::software_pmu::intel::*;
 use pmu_tests::software_pmu::*;
 use pmu_tests::{StateRegisters, field};
-use pmu_virt::{
-    Configuration, ConfigurationError, EventKey, IntelConfiguration, IntelFeature, Privilege, Read,
-    Write,
+use pmu_virt::configuration::{
+    Configuration, ConfigurationError, IntelConfiguration, IntelFeature,
 };
+use pmu_virt::{EventKey, Privilege, Read, Write};
 
 #[test]
 fn the_matrix_is_the_issues() {

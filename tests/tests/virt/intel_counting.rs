@@ -4,9 +4,8 @@
 use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::intel::*;
 use pmu_tests::software_pmu::*;
-use pmu_virt::{
-    Configuration, EventKey, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Write,
-};
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::{EventKey, Mode, Privilege, Read, Write};
 
 /// "IA32_PERFEVTSELx MSRs": a counter counts while EN is set, and USR or OS is for the privilege.
 #[test]

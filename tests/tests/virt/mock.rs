@@ -5,8 +5,9 @@ use core::cell::Cell;
 use pmu_core::Platform;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, PmcIndex};
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, Vendor};
 use pmu_virt::mock::{Breach, Deviation, Deviations, Fault, MockMsr, PmiFault, Record};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, Mode, Privilege, Vendor};
+use pmu_virt::{Mode, Privilege};
 
 type Mock<'h> = MockMsr<'h, 8>;
 

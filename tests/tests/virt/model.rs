@@ -2,10 +2,8 @@
 
 use super::naive::{Step, configuration, run};
 use super::random::{self, Random};
-use pmu_virt::{
-    AmdConfiguration, Configuration, FedEvents, IntelConfiguration, IntelFeature, PmuState,
-    VirtualPmu, Write,
-};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::{FedEvents, PmuState, VirtualPmu, Write};
 use proptest::prelude::*;
 
 /// Short programs on every kind of configuration: `PMU_TEST_PROGRAMS` of them, by default a thousandth of the million

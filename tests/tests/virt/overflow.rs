@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
+use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
 use pmu_virt::{
-    Configuration, Delivery, EventFilter, EventKey, FedEvents, FedEventsError, Feed, FilterAction,
-    FilterEntry, IntelConfiguration, PerformanceEntry, PmiOutcome, PmuState, Privilege, StateError,
-    VirtualPmu, Write,
+    Delivery, EventKey, FedEvents, FedEventsError, Feed, PerformanceEntry, PmiOutcome, PmuState,
+    Privilege, StateError, VirtualPmu, Write,
 };
 
 fn intel(version: u8) -> Configuration {
@@ -16,7 +17,7 @@ fn intel(version: u8) -> Configuration {
 }
 
 fn amd() -> Configuration {
-    Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6))
+    Configuration::Amd(pmu_virt::configuration::AmdConfiguration::perf_mon_v2(6))
 }
 
 /// A LVT entry that keeps what it is told.
@@ -486,7 +487,8 @@ fn a_state_that_cannot_be_is_refused() {
 /// A forged state does not choose the guest's PMU.
 #[test]
 fn a_state_of_another_pmu_is_refused() {
-    use pmu_virt::{Configuration, IntelConfiguration, StateError, Vendor};
+    use pmu_virt::StateError;
+    use pmu_virt::configuration::{Configuration, IntelConfiguration, Vendor};
     let other = Configuration::Intel(IntelConfiguration::new(5, 8, 4));
     let state = VirtualPmu::new(other, events()).unwrap().state();
     for told in [

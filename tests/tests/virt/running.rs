@@ -1,10 +1,8 @@
 //! The software PMU's report of its counters: those that run, at which privilege levels, and which are in use.
 
 use pmu_tests::software_pmu::{get, pmu, set};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, IntelConfiguration, IntelFeature, RunningEvent,
-    VirtualPmu,
-};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::{EventKey, RunningEvent, VirtualPmu};
 
 /// SDM vol. 3B, figure "Layout of IA32_PERFEVTSELx MSRs": 16 USR, 17 OS, 20 INT, 22 EN.
 const USR: u64 = 1 << 16;

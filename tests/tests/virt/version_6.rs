@@ -3,10 +3,10 @@
 
 use pmu_tests::StateRegisters;
 use pmu_tests::software_pmu::*;
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::policy::{EventFilter, EventPolicy, FilterAction, FilterEntry};
 use pmu_virt::{
-    Configuration, EventFilter, EventKey, EventPolicy, FedEvents, Feed, FilterAction, FilterEntry,
-    IntelConfiguration, IntelFeature, Mode, PmuState, Privilege, Read, StateError, VirtualPmu,
-    Write,
+    EventKey, FedEvents, Feed, Mode, PmuState, Privilege, Read, StateError, VirtualPmu, Write,
 };
 
 /// No feature that leaf 23H can declare.

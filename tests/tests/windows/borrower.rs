@@ -2,8 +2,9 @@
 
 use core::cell::RefCell;
 
+use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::LentCounters;
-use pmu_core::{CounterSet, EventId, EventOverflow, Events, service};
+use pmu_core::{CounterSet, EventId, Events, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviation, Deviations};
 use pmu_virt::{PmuState, Write};

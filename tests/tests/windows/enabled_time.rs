@@ -4,8 +4,8 @@
 use pmu_core::{CounterSet, Event, EventCount, EventId};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration};
 
 fn hosts() -> impl Iterator<Item = Processor> {
     let amd = [AmdConfiguration::LEGACY, AmdConfiguration::perf_mon_v2(6)].map(|mut amd| {

@@ -4,12 +4,10 @@ use core::cell::{Cell, RefCell};
 
 use pmu_core::{CounterSet, EventId, Events, Platform, service};
 use pmu_tests::opened::*;
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, Vendor};
 use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, IntelConfiguration, Privilege, Read,
-    Vendor, VirtualPmu, Write,
-};
+use pmu_virt::{EventKey, FedEvents, Privilege, Read, VirtualPmu, Write};
 
 const PERIOD: u64 = 0x1000;
 
@@ -94,7 +92,7 @@ fn a_guests_interrupt_in_the_window_is_the_guests_and_the_hosts_events_go_on() {
             let of_guest = Cell::new(0);
             let handler = |mock: &Mock<'_>| {
                 let source = Events::new(&processor.unit, &table);
-                let tell = |o: pmu_core::EventOverflow| told.borrow_mut().push(o.event);
+                let tell = |o: pmu_core::interrupt::EventOverflow| told.borrow_mut().push(o.event);
                 let serviced = service(&source, mock, &memory, |sample| tell(*sample)).unwrap();
                 if serviced.lent {
                     assert_eq!(serviced.claim.interrupts(), 0, "{processor:?}");

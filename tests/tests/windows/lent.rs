@@ -4,15 +4,17 @@
 use core::cell::{Cell, RefCell};
 
 use super::borrower::*;
+use pmu_core::error::CounterError;
+use pmu_core::interrupt::Serviced;
 use pmu_core::profile::{InterfaceError, KProfileSource, Overflow, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterError, CounterSet, EventSource, Serviced, Snapshot, service};
+use pmu_core::{Claim, CounterSet, EventSource, Snapshot, service};
 use pmu_tests::StateRegisters;
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_tests::reports::of_sources;
+use pmu_virt::configuration::{Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, PmiFault};
-use pmu_virt::{Configuration, IntelConfiguration, IntelFeature};
 
 #[test]
 fn a_guest_in_the_window_leaves_no_trace_in_the_hosts_events() {

@@ -3,10 +3,10 @@
 use core::cell::RefCell;
 
 use super::borrower::*;
-use pmu_core::EventsError;
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::lending::WindowError;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, service};
+use pmu_core::{CounterSet, service};
 use pmu_tests::opened::*;
 use pmu_virt::mock::{Deviations, Fault};
 

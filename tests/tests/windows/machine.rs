@@ -3,12 +3,10 @@
 use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu::{self, CYCLES, INSTRUCTIONS};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, Vendor};
 use pmu_virt::mediated::{GuestInterrupts, HostCounters, Loaded, MediationError, Put};
 use pmu_virt::mock::{Deviations, Fault, MockMsr};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege,
-    Read, Vendor, VirtualPmu, Write,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu, Write};
 
 pub(crate) type Mock<'h> = MockMsr<'h, 256>;
 pub(crate) const GUEST_ONLY: u64 = 1 << 40;

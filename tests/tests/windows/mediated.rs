@@ -4,11 +4,12 @@ use super::machine::*;
 use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_tests::software_pmu;
-use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
-use pmu_virt::{
-    AmdConfiguration, Configuration, EventFilter, FedEvents, FilterAction, FilterEntry,
-    IntelConfiguration, IntelFeature, Vendor, VirtualPmu, Write,
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
+use pmu_virt::policy::{EventFilter, FilterAction, FilterEntry};
+use pmu_virt::{FedEvents, VirtualPmu, Write};
 
 /// After a guest no counter is armed: a host that enables all of them counts nothing.
 #[test]

@@ -2,9 +2,10 @@
 
 use super::machine::*;
 use pmu_core::msr::MsrErrorKind;
+use pmu_virt::Write;
+use pmu_virt::configuration::Vendor;
 use pmu_virt::mediated::MediationError;
 use pmu_virt::mock::Fault;
-use pmu_virt::{Vendor, Write};
 
 /// A register that faults at any access: a typed error, no counter that counts or is armed, and success when it is
 /// tried again.

@@ -5,9 +5,10 @@ use pmu_core::CounterSet;
 use pmu_core::lending::LentCounters;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_tests::software_pmu;
+use pmu_virt::configuration::Vendor;
 use pmu_virt::mediated::GuestInterrupts;
 use pmu_virt::mock::Fault;
-use pmu_virt::{Vendor, VirtualPmu, Write};
+use pmu_virt::{VirtualPmu, Write};
 
 /// The mock, with something that happens before each access.
 struct Disturbed<'d> {

@@ -1,7 +1,9 @@
 //! Guests on real counters, which the mock plays, against a guest of the software alone with the same events.
 
 use super::machine::*;
-use pmu_virt::{Configuration, RegisterKind, Vendor, VirtualPmu};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::{Configuration, Vendor};
+use pmu_virt::registers::RegisterKind;
 use proptest::prelude::*;
 
 /// One step of a guest and its hypervisor.

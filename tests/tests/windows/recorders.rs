@@ -3,14 +3,14 @@
 use super::machine::*;
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
-};
+use pmu_core::{CounterSession, CounterSet, Events};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
+use pmu_virt::configuration::{Configuration, Vendor};
 use pmu_virt::mediated::GuestInterrupts;
-use pmu_virt::{Configuration, Privilege, Vendor, VirtualPmu, Write};
+use pmu_virt::{Privilege, VirtualPmu, Write};
 
 /// `IA32_DEBUGCTL`, `IA32_LBR_CTL`, `DBG_EXTN_CFG` (SDM vol. 4, table 2-2; APM vol. 2, "Last Branch Stack Registers").
 const ENABLES: [u32; 3] = [0x1D9, 0x14CE, 0xC000_010F];

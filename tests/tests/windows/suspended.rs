@@ -1,6 +1,7 @@
 //! Counters that are suspended, and what a kernel may do with their events meanwhile.
 
-use pmu_core::{CounterError, CounterSet, EventStatus};
+use pmu_core::error::CounterError;
+use pmu_core::{CounterSet, EventStatus};
 use pmu_tests::opened::operations::general;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
@@ -57,7 +58,7 @@ fn a_suspend_and_a_window_bring_each_other_s_events_back() {
             let event = counters.open(&processor.unit, &[event]).unwrap();
             counters.start(event, 0).unwrap();
             happen(&mock, 2, 0x700);
-            let not = |o: pmu_core::EventOverflow| panic!("{o:?}");
+            let not = |o: pmu_core::interrupt::EventOverflow| panic!("{o:?}");
             if suspends {
                 counters.suspend(0, |sample| not(*sample)).unwrap();
                 counters.lend(0, |sample| not(*sample)).unwrap().end(0).unwrap();

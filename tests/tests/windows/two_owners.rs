@@ -3,7 +3,8 @@
 
 use core::cell::Cell;
 
-use pmu_core::{CounterError, CounterSet, service};
+use pmu_core::error::CounterError;
+use pmu_core::{CounterSet, service};
 use pmu_tests::opened::*;
 use pmu_virt::mediated::{GuestInterrupts, HostCounters};
 use pmu_virt::mock::{Deviation, Deviations, Fault};

@@ -1,9 +1,8 @@
 //! The claims of counts and of sources, on counters that the project's own counter layer took.
 
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSession, CounterSet, CounterSlot, EventEntry, EventTable, Events,
-};
+use pmu_core::{CounterSession, CounterSet, Events};
 
 use crate::counts::bench::{Bench, stop_of};
 use crate::counts::exact::exact;

@@ -1,7 +1,8 @@
 //! One measurement: an event counted over a workload, on counters that the driver took.
 
+use pmu_core::error::CounterError;
 use pmu_core::msr::MsrErrorKind;
-use pmu_core::{CounterError, CounterSession, CounterUnit, Event, Events};
+use pmu_core::{CounterSession, CounterUnit, Event, Events};
 
 use crate::machine::interrupts;
 use crate::machine::workload::{Memory, Workload};

@@ -1,7 +1,8 @@
 //! Counts of code whose numbers are known by hand.
 
-use pmu_core::{CounterSet, Event, EventSelect, GenericEvent};
-use pmu_virt::{Configuration, Vendor};
+use pmu_core::registers::EventSelect;
+use pmu_core::{CounterSet, Event, GenericEvent};
+use pmu_virt::configuration::{Configuration, Vendor};
 
 use crate::counts::bench::Bench;
 use crate::machine::identity;

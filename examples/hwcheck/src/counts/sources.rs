@@ -2,7 +2,7 @@
 
 use pmu_core::profile::ProfileSource;
 use pmu_core::{CounterSet, Event};
-use pmu_virt::{Configuration, Vendor};
+use pmu_virt::configuration::{Configuration, Vendor};
 
 use crate::counts::bench::Bench;
 use crate::machine::workload::{Quantity, Workload};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 /// CPUID of the processor that executes the call, by the instruction in user mode.
 pub fn native_cpuid(leaf: u32, subleaf: u32) -> CpuidRegisters {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use pmu_amd::ibs::IbsOpRecord;
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::cpuid::KernelCpuid;
 use crate::machine::device::LinuxMsr;

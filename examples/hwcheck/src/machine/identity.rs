@@ -1,7 +1,7 @@
 //! The processor, kernel and hypervisor of a report.
 
 use pmu_core::Snapshot;
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::interface::{Cpuid, Machine, kernel_file};
 use crate::report::hex::Hex;

@@ -6,7 +6,7 @@ use std::path::Path;
 use pmu_amd::ibs::IbsOpRecord;
 use pmu_core::msr::{MsrBackend, MsrErrorKind};
 use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
-use pmu_virt::CpuidRegisters;
+use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::workload::{Memory, Workload};
 

@@ -25,7 +25,7 @@ pub fn available_memory(machine: &dyn Machine) -> u64 {
 mod tests {
     use super::*;
     use crate::machine::software::{Plan, Software};
-    use pmu_virt::{AmdConfiguration, Configuration};
+    use pmu_virt::configuration::{AmdConfiguration, Configuration};
 
     #[test]
     fn the_column_of_the_processor_is_summed() {

@@ -8,10 +8,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_virt::{
-    Configuration, CpuidRegisters, EventKey, FedEvents, Feed, Mode, PmuState, Privilege, Read,
-    Vendor, VirtualPmu, Write,
-};
+use pmu_virt::configuration::{Configuration, CpuidRegisters, Vendor};
+use pmu_virt::{EventKey, FedEvents, Feed, Mode, PmuState, Privilege, Read, VirtualPmu, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::interface::{Machine, Msr};

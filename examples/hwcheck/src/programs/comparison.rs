@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use pmu_core::msr::{MsrErrorKind, PmcIndex};
-use pmu_virt::{
-    ConfigurationError, FedEvents, Mode, Read, RegisterInfo, RegisterKind, VirtualPmu, Write,
-};
+use pmu_virt::configuration::ConfigurationError;
+use pmu_virt::registers::{RegisterInfo, RegisterKind};
+use pmu_virt::{FedEvents, Mode, Read, VirtualPmu, Write};
 
 use crate::registers::access::{Registers, WriteError};
 use crate::registers::stop::Stop;

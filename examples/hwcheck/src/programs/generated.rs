@@ -1,6 +1,7 @@
 //! Programs: sweeps of a register's bits, and random accesses.
 
-use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
+use pmu_virt::configuration::Configuration;
+use pmu_virt::registers::{RegisterInfo, RegisterKind};
 
 use crate::programs::comparison::{Comparison, Operation};
 use crate::random::Random;

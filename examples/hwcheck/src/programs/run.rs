@@ -1,6 +1,6 @@
 //! Programs run on both, each from the same state; what differs is done twice.
 
-use pmu_virt::{RegisterInfo, RegisterKind};
+use pmu_virt::registers::{RegisterInfo, RegisterKind};
 
 use crate::programs::comparison::{Comparison, Differs, Operation, claim_of};
 use crate::random::Random;

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use pmu_core::msr::{MsrAddress, MsrErrorKind, MsrUpdate};
-use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
+use pmu_virt::configuration::Configuration;
+use pmu_virt::registers::{RegisterInfo, RegisterKind};
 
 use crate::machine::interface::Machine;
 use crate::registers::agreed::Agreed;

@@ -1,6 +1,7 @@
 //! The list of what may be written, which the user agrees to.
 
-use pmu_virt::{Configuration, RegisterInfo, RegisterKind};
+use pmu_virt::configuration::Configuration;
+use pmu_virt::registers::{RegisterInfo, RegisterKind};
 
 /// Bits of an event select that are never set: pin control (19), the interrupt (20), any-thread (21), and adaptive PEBS
 /// (34). SDM vol. 3B, "Architectural Performance Monitoring", figures of `IA32_PERFEVTSELx`; APM vol. 2, figure "Core

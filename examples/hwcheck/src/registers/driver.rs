@@ -2,7 +2,8 @@
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{CounterUnit, Platform, Snapshot};
-use pmu_virt::{RegisterKind, Vendor};
+use pmu_virt::configuration::Vendor;
+use pmu_virt::registers::RegisterKind;
 
 use crate::machine::interface::Cpuid;
 use crate::registers::access::{Registers, WriteError};

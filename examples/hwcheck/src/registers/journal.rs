@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::io;
 
 use crate::registers::agreed::{Agreed, Cell, ENABLE, FIXED_PRIVILEGES, MAX_CELLS, PRIVILEGES};
-use pmu_virt::RegisterKind;
+use pmu_virt::registers::RegisterKind;
 
 /// A write was made, or begun.
 const CHANGED: u32 = 1 << 0;

@@ -1,6 +1,7 @@
 //! Putting everything back.
 
-use pmu_virt::{RegisterKind, Vendor};
+use pmu_virt::configuration::Vendor;
+use pmu_virt::registers::RegisterKind;
 
 use crate::registers::access::Registers;
 use crate::registers::agreed::Cell;

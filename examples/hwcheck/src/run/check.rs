@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use pmu_core::msr::MsrErrorKind;
-use pmu_virt::{Configuration, CpuidRegisters, HostError, IntelFeature, RegisterKind, Vendor};
+use pmu_virt::configuration::{Configuration, CpuidRegisters, HostError, IntelFeature, Vendor};
+use pmu_virt::registers::RegisterKind;
 
 use crate::counts::all::counts;
 use crate::machine::identity;

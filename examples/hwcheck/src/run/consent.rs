@@ -3,7 +3,8 @@
 use core::fmt::Write as _;
 use std::io::{BufRead, Write};
 
-use pmu_virt::{Configuration, RegisterKind};
+use pmu_virt::configuration::Configuration;
+use pmu_virt::registers::RegisterKind;
 
 /// The text before the question.
 pub fn text(configuration: &Configuration, processor: u32) -> String {
@@ -54,7 +55,7 @@ pub fn ask(input: &mut impl BufRead, output: &mut impl Write) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pmu_virt::IntelConfiguration;
+    use pmu_virt::configuration::IntelConfiguration;
 
     #[test]
     fn only_yes_is_yes() {

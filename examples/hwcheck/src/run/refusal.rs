@@ -4,7 +4,8 @@ use core::fmt;
 use std::path::Path;
 
 use pmu_core::msr::MsrErrorKind;
-use pmu_virt::{Configuration, HostError, RegisterKind};
+use pmu_virt::configuration::{Configuration, HostError};
+use pmu_virt::registers::RegisterKind;
 
 use crate::machine::interface::{Machine, kernel_file_in};
 use crate::registers::access::read;

@@ -131,8 +131,9 @@ mod tests {
     use std::path::Path;
 
     use pmu_core::msr::{MsrAddress, MsrBackend, PmcIndex};
+    use pmu_virt::Writer;
+    use pmu_virt::configuration::CpuidRegisters;
     use pmu_virt::ibs::FedOp;
-    use pmu_virt::{CpuidRegisters, Writer};
 
     use super::*;
     use crate::machine::counted_ops::{LENGTH, start};

@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 
 use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::report::{Claim, Report};
-use pmu_virt::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 
 /// A folder that is removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);

@@ -1,9 +1,9 @@
 //! The processor's counters as registers: what claims write is not what the counter layer would.
 
 use pmu::Machine;
-use pmu::core::{CounterId, CounterSet, CounterUnit, EventSource};
 use pmu::core::msr::{MsrAddress, MsrBackend};
-use pmu::core::registers::{Counter, GlobalRegisters};
+use pmu::core::registers::{Counter, CounterId, GlobalRegisters};
+use pmu::core::{CounterSet, CounterUnit, EventSource};
 
 use crate::demos::workload;
 use crate::embedding::msr::control_msr;

@@ -1,6 +1,8 @@
 //! Claims of a counter's width, and of the counter layer.
 
-use pmu::core::{CounterError, CounterSet, Event, EventSelect};
+use pmu::core::error::CounterError;
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, Event};
 
 use crate::check::bench::{Bench, address, read, work, write};
 use crate::check::claim::{Outcome, Reason};

@@ -6,13 +6,14 @@ use pmu::KernelHooks;
 use pmu::amd::ibs::registers::{IBS_CTL, IbsCtl};
 use pmu::amd::ibs::{Ibs, IbsKind, IbsMemory, IbsSampling, IbsUnit, IbsUnits};
 use pmu::apic::ApicRegisters;
+use pmu::core::error::CounterError;
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::msr::FixupMsr;
 use pmu::core::precise::{NotPrecise, PreciseSample};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::registers::MAX_COUNTERS;
 use pmu::core::{
-    Claim, CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit,
-    Event, EventEntry, EventId, EventTable, Events, Snapshot, service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Snapshot, service,
 };
 use spin::Once;
 

@@ -1,7 +1,7 @@
 //! Claims of the other processors.
 
-use pmu::core::{EventSource, Snapshot};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{EventSource, Snapshot};
 
 use crate::check::bench::{Bench, read, write};
 use crate::check::claim::Outcome;

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::Machine;
-use pmu::core::{EventSource, Snapshot};
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{EventSource, Snapshot};
 
 use crate::check::bench::Bench;
 use crate::check::claim::{Outcome, Reason};

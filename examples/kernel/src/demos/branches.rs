@@ -4,7 +4,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
 use pmu::core::branches::{BranchFilter, Branches};
-use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, Snapshot};
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, CounterUnit, Event, Snapshot};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};

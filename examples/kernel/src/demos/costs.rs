@@ -3,10 +3,10 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use pmu::core::{CounterSet, EventSource};
 use pmu::core::interval::IntervalLimits;
 use pmu::core::profile::{KProfileSource, ProfileSource};
 use pmu::core::thread::{SavedCounter, SavedCounters};
+use pmu::core::{CounterSet, EventSource};
 
 use crate::demos::failure::Failure;
 use crate::demos::rate::Rate;

@@ -2,9 +2,9 @@
 //! threads; and a watchdog.
 
 use pmu::Machine;
-use pmu::core::{
-    CounterError, CounterSet, CounterUnit, Event, EventSelect, EventSource, GenericEvent, Snapshot,
-};
+use pmu::core::error::CounterError;
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent, Snapshot};
 
 use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;

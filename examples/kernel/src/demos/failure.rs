@@ -3,9 +3,8 @@
 use core::fmt;
 
 use pmu::PmuError;
-use pmu::core::CounterError;
-use pmu::core::EventsError;
 use pmu::core::branch_recording::BranchError;
+use pmu::core::error::{CounterError, EventsError};
 use pmu::core::msr::MsrFault;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::debug_store::ControlAreaError;

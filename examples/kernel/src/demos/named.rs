@@ -1,6 +1,7 @@
 //! An event by the name that it has on this processor.
 
-use pmu::core::{CounterError, CounterUnit, Event, Snapshot};
+use pmu::core::error::CounterError;
+use pmu::core::{CounterUnit, Event, Snapshot};
 use pmu_events::{PmuEvent, Processor};
 
 use crate::demos::failure::Failure;

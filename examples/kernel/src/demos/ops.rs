@@ -3,8 +3,9 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pmu::amd::ibs::IbsSampling;
+use pmu::core::error::CounterError;
 use pmu::core::precise::{NotPrecise, PreciseSample};
-use pmu::core::{CounterError, CounterUnit, EventSource};
+use pmu::core::{CounterUnit, EventSource};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};

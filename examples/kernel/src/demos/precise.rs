@@ -3,7 +3,8 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use pmu::core::precise::{Precision, SampleParts};
-use pmu::core::{CounterSet, CounterUnit, Event, EventSelect, EventSource};
+use pmu::core::registers::EventSelect;
+use pmu::core::{CounterSet, CounterUnit, Event, EventSource};
 use pmu::intel::precise::PreciseRecord;
 
 use crate::demos::failure::Failure;

@@ -1,7 +1,8 @@
 //! Events that ring 3 reads by itself, by RDPMC and a page that the kernel shares with it.
 
+use pmu::core::error::CounterError;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{CounterError, CounterSet, CounterUnit, Event, EventId, GenericEvent};
+use pmu::core::{CounterSet, CounterUnit, Event, EventId, GenericEvent};
 
 use crate::demos::failure::Failure;
 use crate::demos::programs::{HIDDEN, count_down, measure, read_counter, read_interrupted};

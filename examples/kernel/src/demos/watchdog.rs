@@ -3,7 +3,8 @@
 
 use core::sync::atomic::Ordering;
 
-use pmu::core::{CounterSet, Event, EventTable, GenericEvent};
+use pmu::core::memory::EventTable;
+use pmu::core::{CounterSet, Event, GenericEvent};
 use x86_64::instructions::interrupts;
 
 use crate::demos::failure::Failure;

@@ -3,9 +3,9 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu::PmuSample;
-use pmu::core::CounterId;
 use pmu::core::branches::Branches;
 use pmu::core::precise::PreciseSample;
+use pmu::core::registers::CounterId;
 use pmu::intel::precise::{Pebs, PreciseRecord};
 use spin::Once;
 

@@ -1,6 +1,6 @@
 //! Static memory: it lives as long as the kernel, and interrupts find everything here.
 
-use pmu::core::NoInterface;
+use pmu::core::error::NoInterface;
 use pmu::core::profile::DefaultInterface;
 use pmu::intel::debug_store::{ControlAreaMemory, ProcessorProfileControl};
 use pmu::{Machine, Pmu};

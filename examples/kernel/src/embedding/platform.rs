@@ -5,9 +5,10 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
+use pmu::core::error::PlatformError;
 use pmu::core::interval::Interval;
 use pmu::core::msr::{FixupMsr, MsrBackend};
-use pmu::core::{CounterSet, PlatformError, Snapshot};
+use pmu::core::{CounterSet, Snapshot};
 use pmu::{BranchRecords, Machine, PreciseRecords, X86Kernel};
 
 use crate::embedding::extended_entries::native_apic;

@@ -1,8 +1,8 @@
 //! All processors, up and down.
 
-use pmu::{Machine, PmuError, PmuHardware, PmuSession};
 use pmu::apic::Delivery;
 use pmu::core::{CounterSet, EventSource};
+use pmu::{Machine, PmuError, PmuHardware, PmuSession};
 
 use crate::embedding::cpuid::snapshot;
 use crate::embedding::memory::PMU;

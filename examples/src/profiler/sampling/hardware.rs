@@ -2,7 +2,7 @@
 
 use std::io;
 
-use pmu_core::PlatformError;
+use pmu_core::error::PlatformError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::{Affinity, ProfileHardware};

@@ -1,6 +1,6 @@
 //! The source that the command line chose.
 
-use pmu_virt::Vendor;
+use pmu_virt::configuration::Vendor;
 
 use crate::count::clock::Clock;
 use crate::count::fed::Fed;

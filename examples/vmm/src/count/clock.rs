@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use pmu_virt::TopDownMix;
+use pmu_virt::topdown::TopDownMix;
 
 use crate::count::quantity::Quantity;
 

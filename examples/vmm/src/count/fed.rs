@@ -2,9 +2,8 @@
 
 use core::time::Duration;
 
-use pmu_virt::{
-    EventKey, FedEvent, FedEvents, FedEventsError, Feed, Privilege, Vendor, VirtualPmu,
-};
+use pmu_virt::configuration::Vendor;
+use pmu_virt::{EventKey, FedEvent, FedEvents, FedEventsError, Feed, Privilege, VirtualPmu};
 
 use crate::count::quantity::Quantity;
 
@@ -73,7 +72,8 @@ impl Fed {
 
 #[cfg(test)]
 mod tests {
-    use pmu_virt::{Configuration, IntelConfiguration, Write};
+    use pmu_virt::Write;
+    use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
     use super::*;
 

@@ -172,7 +172,8 @@ mod tests {
     use std::collections::BTreeMap;
     use std::rc::Rc;
 
-    use pmu_virt::{Configuration, IntelConfiguration, Read, Vendor, Write};
+    use pmu_virt::configuration::{Configuration, IntelConfiguration, Vendor};
+    use pmu_virt::{Read, Write};
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! The quantities that sources count.
 
-use pmu_virt::{EventKey, Vendor};
+use pmu_virt::EventKey;
+use pmu_virt::configuration::Vendor;
 
 /// A quantity that a source counts, with its names of both vendors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

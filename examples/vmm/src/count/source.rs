@@ -3,7 +3,8 @@
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, TopDownMix, VirtualPmu};
+use pmu_virt::topdown::TopDownMix;
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
 use crate::count::fed::Fed;
 use crate::error::Error;

@@ -4,7 +4,8 @@ use core::mem::zeroed;
 use core::time::Duration;
 
 use iced_x86::Instruction;
-use pmu_virt::{Feed, Privilege, TopDownMix, VirtualPmu};
+use pmu_virt::topdown::TopDownMix;
+use pmu_virt::{Feed, Privilege, VirtualPmu};
 
 use crate::count::clock::Clock;
 use crate::count::fed::Fed;
@@ -231,7 +232,8 @@ fn thread_time() -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use pmu_virt::{Configuration, IntelConfiguration, Write};
+    use pmu_virt::Write;
+    use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
     use super::*;
 
@@ -239,7 +241,7 @@ mod tests {
     const KERNEL: Privilege = Privilege::Kernel;
 
     fn time(megahertz: u16, rate: u16) -> (Time, Feed, VirtualPmu) {
-        let fed = Fed::new(&QUANTITIES, pmu_virt::Vendor::Intel).unwrap();
+        let fed = Fed::new(&QUANTITIES, pmu_virt::configuration::Vendor::Intel).unwrap();
         let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
         let pmu = VirtualPmu::new(configuration, fed.events).unwrap();
         (
@@ -260,7 +262,8 @@ mod tests {
 
     fn counted(time: &Time, happened: &Feed, privilege: Privilege) -> [u64; 7] {
         QUANTITIES.map(|what| {
-            let place = time.fed.events.find(what.keys(pmu_virt::Vendor::Intel)[0]).unwrap();
+            let place =
+                time.fed.events.find(what.keys(pmu_virt::configuration::Vendor::Intel)[0]).unwrap();
             happened.count(place, privilege)
         })
     }

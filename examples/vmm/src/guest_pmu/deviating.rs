@@ -3,8 +3,9 @@
 use core::fmt;
 use core::str::FromStr;
 
+use pmu_virt::configuration::{Configuration, Vendor};
 use pmu_virt::mock::{Deviation, Deviations};
-use pmu_virt::{Configuration, Delivery, PerformanceEntry, PmiOutcome, Read, Vendor, VirtualPmu};
+use pmu_virt::{Delivery, PerformanceEntry, PmiOutcome, Read, VirtualPmu};
 
 const MASKED: u32 = 1 << 16;
 /// Registers of both vendors, or of one: SDM vol. 4, table 2-2; APM vol. 2, "Performance Monitoring Counter MSRs".

@@ -3,12 +3,13 @@
 use core::ops::{Deref, DerefMut};
 
 use pmu_virt::branches::VirtualBranches;
+use pmu_virt::configuration::CpuidLeaf;
 use pmu_virt::ibs::VirtualIbs;
 use pmu_virt::mock::Deviations;
 use pmu_virt::precise::{FedRecord, GuestMemory, Recorded, VirtualPrecise};
-use pmu_virt::{
-    CpuidLeaf, GuestFacility, Read, RegisterInfo, VirtualPmu, VirtualTopDown, Writer, Written,
-};
+use pmu_virt::registers::RegisterInfo;
+use pmu_virt::topdown::VirtualTopDown;
+use pmu_virt::{GuestFacility, Read, VirtualPmu, Writer, Written};
 
 /// Branch records and precise records, instruction-based sampling, and top-down metrics. `None`: the guest lacks the
 /// facility.

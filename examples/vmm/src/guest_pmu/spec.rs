@@ -6,13 +6,14 @@ use core::num::ParseIntError;
 use pmu_core::Snapshot;
 use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::configuration::{
+    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration,
+    IntelFeature, Vendor,
+};
 use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::mock::Deviations;
 use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration,
-    IntelFeature, Vendor, VirtualTopDown,
-};
+use pmu_virt::topdown::VirtualTopDown;
 
 use crate::guest_pmu::deviating::Observable;
 use crate::guest_pmu::facilities::{Facilities, Precise};

@@ -2,8 +2,8 @@
 
 use kvm_bindings::CpuId;
 use pmu_virt::branches::BranchConfiguration;
+use pmu_virt::configuration::{Configuration, IntelFeature};
 use pmu_virt::precise::PreciseRecords;
-use pmu_virt::{Configuration, IntelFeature};
 
 use crate::boot::image::Image;
 use crate::count::quantity::Quantity;

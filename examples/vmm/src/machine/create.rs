@@ -8,7 +8,7 @@ use kvm_bindings::{
     KVM_PMU_CAP_DISABLE, kvm_enable_cap, kvm_pit_config, kvm_userspace_memory_region,
 };
 use kvm_ioctls::{Kvm, VcpuFd, VmFd};
-use pmu_virt::Configuration;
+use pmu_virt::configuration::Configuration;
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 use crate::boot::image::Image;

@@ -6,7 +6,8 @@ use std::thread::{self, JoinHandle};
 
 use kvm_bindings::CpuId;
 use kvm_ioctls::VcpuFd;
-use pmu_virt::{Configuration, VirtualPmu};
+use pmu_virt::VirtualPmu;
+use pmu_virt::configuration::Configuration;
 
 use crate::count::choice::Choice;
 use crate::count::handler::Handler;

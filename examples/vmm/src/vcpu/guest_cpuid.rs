@@ -1,8 +1,9 @@
 //! The guest's CPUID: KVM's own answer, the processor's place in the topology, and the PMU.
 
 use kvm_bindings::{CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
+use pmu_virt::GuestFacility;
 use pmu_virt::branches::BranchConfiguration;
-use pmu_virt::{AmdCounters, Configuration, GuestFacility, Vendor};
+use pmu_virt::configuration::{AmdCounters, Configuration, Vendor};
 
 use crate::error::Error;
 use crate::guest_pmu::facilities::Facilities;
@@ -191,7 +192,7 @@ fn signature(pmu: &Configuration, own: u32, foreign: bool) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use pmu_virt::IntelConfiguration;
+    use pmu_virt::configuration::IntelConfiguration;
 
     use super::*;
 
@@ -224,7 +225,7 @@ mod tests {
         // Sapphire Rapids, a Xeon of family 0x13, Zen 3.
         let (sapphire, diamond, zen) = (0x000C_06F8, 0x0040_0F10, 0x00A0_0F11);
         let of_intel = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
-        let of_amd = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
+        let of_amd = Configuration::Amd(pmu_virt::configuration::AmdConfiguration::perf_mon_v2(6));
         let (no_intel, no_amd) =
             (Configuration::hidden(Vendor::Intel), Configuration::hidden(Vendor::Amd));
         for pmu in [of_intel, no_intel] {
@@ -253,7 +254,7 @@ mod tests {
             let leaf = |function| answers.as_slice().iter().find(|one| one.function == function);
             (leaf(0x8000_0005).unwrap().edx, leaf(0x8000_0008).unwrap().ebx)
         };
-        let amd_pmu = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
+        let amd_pmu = Configuration::Amd(pmu_virt::configuration::AmdConfiguration::perf_mon_v2(6));
         let intel_pmu = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
         assert_eq!(told(intel, amd_pmu), (0x2008_0140, 1 << 2));
         assert_eq!((told(intel, intel_pmu), told(amd, amd_pmu)), ((0, 0), (0, 0)));
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(told.ecx, 1_000_000_000);
         assert_eq!(leaf(intel, None).1, None);
         // AMD has no such leaf.
-        let amd = Configuration::Amd(pmu_virt::AmdConfiguration::perf_mon_v2(6));
+        let amd = Configuration::Amd(pmu_virt::configuration::AmdConfiguration::perf_mon_v2(6));
         assert_eq!(leaf(amd, Some(2_445_406)).1, None);
     }
 }

@@ -184,7 +184,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// unmasks the interrupt, and an overflow from before the unmasking raises no further interrupt.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// # use pmu_core::registers::CounterId;
     /// /// Enables a counter that a watchdog has programmed.
     /// fn enable_watchdog<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -218,7 +220,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// architectural version 3 on, each unmasking of the interrupt raises an interrupt while one of these bits is set.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Acknowledges an earlier owner's Debug Store overflow, so that unmasking raises no interrupt.
     /// fn forget_predecessor<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -244,7 +247,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// themselves.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Programs fixed counter 1 for a watchdog: at every privilege level, with an interrupt.
     /// fn program_watchdog<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

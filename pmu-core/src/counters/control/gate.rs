@@ -126,7 +126,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Call this before the first event is started, and before a performance interrupt can come.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Freezes the counters in interrupts if the processor can, and returns whether it can.
     /// fn freeze<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -216,7 +217,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 /// # use pmu_core::msr::MsrBackend;
 /// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
 ///     // A register that does not answer does not keep the next kernel from starting.
-///     let _ = pmu_core::stop_all(unit, msr);
+///     let _ = pmu_core::registers::stop_all(unit, msr);
 /// }
 /// ```
 pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {

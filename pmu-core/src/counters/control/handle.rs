@@ -306,7 +306,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// its turn in [`rotate`](Self::rotate), or this processor may be unable to count the event.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Restarts the events whose counters faulted in an interrupt.
     /// fn restart<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

@@ -35,10 +35,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// taken, and the counters that were not.
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, Hardware,
-    /// #     Events,
-    /// # };
+    /// # use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// # use pmu_core::memory::{CounterMemory, CounterSlot};
     /// # use pmu_core::registers::MAX_COUNTERS;
     /// static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new(); // one per processor
     ///
@@ -236,7 +235,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// in the global control register.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterId, CounterSession, CounterUnit, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// # use pmu_core::registers::CounterId;
     /// /// Tries to take a counter over from a watchdog that was stopped.
     /// fn take_over<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -297,8 +298,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// global control register. The session does not access these counters again.
     ///
     /// ```
-    /// # use pmu_core::{CounterId, CounterSession, EventId, EventSource, EventsError, Hardware};
-    /// # use pmu_core::registers::MAX_FIXED;
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
+    /// # use pmu_core::registers::{CounterId, MAX_FIXED};
     /// /// Gives fixed counter 1 to a watchdog. An event that runs on this counter is restarted on another one.
     /// fn give_to_watchdog<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -350,7 +352,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// of these interrupts, so that the kernel does not report an unknown NMI.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Unloads a driver. If a register does not answer, all else is stopped, and the call is tried once more.
     /// fn unload<S: EventSource, H: Hardware>(
     ///     mut counters: CounterSession<'_, S, H>,

@@ -37,7 +37,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// its group.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterSet, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Resumes from suspend on one processor. Returns the counters whose sampling began anew, for the log.
     /// fn resume<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -286,7 +287,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         outcome.and(enabled).map_err(CounterError::StateUnknown)
     }
 
-    fn is_running(&self, counter: crate::CounterId) -> bool {
+    fn is_running(&self, counter: crate::registers::CounterId) -> bool {
         let slot = self.slot(counter);
         slot.is_some_and(|slot| matches!(slot.load(), SlotState::Running { .. }))
     }

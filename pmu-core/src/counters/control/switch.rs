@@ -41,8 +41,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// # use pmu_core::thread::ThreadEvent;
-    /// # use pmu_core::EventsError;
     /// /// A thread ends: returns the sum of what its events counted.
     /// fn end<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

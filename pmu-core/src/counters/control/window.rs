@@ -49,10 +49,10 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// until the returned window [ends](CounterWindow::end). A hypervisor opens the window before it loads a guest's
     /// state, and ends the window after it has saved the guest's state.
     ///
-    /// During the window, [`service`](crate::service) accesses no register, and [reports](crate::Serviced::lent) that
-    /// the interrupt may belong to the borrower. If the delivery of an interrupt masks the interrupt, the borrower
-    /// unmasks it after acknowledging the overflow. If an interrupt during the window was left masked, the window's end
-    /// unmasks it.
+    /// During the window, [`service`](crate::service) accesses no register, and
+    /// [reports](crate::interrupt::Serviced::lent) that the interrupt may belong to the borrower. If the delivery of an
+    /// interrupt masks the interrupt, the borrower unmasks it after acknowledging the overflow. If an interrupt during
+    /// the window was left masked, the window's end unmasks it.
     ///
     /// During the window, none of the session's events is counted, not even an event without `exclude_guest`. From the
     /// `now` of this call to the `now` of [`end`](CounterWindow::end), the events' times do not advance. The kernel can
@@ -75,8 +75,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # use pmu_core::lending::{LentCounters, WindowError};
-    /// # use pmu_core::CounterError;
     /// # fn enter_guest(_: &mut LentCounters) {}
     /// fn run_guest<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -91,7 +91,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// While the window lives, the compiler rejects other uses of the session:
     ///
     /// ```compile_fail,E0499
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # fn wrong<S: EventSource, H: Hardware>(
     /// #     counters: &mut CounterSession<'_, S, H>, event: EventId,
     /// # ) -> Result<(), CounterError> {
@@ -317,7 +318,8 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     /// control register, because VM exits clear it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # use pmu_core::lending::LentCounters;
     /// /// Runs a guest in a window. Counters that could not be restored at its end are programmed again.
     /// fn end<S: EventSource, H: Hardware>(

@@ -14,8 +14,8 @@ impl Event {
     ///
     /// The event needs a [period](Self::every). The session's event source must have the facility, and the processor
     /// must be able to record the event. Otherwise opening the event fails with
-    /// [`NotPrecise`](crate::CounterError::NotPrecise). A thread's event is not counted on a core that cannot record
-    /// it.
+    /// [`NotPrecise`](crate::error::CounterError::NotPrecise). A thread's event is not counted on a core that cannot
+    /// record it.
     ///
     /// The address of a sample tells the privilege level: the upper half of the address space is the kernel's. If an
     /// event counts only one of the levels, samples at addresses of the other half are dropped. So a kernel whose own
@@ -75,9 +75,11 @@ impl Event {
     /// event is refused with [`NeedsBeside`](crate::precise::NotPrecise::NeedsBeside).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, EventId, EventSource, EventsError, Hardware};
-    /// use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::{CounterSession, CounterUnit, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
+    /// use pmu_core::Event;
     /// use pmu_core::precise::{Precision, SampleParts};
+    /// use pmu_core::registers::EventSelect;
     /// // MEM_TRANS_RETIRED.LOAD_LATENCY: loads that take 64 cycles or more.
     /// let loads = Event::raw(EventSelect::from_bits(0x01CD)).every(10_007);
     /// let loads = loads.precise(Precision::ZeroSkidRequested).latency_at_least(64);
@@ -121,8 +123,8 @@ impl Event {
     ///
     /// The session's event source must have the facility [`Branches`](crate::branches::Branches), and the processor
     /// must be able to record the branches. Otherwise opening the event fails with
-    /// [`BranchesUnsupported`](crate::CounterError::BranchesUnsupported). A thread's event is not counted on a core
-    /// without such branch records.
+    /// [`BranchesUnsupported`](crate::error::CounterError::BranchesUnsupported). A thread's event is not counted on a
+    /// core without such branch records.
     ///
     /// Zen 3 samples branches for one event alone, taken branches (`pmu_amd::branch_sampling_event`), on core counter
     /// 0. A sample then has up to 16 branches that were taken *after* the counter's overflow, and before its
@@ -173,12 +175,12 @@ impl Event {
     ///
     /// The event needs a period below 2³¹, and cannot keep a [total](Event::with_total). Therefore,
     /// [`read_group`](crate::CounterSession::read_group) fails for the event's group with
-    /// [`NoTotal`](crate::CounterError::NoTotal).
+    /// [`NoTotal`](crate::error::CounterError::NoTotal).
     ///
     /// The session's event source must have the facility [`AutoCounterReload`](crate::reload::AutoCounterReload).
-    /// Otherwise opening the group fails with [`NotReloadable`](crate::CounterError::NotReloadable). Like every group,
-    /// this group is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is not
-    /// counted on a core without counter reload.
+    /// Otherwise opening the group fails with [`NotReloadable`](crate::error::CounterError::NotReloadable). Like every
+    /// group, this group is put on counters, [rotated](Event::rotating) and switched as a whole. A thread's group is
+    /// not counted on a core without counter reload.
     ///
     /// Source: Intel's "Architecture Instruction Set Extensions Programming Reference", "Auto Counter Reload".
     ///
@@ -215,13 +217,14 @@ impl Event {
     ///
     /// The session's event source must have the facility: see [`Division`](crate::facility::Division). If no facility
     /// of the source divides, opening the event fails with
-    /// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent); if none divides the event before it into this
-    /// part, with [`NotDivided`](crate::CounterError::NotDivided). A thread's group is not counted on a core that does
-    /// not divide. A part is never [started](crate::CounterSession::is_started) itself; its
+    /// [`NoCounterForEvent`](crate::error::CounterError::NoCounterForEvent); if none divides the event before it into
+    /// this part, with [`NotDivided`](crate::error::CounterError::NotDivided). A thread's group is not counted on a
+    /// core that does not divide. A part is never [started](crate::CounterSession::is_started) itself; its
     /// [status](crate::CounterSession::event_status) is that of the event that is divided.
     ///
     /// ```
-    /// use pmu_core::{Event, EventSelect};
+    /// use pmu_core::Event;
+    /// use pmu_core::registers::EventSelect;
     /// // Intel's issue slots in user mode, of which part 0 retired.
     /// let slots = Event::raw(EventSelect::from_bits(0x0400)).user_only();
     /// let group = [slots, Event::part(0).user_only()];

@@ -18,7 +18,8 @@ use crate::precise::request::PackedPrecise;
 ///   that wrapped, and reloads it. A counter wraps once per 2^47 events on AMD, and once per 2^31 events on Intel.
 ///
 /// ```
-/// use pmu_core::{Event, EventSelect, GenericEvent};
+/// use pmu_core::{Event, GenericEvent};
+/// use pmu_core::registers::EventSelect;
 /// let instructions = Event::generic(GenericEvent::Instructions);
 /// // Every 100,000th last-level cache miss in user mode, by the event number in a manual.
 /// let misses = Event::raw(EventSelect::from_bits(0x412E)).user_only().every(100_000);
@@ -139,7 +140,8 @@ impl Event {
     /// Opening the event fails if `select` has bit 20 (interrupt) or bit 22 (enable). The session sets these bits.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::Event;
+    /// # use pmu_core::registers::EventSelect;
     /// // Mispredicted branches retired, counted in user mode: the mode bit 16 says so.
     /// let event = Event::raw(EventSelect::from_bits(0x1_00C5));
     /// assert!(event.counts_user() && !event.counts_kernel());
@@ -241,7 +243,7 @@ impl Event {
     ///
     /// With a period of 0, the event does not interrupt. If the period exceeds the counter's range, the driver loads
     /// the counter several times per period. Opening the event fails if the period is below the table's
-    /// [minimum](crate::EventTable::set_min_period), which is 4,096 unless the kernel changes it.
+    /// [minimum](crate::memory::EventTable::set_min_period), which is 4,096 unless the kernel changes it.
     ///
     /// ```
     /// # use pmu_core::{Event, GenericEvent};
@@ -256,8 +258,8 @@ impl Event {
 
     /// Makes the event interrupt about `hertz` times per second, and keeps a [total](Self::with_total). The event
     /// begins with a period of 4,096. The period is adapted at each sample, if the handler calls
-    /// [`account_sample`](crate::EventTable::account_sample), and at each [tick](crate::CounterSession::tick), as Linux
-    /// does it. It takes a clock in nanoseconds. Before the first tick, the period stays.
+    /// [`account_sample`](crate::memory::EventTable::account_sample), and at each [tick](crate::CounterSession::tick),
+    /// as Linux does it. It takes a clock in nanoseconds. Before the first tick, the period stays.
     ///
     /// With a frequency of 0, the event does not interrupt.
     ///
@@ -297,7 +299,8 @@ impl Event {
     /// index or an address.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventOverflow};
+    /// # use pmu_core::Event;
+    /// # use pmu_core::interrupt::EventOverflow;
     /// # fn sample(_sampler: usize) {}
     /// /// Opens the event of sampler `number`. By the tag, the handler finds the sampler without a search.
     /// fn event_of(number: usize, event: Event) -> Event {
@@ -340,7 +343,7 @@ impl Event {
     /// A running event that does not [rotate](Self::rotating) prevents an exclusive event from starting. Running events
     /// that rotate leave their counters for an exclusive event. While the exclusive event is on a counter, no other
     /// event starts. A rotating event that cannot start waits for its turn. A non-rotating event that cannot start
-    /// [fails](crate::CounterError::NoFreeCounter).
+    /// [fails](crate::error::CounterError::NoFreeCounter).
     ///
     /// An exclusive event also excludes the events in the [`EventSource`](crate::EventSource)'s table. Counters of
     /// other owners are not affected.
@@ -369,7 +372,8 @@ impl Event {
     /// such as the watchdog of `Pmu`. The events of [added](crate::profile::AddedSources) sources are unlisted.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Opens an event of a layer, which no loop over all events of the kernel closes.
     /// fn open<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -390,12 +394,13 @@ impl Event {
     ///
     /// On AMD's Zen processors, a single counter counts at most 15 occurrences of event 0x003 per cycle. A pair of
     /// counters can count more, but these crates do not support pairs. Without this promise, opening event 0x003
-    /// [fails](crate::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3 and 4,
-    /// the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's processor
-    /// programming references, "Large Increment per Cycle Events" and PMCx003.
+    /// [fails](crate::error::CounterError::NeedsCounterPair). If the promise is broken, the count is too low. For Zen 3
+    /// and 4, the manual does not guarantee correct counts without a pair, even if the promise holds. Source: AMD's
+    /// processor programming references, "Large Increment per Cycle Events" and PMCx003.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::Event;
+    /// # use pmu_core::registers::EventSelect;
     /// // FLOPs of code that is known to be scalar, on AMD's Zen.
     /// let flops = Event::raw(EventSelect::from_bits(0xFF03)).at_most_15_per_cycle();
     /// # let _ = flops;
@@ -411,7 +416,8 @@ impl Event {
     /// [not counted](crate::CounterSession::switch_in).
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::Event;
+    /// # use pmu_core::registers::EventSelect;
     /// /// Creates a client's event on a hybrid processor. Only architectural selects mean the same on all cores.
     /// fn event(select: u64, is_architectural: bool) -> Event {
     ///     let event = Event::raw(EventSelect::from_bits(select));
@@ -431,7 +437,8 @@ impl Event {
     /// unit mask have no effect.
     ///
     /// ```
-    /// # use pmu_core::{CounterSet, Event, EventSelect};
+    /// # use pmu_core::{CounterSet, Event};
+    /// # use pmu_core::registers::EventSelect;
     /// // The processor's manual confines this event to counters 0 to 3.
     /// let event = Event::raw(EventSelect::from_bits(0x01D1)).on(CounterSet::from_bits(0b1111));
     /// // Fixed counter 3 counts issue slots, whatever the select.
@@ -454,8 +461,9 @@ impl Event {
     /// must let only one of the two logical processors use the register. Source: SDM vol. 4, scope of the registers.
     ///
     /// ```
-    /// use pmu_core::{Event, EventSelect};
+    /// use pmu_core::Event;
     /// use pmu_core::msr::MsrAddress;
+    /// use pmu_core::registers::EventSelect;
     /// // SAFETY: off-core response: the value selects requests and responses to count.
     /// let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
     /// // Skylake's OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE, by whichever of the two registers is free.
@@ -482,8 +490,9 @@ impl Event {
     /// or is a generic event.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect};
+    /// # use pmu_core::Event;
     /// # use pmu_core::msr::MsrAddress;
+    /// # use pmu_core::registers::EventSelect;
     /// // SAFETY: the registers hold filters of the off-core response, and no address.
     /// let registers = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
     /// let event = Event::raw(EventSelect::from_bits(0x01B7)).with_extra(registers[0], 0x1_0001);

@@ -112,7 +112,8 @@ impl Event {
     /// [extra register](Self::with_extra). The call ignores the mode bits of `select`.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventSelect, GenericEvent};
+    /// # use pmu_core::{Event, GenericEvent};
+    /// # use pmu_core::registers::EventSelect;
     /// // Skylake's precise records need an event that retires: cycles in which fewer than 16 instructions retire.
     /// let cycles = Event::generic(GenericEvent::Cycles).user_only().every(100_003);
     /// // The mode bits 16 and 17 of this select have no effect.

@@ -21,7 +21,8 @@ use crate::precise::request::{NotPrecise, PackedPrecise};
 /// thread's count:
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterUnit, Event};
+/// use pmu_core::{CounterUnit, Event};
+/// use pmu_core::error::CounterError;
 /// use pmu_core::thread::{SavedEvent, ThreadEvent};
 /// /// Opens an event for a thread that does not run.
 /// fn open(unit: &CounterUnit, event: &Event) -> Result<ThreadEvent, CounterError> {
@@ -37,7 +38,7 @@ use crate::precise::request::{NotPrecise, PackedPrecise};
 /// }
 /// # let unit = CounterUnit::NONE;
 /// # let cycles = Event::generic(pmu_core::GenericEvent::Cycles);
-/// # let why = pmu_core::NoInterface::NoPerformanceMonitoring;
+/// # let why = pmu_core::error::NoInterface::NoPerformanceMonitoring;
 /// # assert_eq!(open(&unit, &cycles), Err(CounterError::NoCounters(why)));
 /// # let _ = (inherit, exit);
 /// ```
@@ -160,8 +161,8 @@ impl SavedEvent {
 
     /// Returns the event with a new start state: [`switch_in`](crate::CounterSession::switch_in) starts the event only
     /// if `started` is set. If `started` is set, the event also reports overflows again after
-    /// [`stop_reporting`](crate::EventTable::stop_reporting). An event that is [disabled](Self::disabled) in its group
-    /// stays stopped.
+    /// [`stop_reporting`](crate::memory::EventTable::stop_reporting). An event that is [disabled](Self::disabled) in
+    /// its group stays stopped.
     pub const fn to_be_started(mut self, started: bool) -> Self {
         if started {
             self.period = self.period.reporting();
@@ -231,7 +232,7 @@ impl SavedEvent {
     }
 
     /// Returns the event as it was asked for, without what the facilities of a processor
-    /// [made](crate::EventEntry) of it.
+    /// [made](crate::memory::EventEntry) of it.
     pub(crate) fn as_asked(mut self) -> Self {
         let asked = self.counters >> 16 & 0xFFFF | self.counters >> 8 & 0xFF << 32;
         if asked != 0 {
@@ -277,8 +278,8 @@ impl SavedEvent {
     ///   [`NeedsCounterPair`](CounterError::NeedsCounterPair), [`NoCounterForEvent`](CounterError::NoCounterForEvent):
     ///   `unit` cannot count the event.
     /// - [`Period`](CounterError::Period): the period is below
-    ///   [`DEFAULT_MIN_PERIOD`](crate::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table with a
-    ///   lower minimum, set a shorter period by [`set_period`](Self::set_period).
+    ///   [`DEFAULT_MIN_PERIOD`](crate::memory::EventTable::DEFAULT_MIN_PERIOD), or does not fit in 63 bits. For a table
+    ///   with a lower minimum, set a shorter period by [`set_period`](Self::set_period).
     /// - [`NotPrecise`](CounterError::NotPrecise): the event is precise and has no period, or it has
     ///   [parts](Event::recording) or a [latency](Event::latency_at_least) and is not precise.
     /// - [`NotReloadable`](CounterError::NotReloadable): the event is precise and is to be reloaded.
@@ -427,7 +428,8 @@ fn reloads_others(events: &[SavedEvent], member: usize) -> Option<bool> {
 /// This example is the context switch of a perf-like subsystem. Each thread has a slice of events.
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterSession, CounterUnit, Event, EventSource, GenericEvent, EventsError, Hardware};
+/// use pmu_core::{CounterSession, CounterUnit, Event, EventSource, GenericEvent, Hardware};
+/// use pmu_core::error::{CounterError, EventsError};
 /// use pmu_core::thread::ThreadEvent;
 ///
 /// /// Opens a group and an event for the running thread. For a thread that does not run, a kernel opens them on any
@@ -496,7 +498,8 @@ impl ThreadEvent {
     /// without a pause in between in which another task runs.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterUnit, Event, EventsError};
+    /// use pmu_core::{CounterUnit, Event};
+    /// use pmu_core::error::{CounterError, EventsError};
     /// use pmu_core::thread::{SavedEvent, ThreadEvent};
     /// /// Opens an event beside the first one of a thread.
     /// fn beside(unit: &CounterUnit, thread: &mut [ThreadEvent; 4], event: &Event) -> Result<usize, EventsError> {

@@ -7,7 +7,8 @@ use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::EventSelect;
 use crate::precise::request::NotPrecise;
 
-/// An event that no counter counts: the kernel [tells](crate::EventTable::happened) that it happened, or it is a clock.
+/// An event that no counter counts: the kernel [tells](crate::memory::EventTable::happened) that it happened, or it is
+/// a clock.
 ///
 /// The numbers are those of Linux' `PERF_TYPE_SOFTWARE`. Source: `perf_event_open(2)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

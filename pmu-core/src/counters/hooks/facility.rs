@@ -89,7 +89,8 @@ pub trait Facility {
     }
 
     /// Returns the bits of the global overflow status that belong to the facility. The driver acknowledges these bits
-    /// together with the counters' bits. [`Serviced::others`](crate::Serviced::others) does not contain these bits.
+    /// together with the counters' bits. [`Serviced::others`](crate::interrupt::Serviced::others) does not contain
+    /// these bits.
     #[inline]
     fn status_bits(&self) -> u64 {
         0

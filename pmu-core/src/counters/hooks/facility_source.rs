@@ -69,14 +69,15 @@ impl<F: EventFacility> FacilitySource for F {
 /// If no counter is left for an event, a [rotating](crate::Event::rotating) event waits for its turn, and a
 /// non-rotating event fails to start. With this facility, start events by [`start`](crate::CounterSession::start).
 /// [`start_if_free`](crate::CounterSession::start_if_free) always fails with
-/// [`NoCounterForEvent`](crate::CounterError::NoCounterForEvent).
+/// [`NoCounterForEvent`](crate::error::CounterError::NoCounterForEvent).
 ///
 /// The sessions have no control over guests. A guest that has borrowed [lent](crate::CounterSession::lend) counters can
 /// count a corrupting event at any time.
 ///
 /// ```
+/// use pmu_core::{CounterUnit, Events};
+/// use pmu_core::memory::{EventEntry, EventTable};
 /// use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
-/// use pmu_core::{CounterUnit, EventEntry, EventTable, Events};
 /// static CORE: CoreCounters = CoreCounters::new(); // one per core
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
 /// # let unit = CounterUnit::NONE;

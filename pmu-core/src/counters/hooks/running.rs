@@ -158,8 +158,9 @@ impl<'r> RunningEvent<'r> {
         self.event
     }
 
-    /// Returns the event's period; 0 if it has none. A period that [`set_period`](crate::EventTable::set_period) sets
-    /// is settled when an event next starts, stops or takes its turn.
+    /// Returns the event's period; 0 if it has none. A period that
+    /// [`set_period`](crate::memory::EventTable::set_period) sets is settled when an event next starts, stops or takes
+    /// its turn.
     pub fn period(&self) -> u64 {
         self.entry.period.every()
     }

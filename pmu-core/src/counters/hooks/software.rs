@@ -7,9 +7,9 @@ use crate::msr::backend::MsrBackend;
 
 /// [Software events](crate::Event::software), beside the events of counters. It needs no hardware and no memory.
 ///
-/// A kernel that calls [`EventTable::happened`](crate::EventTable::happened) has this among the facilities of its
-/// [`EventSource`](crate::EventSource), alone or in a pair. Otherwise the session's code for such events is not linked,
-/// and they cannot be opened.
+/// A kernel that calls [`EventTable::happened`](crate::memory::EventTable::happened) has this among the facilities of
+/// its [`EventSource`](crate::EventSource), alone or in a pair. Otherwise the session's code for such events is not
+/// linked, and they cannot be opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct SoftwareEvents;

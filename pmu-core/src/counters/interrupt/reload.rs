@@ -310,7 +310,8 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
 /// documentation of that method says how long the data is valid.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventId, EventSource, Hardware, service};
+/// use pmu_core::{EventId, EventSource, Hardware, service};
+/// use pmu_core::memory::CounterMemory;
 /// use pmu_core::reading::{UserView, user_view};
 /// /// Serves a counter's interrupt, and shows user mode the event's counter as it is now.
 /// fn handler<S: EventSource, H: Hardware>(

@@ -25,7 +25,8 @@ use crate::profile::event_source::{EventSource, counters_of, read_counter, regis
 /// are the overflow's.
 ///
 /// ```
-/// # use pmu_core::{EventOverflow, Sample};
+/// # use pmu_core::Sample;
+/// # use pmu_core::interrupt::EventOverflow;
 /// # fn push(_tag: u64, _events: u64) {}
 /// fn report<F>(sample: Sample<'_, F>) {
 ///     push(sample.tag, sample.period);
@@ -61,11 +62,12 @@ impl<'s, F> Sample<'s, F> {
     }
 
     /// Creates the sample of an overflow without an interrupt, such as one that
-    /// [`EventTable::happened`](crate::EventTable::happened) reported. It has no branches. `facility` has the record,
-    /// if there is one.
+    /// [`EventTable::happened`](crate::memory::EventTable::happened) reported. It has no branches. `facility` has the
+    /// record, if there is one.
     ///
     /// ```
-    /// use pmu_core::{EventOverflow, Sample};
+    /// use pmu_core::Sample;
+    /// use pmu_core::interrupt::EventOverflow;
     /// /// Passes on what a call counted, as an interrupt passes on its samples.
     /// fn report(overflow: EventOverflow, mut sampled: impl FnMut(Sample<'_>)) {
     ///     sampled(Sample::of(overflow, None));
@@ -175,7 +177,8 @@ const SERVED_WITHIN: u64 = 1 << 31;
 ///   version 1, and in a call after `service`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventSource, Hardware, Sample, service};
+/// use pmu_core::{EventSource, Hardware, Sample, service};
+/// use pmu_core::memory::CounterMemory;
 /// use pmu_core::reading::sample_read;
 /// fn handler<S: EventSource, H: Hardware>(
 ///     (source, hardware, memory): (&S, &H, &CounterMemory),

@@ -26,7 +26,8 @@ use crate::profile::event_source::{EventSource, verified_of};
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
 ///
 /// ```
-/// # use pmu_core::{Claim, CounterMemory, EventSource, Hardware};
+/// # use pmu_core::{Claim, EventSource, Hardware};
+/// # use pmu_core::memory::CounterMemory;
 /// # fn sample(_tag: u64) {}
 /// /// The NMI handler asks: was it a counter's, and may another follow?
 /// fn non_maskable_interrupt<S: EventSource, H: Hardware>(

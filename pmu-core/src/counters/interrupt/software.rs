@@ -15,7 +15,9 @@ impl EventTable {
     /// period is that of all periods that ended. `in_user`: it happened in user mode.
     ///
     /// ```
-    /// use pmu_core::{EventOverflow, EventTable, SoftwareEvent};
+    /// use pmu_core::SoftwareEvent;
+    /// use pmu_core::interrupt::EventOverflow;
+    /// use pmu_core::memory::EventTable;
     /// /// The end of the kernel's page fault handler. The frame is the sample's.
     /// fn faulted(events: &EventTable, address: u64, in_user: bool, push: impl Fn(u64, u64)) {
     ///     let sample = |overflow: EventOverflow| push(overflow.tag, address);
@@ -56,7 +58,8 @@ impl EventTable {
     /// interrupts such an operation, and never early.
     ///
     /// ```
-    /// use pmu_core::{EventOverflow, EventTable};
+    /// use pmu_core::interrupt::EventOverflow;
+    /// use pmu_core::memory::EventTable;
     /// /// The handler of a timer that `arm` sets.
     /// fn timer(events: &EventTable, now: u64, in_user: bool, push: impl FnMut(EventOverflow), arm: fn(Option<u64>)) {
     ///     arm(events.sample_clocks(now, in_user, push));

@@ -252,7 +252,7 @@ impl Counter {
 /// "Layout of IA32_PERFEVTSELx MSRs"; APM vol. 2, "Core Performance Event-Select Register".
 ///
 /// ```
-/// use pmu_core::EventSelect;
+/// use pmu_core::registers::EventSelect;
 /// let cycles = EventSelect::from_bits(0x3_003C); // event 0x3C, at every privilege
 /// assert_eq!(cycles.running().select_bits(), 0x53_003C);
 /// assert_eq!(EventSelect::from_bits(0xF_0000_02D0).event_number(), 0xFD0);
@@ -335,7 +335,7 @@ impl EventSelect {
     /// Returns the event number, which has 8 bits on Intel and 12 bits on AMD.
     ///
     /// ```
-    /// # use pmu_core::EventSelect;
+    /// # use pmu_core::registers::EventSelect;
     /// // An AMD event whose number uses bits 35:32, too.
     /// let select = EventSelect::from_bits(0x1_0000_0164);
     /// assert_eq!((select.event_number(), select.event_unit_mask()), (0x164, 0x01));
@@ -352,7 +352,7 @@ impl EventSelect {
     /// Returns this select with the enable bit (22) and the interrupt bit (20) set.
     ///
     /// ```
-    /// # use pmu_core::EventSelect;
+    /// # use pmu_core::registers::EventSelect;
     /// let cycles = EventSelect::from_bits(0x3_003C);
     /// assert!(!cycles.is_enabled());
     /// // Enabled (bit 22), with an interrupt (bit 20).

@@ -303,7 +303,8 @@ impl CounterUnit {
     /// Returns the bits of `event` that are illegal in an event select of this processor.
     ///
     /// ```
-    /// # use pmu_core::{CounterUnit, Event, EventSelect};
+    /// # use pmu_core::{CounterUnit, Event};
+    /// # use pmu_core::registers::EventSelect;
     /// /// Checks a select that a user asked for, before an event is opened for it.
     /// fn check(unit: &CounterUnit, select: u64) -> Result<Event, u64> {
     ///     let select = EventSelect::from_bits(select);

@@ -94,7 +94,7 @@ pub(crate) struct OnProcessor {
     pub(crate) latency: Option<MsrAddress>,
 }
 
-/// Memory for one event in an [`EventTable`](crate::EventTable).
+/// Memory for one event in an [`EventTable`](crate::memory::EventTable).
 ///
 /// Tasks change an entry. While the event is on a counter, [`service`](crate::service) also changes the event's total
 /// and the remainder of the event's period.

@@ -17,7 +17,7 @@ use crate::counters::shared::table::EventTable;
 /// be called at any time. `&CounterMemory<[CounterSlot; N]>` coerces to `&CounterMemory`.
 ///
 /// ```
-/// use pmu_core::{CounterMemory, CounterSlot};
+/// use pmu_core::memory::{CounterMemory, CounterSlot};
 /// use pmu_core::registers::MAX_COUNTERS;
 /// const PROCESSORS: usize = 4;
 /// static MEMORY: [CounterMemory<[CounterSlot; MAX_COUNTERS]>; PROCESSORS] =
@@ -54,7 +54,7 @@ pub struct CounterMemory<S: ?Sized = [CounterSlot]> {
 impl<const N: usize> CounterMemory<[CounterSlot; N]> {
     /// Creates memory with room for `N` counters, which no session has taken yet. If `N` is 0,
     /// [`take`](crate::CounterSession::take) fails with
-    /// [`InsufficientMemory`](crate::CounterError::InsufficientMemory).
+    /// [`InsufficientMemory`](crate::error::CounterError::InsufficientMemory).
     pub const fn new() -> Self {
         Self {
             global_control: AtomicU64::new(0),
@@ -130,7 +130,8 @@ impl CounterMemory {
     /// or if its counter has faulted.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, EventId};
+    /// # use pmu_core::EventId;
+    /// # use pmu_core::memory::CounterMemory;
     /// /// The interrupt handler of a watchdog asks whether its event still runs.
     /// fn is_blind(memory: &CounterMemory, watchdog: EventId) -> bool {
     ///     memory.counter_of(watchdog).is_none()
@@ -228,7 +229,7 @@ impl CounterMemory {
 
     /// Releases the memory of a session that ended without [`shut_down`](crate::CounterSession::shut_down), for example
     /// in a panic of its driver. Another session can then take the memory. The old session's counters keep running
-    /// until the next session takes them, or until [`stop_all`](crate::stop_all) stops them.
+    /// until the next session takes them, or until [`stop_all`](crate::registers::stop_all) stops them.
     ///
     /// # Context
     /// Task, on the processor of this memory, while no interrupt of this processor is being serviced.
@@ -238,7 +239,7 @@ impl CounterMemory {
     ///   session would count and report events of the other session.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, CounterSlot};
+    /// # use pmu_core::memory::{CounterMemory, CounterSlot};
     /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
     /// # let memory: &CounterMemory = &MEMORY;
     /// // SAFETY: the task that owned the session has ended, and the session with it.

@@ -184,7 +184,8 @@ impl EventTable {
     /// Before the first tick, nothing is adapted or throttled.
     ///
     /// ```
-    /// # use pmu_core::{EventOverflow, EventTable};
+    /// # use pmu_core::interrupt::EventOverflow;
+    /// # use pmu_core::memory::EventTable;
     /// # fn push(_tag: u64, _throttled: bool) {}
     /// /// Of events that are not precise: each interrupt has one sample.
     /// fn overflowed(events: &EventTable, overflow: EventOverflow, now: fn() -> u64) {

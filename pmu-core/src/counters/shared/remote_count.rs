@@ -48,7 +48,9 @@ pub enum RemoteCount {
 /// result may end at the previous update. The value of a [`Current`](RemoteCount::Current) count is exact.
 ///
 /// ```
-/// use pmu_core::{CounterError, CounterMemory, EventCount, EventId, EventTable};
+/// use pmu_core::{EventCount, EventId};
+/// use pmu_core::error::CounterError;
+/// use pmu_core::memory::{CounterMemory, EventTable};
 /// use pmu_core::reading::{RemoteCount, remote_count};
 /// /// Reads a sampling event's count. If that count may lack over 1,000,000 events, the event's processor reads it.
 /// fn read(

@@ -17,11 +17,11 @@ use crate::counters::shared::extra_registers::ExtraRegisters;
 /// for more events than there are counters.
 ///
 /// The embedder lends the table to a [`CounterSession`](crate::CounterSession), together with a
-/// [`CounterMemory`](crate::CounterMemory), for as long as the processor counts. `&EventTable<[EventEntry; N]>` coerces
-/// to `&EventTable`.
+/// [`CounterMemory`](crate::memory::CounterMemory), for as long as the processor counts. `&EventTable<[EventEntry; N]>`
+/// coerces to `&EventTable`.
 ///
 /// ```
-/// use pmu_core::{EventEntry, EventTable};
+/// use pmu_core::memory::{EventEntry, EventTable};
 /// static EVENTS: [EventTable<[EventEntry; 8]>; 2] = [const { EventTable::new() }; 2];
 /// let of_processor_0: &EventTable = &EVENTS[0];
 /// assert_eq!(of_processor_0.len(), 8);
@@ -109,7 +109,8 @@ impl EventTable {
     /// events that are counted only in user mode.
     ///
     /// ```
-    /// # use pmu_core::{Event, EventEntry, EventTable, GenericEvent};
+    /// # use pmu_core::{Event, GenericEvent};
+    /// # use pmu_core::memory::{EventEntry, EventTable};
     /// static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
     /// assert_eq!(EventTable::DEFAULT_MIN_PERIOD, 4_096);
     /// EVENTS.set_min_period(500);
@@ -137,7 +138,8 @@ impl EventTable {
     /// calls [`apply_period`](crate::CounterSession::apply_period).
     ///
     /// ```
-    /// # use pmu_core::{EventOverflow, EventTable};
+    /// # use pmu_core::interrupt::EventOverflow;
+    /// # use pmu_core::memory::EventTable;
     /// /// Sets the period for about 1,000 samples per second, at an overflow `elapsed` nanoseconds after the last one.
     /// fn adapt(events: &EventTable, overflow: &EventOverflow, elapsed: u64) {
     ///     let per_millisecond = u128::from(overflow.period) * 1_000_000 / u128::from(elapsed.max(1));
@@ -181,7 +183,8 @@ impl EventTable {
     /// - [`to_be_started`](crate::thread::SavedEvent::to_be_started) with `true`.
     ///
     /// ```
-    /// use pmu_core::{EventOverflow, EventTable};
+    /// use pmu_core::interrupt::EventOverflow;
+    /// use pmu_core::memory::EventTable;
     /// /// `PERF_EVENT_IOC_REFRESH`: the event reports `left` more times. Returns whether a task has to stop it now.
     /// fn overflowed(table: &EventTable, overflow: EventOverflow, left: &mut u32) -> bool {
     ///     *left = left.saturating_sub(1);
@@ -210,7 +213,8 @@ impl EventTable {
     /// and closes events, too.
     ///
     /// ```
-    /// # use pmu_core::{EventId, EventTable};
+    /// # use pmu_core::EventId;
+    /// # use pmu_core::memory::EventTable;
     /// /// Tells whether an identity that the kernel kept still means the event that it opened.
     /// fn is_still(table: &EventTable, event: EventId, opening: u64) -> bool {
     ///     table.opening(event) == Some(opening)
@@ -227,7 +231,7 @@ impl EventTable {
     /// tags.
     ///
     /// ```
-    /// # use pmu_core::EventTable;
+    /// # use pmu_core::memory::EventTable;
     /// /// The events of which threads have pages.
     /// fn pages(table: &EventTable, publish: impl Fn(u64)) {
     ///     table.with_user_rdpmc().for_each(|(_event, tag)| publish(tag));
@@ -396,8 +400,9 @@ impl EventTable {
     }
 
     /// Releases the table of a session that ended without [`shut_down`](crate::CounterSession::shut_down): closes all
-    /// events, so that another session can take the table. The old session's [memory](crate::CounterMemory::reclaim)
-    /// must also be reclaimed. The events' [extra registers](crate::Event::with_extra) keep their values.
+    /// events, so that another session can take the table. The old session's
+    /// [memory](crate::memory::CounterMemory::reclaim) must also be reclaimed. The events' [extra
+    /// registers](crate::Event::with_extra) keep their values.
     ///
     /// # Context
     /// Task, on the processor of this table, while no interrupt of this processor is being serviced.
@@ -407,7 +412,7 @@ impl EventTable {
     ///   share events.
     ///
     /// ```
-    /// # use pmu_core::{CounterMemory, CounterSlot, EventEntry, EventTable};
+    /// # use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
     /// # static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
     /// # static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
     /// # let (memory, events): (&CounterMemory, &EventTable) = (&MEMORY, &EVENTS);

@@ -4,13 +4,12 @@ use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::frame::ProcessorNumber;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventTable};
 use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::profile::{KProfileSource, Overflow, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, EventOverflow, EventSource, EventTable, Events,
-    Snapshot, service,
-};
+use pmu_core::{CounterSet, EventSource, Events, Snapshot, service};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};

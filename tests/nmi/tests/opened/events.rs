@@ -3,13 +3,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu::Watchdog;
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{Overflow, Session};
-use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{
-    CounterMemory, CounterSet, CounterSlot, Event, EventEntry, EventId, EventOverflow, EventSelect,
-    EventSource, EventTable, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::{CounterSet, Event, EventId, EventSource, Events, GenericEvent, Snapshot, service};
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};
 

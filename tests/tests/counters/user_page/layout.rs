@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use perf_event_open_sys::bindings::perf_event_mmap_page as Bindings;
-use pmu::core::CounterError;
+use pmu::core::error::CounterError;
 use pmu::core::msr::PmcIndex;
 use pmu::core::reading::UserView;
 use pmu::user::{UserClock, UserPage};

@@ -4,19 +4,19 @@
 use core::array::from_fn;
 use core::cell::Cell;
 
+use pmu::core::error::CounterError;
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::reading::user_view;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{
-    CounterError, CounterSession, CounterSet, Event, EventCount, EventId, Events, service,
-};
+use pmu::core::{CounterSession, CounterSet, Event, EventCount, EventId, Events, service};
 use pmu::user::{UserClock, UserPage};
 use pmu_tests::linux_page::{LinuxPage, Read};
 use pmu_tests::opened::operations::{Operation, PERIOD, Scene, general};
 use pmu_tests::opened::*;
 use pmu_tests::software_pmu::KERNEL;
+use pmu_virt::configuration::IntelConfiguration;
 use pmu_virt::mock::{Deviations, Fault};
-use pmu_virt::{FedEvents, Feed, IntelConfiguration, Mode, Privilege};
+use pmu_virt::{FedEvents, Feed, Mode, Privilege};
 
 /// Events of a thread, each of which has a page.
 const EVENTS: usize = 5;

@@ -2,8 +2,9 @@
 
 use pmu::core::frame::PlainFrame;
 use pmu::{BranchFilter, Event, GenericEvent, Interrupted, PmuError, PmuEvent};
+use pmu_virt::Privilege;
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
-use pmu_virt::{Configuration, IntelConfiguration, Privilege};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, handle, log_in_nmi, printed, println};
 use crate::world::{Happens, Machine, machine};

@@ -4,7 +4,7 @@ use core::cell::Cell;
 
 use pmu::core::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, PmuError};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, up};
 use crate::world::{Happens, machine};

@@ -6,8 +6,8 @@ use pmu::core::frame::PlainFrame;
 use pmu::perf::PerfEvent;
 use pmu::{Event, GenericEvent, Interrupted, PmuError, PmuEvent, Precision};
 use pmu_events::CoreType;
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::FedOp;
-use pmu_virt::{AmdConfiguration, Configuration};
 
 use super::{PMU, log_in_nmi, printed, up};
 

@@ -7,7 +7,7 @@ use pmu::core::frame::{InterruptFrame, PlainFrame};
 use pmu::core::profile::KProfileSource;
 use pmu::{Event, GenericEvent, Interrupted, PmuError};
 use pmu_kprofile::{BasicProfile, CreateError, ProfileError, ProfileObject, Rules};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, printed, println, up};
 use crate::world::{Happens, machine};

@@ -2,7 +2,7 @@
 
 use pmu::core::frame::{InterruptFrame, PlainFrame};
 use pmu::{Event, GenericEvent, PmuError, PmuEvent, SoftwareEvent, ThreadEvent};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, printed, println, up};
 use crate::software::frame;

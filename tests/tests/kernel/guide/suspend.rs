@@ -2,7 +2,7 @@
 
 use pmu::core::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, PmuError, Snapshot};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, up};
 use crate::world::{Happens, machine};

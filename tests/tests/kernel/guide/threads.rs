@@ -2,7 +2,7 @@
 
 use pmu::core::frame::PlainFrame;
 use pmu::{Event, GenericEvent, Interrupted, Kernel, PmuError, ThreadEvent};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, printed, println, up};
 use crate::world::{Happens, World as Bare, machine};

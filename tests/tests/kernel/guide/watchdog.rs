@@ -2,7 +2,7 @@
 
 use pmu::core::frame::PlainFrame;
 use pmu::{Interrupted, PmuError};
-use pmu_virt::{Configuration, IntelConfiguration};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 
 use super::{PMU, log_in_nmi, printed, up};
 use crate::world::Happens;

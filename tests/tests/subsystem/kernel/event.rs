@@ -2,8 +2,10 @@
 
 use core::cell::RefCell;
 
+use pmu::core::Event;
+use pmu::core::interrupt::EventOverflow;
+use pmu::core::memory::EventTable;
 use pmu::core::thread::Tick;
-use pmu::core::{Event, EventOverflow, EventTable};
 use pmu::perf::{PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
 

@@ -2,10 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu::core::error::{CounterError, EventsError};
 use pmu::core::lending::guest_control;
 use pmu::core::reading::{RemoteCount, remote_count};
 use pmu::core::thread::{SavedEvent, ThreadEvent};
-use pmu::core::{CounterError, CounterSet, EventCount, EventId, EventStatus, EventsError};
+use pmu::core::{CounterSet, EventCount, EventId, EventStatus};
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
@@ -167,7 +168,7 @@ impl Perf {
             *task = Some(new);
             let switched = session.switch_in(unit, &mut self.tasks[new].events, now);
             // A pinned event without a counter is in an error state, which its owner sees.
-            let is_placed = |error: pmu::core::EventsError| error.reason;
+            let is_placed = |error: pmu::core::error::EventsError| error.reason;
             let reason = switched.map_err(is_placed);
             assert!(matches!(reason, Ok(()) | Err(CounterError::NoFreeCounter)), "{reason:?}");
         }

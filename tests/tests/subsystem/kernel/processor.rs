@@ -3,12 +3,12 @@
 use core::cell::{Cell, RefCell};
 
 use pmu::Watchdog;
+use pmu::core::error::CounterError;
+use pmu::core::interrupt::EventOverflow;
+use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::reading::{sample_read, user_view};
 use pmu::core::registers::MAX_COUNTERS;
-use pmu::core::{
-    CounterError, CounterMemory, CounterSession, CounterSet, CounterSlot, CounterUnit, EventEntry,
-    EventId, EventOverflow, EventTable, Events, service,
-};
+use pmu::core::{CounterSession, CounterSet, CounterUnit, EventId, Events, service};
 use pmu::user::UserClock;
 use pmu_tests::opened::{Mock, Processor};
 

@@ -1,9 +1,9 @@
 //! Memory for a processor's counters, and the handler of its interrupt.
 
+use pmu_core::interrupt::EventOverflow;
+use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterMemory, CounterSlot, EventEntry, EventOverflow, EventTable, Events, service,
-};
+use pmu_core::{Events, service};
 use pmu_tests::opened::{Mock, Processor};
 
 use super::expected::{Told, next_period};

@@ -1,8 +1,8 @@
 //! The operations of the subsystem, each on one processor.
 
-use pmu_core::EventsError;
+use pmu_core::error::{CounterError, EventsError};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterError, CounterSet, EventCount};
+use pmu_core::{CounterSet, EventCount};
 use pmu_virt::mock::Fault;
 
 use super::expected::{Expected, MAX_EVENTS, Modes};

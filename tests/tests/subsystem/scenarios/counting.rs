@@ -1,6 +1,7 @@
 //! Counts: of processors and of threads, of groups, of children, and of events that take turns.
 
-use pmu::core::{CounterError, CounterSet, EventStatus};
+use pmu::core::error::CounterError;
+use pmu::core::{CounterSet, EventStatus};
 use pmu_virt::mock::Deviations;
 
 use super::world::{World, machines};

@@ -1,8 +1,8 @@
 //! Guests: events that count in them alone, or never; and windows in which a guest has the counters.
 
 use pmu_tests::opened::Processor as Cpu;
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{AmdConfiguration, Configuration};
 
 use super::world::{World, machines};
 use crate::kernel::perf::Target::{Processor, Task};

@@ -1,6 +1,7 @@
 //! The naive model of an event: what it counted, its times, and its samples.
 
-use pmu::core::{EventCount, EventTable};
+use pmu::core::EventCount;
+use pmu::core::memory::EventTable;
 use pmu::perf::{AttrFlags, PerfEventAttr};
 use pmu_tests::opened::KINDS;
 

@@ -8,11 +8,9 @@ use pmu::core::{CounterSet, EventCount, EventStatus};
 use pmu_tests::linux_page::{LinuxPage, Read};
 use pmu_tests::opened::{KINDS, Mock, Processor, processors, running};
 use pmu_tests::software_pmu::KERNEL;
+use pmu_virt::configuration::{Configuration, IntelConfiguration, Vendor};
 use pmu_virt::mock::Deviations;
-use pmu_virt::{
-    Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Mode, Privilege, Vendor,
-    VirtualPmu,
-};
+use pmu_virt::{EventKey, FedEvents, Feed, Mode, Privilege, VirtualPmu};
 
 use super::naive::Naive;
 use crate::kernel::perf::{Perf, Target};

@@ -7,11 +7,11 @@ mod counting;
 mod program;
 pub(crate) mod registers;
 
-use pmu_virt::{
-    AmdConfiguration, AmdCounters, Configuration, EventKey, FedEvents, Feed, HiddenConfiguration,
-    HiddenRdpmc, HiddenRegisters, IntelConfiguration, IntelFeature, Mode, Privilege, Read, Vendor,
-    VirtualPmu, Write,
+use pmu_virt::configuration::{
+    AmdConfiguration, AmdCounters, Configuration, HiddenConfiguration, HiddenRdpmc,
+    HiddenRegisters, IntelConfiguration, IntelFeature, Vendor,
 };
+use pmu_virt::{EventKey, FedEvents, Feed, Mode, Privilege, Read, VirtualPmu, Write};
 use std::collections::HashMap;
 
 pub(crate) use program::{Step, configuration, run};

@@ -8,10 +8,8 @@
 use pmu_virt::branches::{
     BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
 };
-use pmu_virt::{
-    AmdConfiguration, Configuration, FedEvents, GuestFacility, IntelConfiguration, IntelFeature,
-    Privilege, Read, VirtualPmu, Write,
-};
+use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::{FedEvents, GuestFacility, Privilege, Read, VirtualPmu, Write};
 use std::collections::HashMap;
 
 pub(crate) mod program;

@@ -5,8 +5,9 @@ use super::fed::{fed, vector_registers};
 use super::memory::{RAM, Ram};
 use super::registers::{BUFFER, COUNTERS, FROZEN, Naive, THRESHOLD, processor};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
+use pmu_virt::configuration::Configuration;
 use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{Configuration, FedEvents, Feed, GuestFacility, Privilege, Read, VirtualPmu, Write};
+use pmu_virt::{FedEvents, Feed, GuestFacility, Privilege, Read, VirtualPmu, Write};
 
 /// One step of a program: four words, any of which are valid.
 pub(crate) type Step = (u8, u8, u32, u64);

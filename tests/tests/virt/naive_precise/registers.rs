@@ -1,8 +1,9 @@
 //! The registers, by their addresses.
 
 use super::memory::{RAM, Ram};
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::precise::PreciseConfiguration;
-use pmu_virt::{Configuration, IntelConfiguration, Read, Write};
+use pmu_virt::{Read, Write};
 use std::collections::HashMap;
 
 /// The kinds of records. The processor has four general and three fixed counters.

@@ -2,11 +2,9 @@
 
 use crate::naive_precise::memory::{RAM, Ram};
 use pmu_core::msr::MsrAddress;
+use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, Recorded, VirtualPrecise};
-use pmu_virt::{
-    Advanced, Configuration, EventKey, FedEvents, Feed, IntelConfiguration, Privilege, Read,
-    VirtualPmu, Write,
-};
+use pmu_virt::{Advanced, EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu, Write};
 
 pub(super) const BRANCHES: EventKey = EventKey::general(0xC4, 0);
 pub(super) const FULL: u64 = 1 << 48;

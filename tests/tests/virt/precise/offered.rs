@@ -2,13 +2,13 @@
 
 use super::guest::*;
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, ConfigurationError, IntelConfiguration,
+};
 use pmu_virt::mediated::{GuestInterrupts, HostCounters, MediationError};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::precise::{PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{
-    AmdConfiguration, Configuration, ConfigurationError, FedEvents, GuestFacility,
-    IntelConfiguration, Read, VirtualPmu, Write,
-};
+use pmu_virt::{FedEvents, GuestFacility, Read, VirtualPmu, Write};
 
 /// SDM vol. 2A, CPUID; vol. 4, `IA32_MISC_ENABLE` and `IA32_PERF_CAPABILITIES`.
 #[test]
@@ -119,7 +119,10 @@ fn a_configuration_that_no_processor_has_is_refused() {
     let amd = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
     let first = Configuration::Intel(IntelConfiguration::new(1, 2, 0));
     assert_eq!(refused(amd, store(4)), E::OtherVendor);
-    assert_eq!(refused(Configuration::hidden(pmu_virt::Vendor::Intel), store(4)), E::OtherVendor);
+    assert_eq!(
+        refused(Configuration::hidden(pmu_virt::configuration::Vendor::Intel), store(4)),
+        E::OtherVendor
+    );
     assert_eq!(refused(first, store(0)), E::RecordVersion(1));
     assert_eq!(refused(intel(5), PreciseConfiguration::ARCHITECTURAL), E::RecordVersion(5));
     assert_eq!(refused(intel(5), store(7)), E::RecordFormat(7));

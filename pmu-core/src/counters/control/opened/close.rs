@@ -18,7 +18,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// memory are dropped: call [`report_samples`](Self::report_samples) before.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// /// Closes an event of a process that ends, and returns its count as if it had never waited for a counter.
     /// fn end<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -73,7 +74,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// free before it.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// A client gives up one of its events.
     /// fn drop_one<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

@@ -18,7 +18,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// count nothing. On AMD, the select bits that confine an event to guests or to the host are then clear.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # fn set_svme(_: bool) {}
     /// /// Ends the use of SVM on this processor, and with it the counting in guests.
     /// fn disable_svm<S: EventSource, H: Hardware>(
@@ -96,8 +97,9 @@ pub struct GuestControl {
 /// Source: SDM vol. 3C, "VM-Entry Controls", "VM-Exit Controls" and "Field Encoding in VMCS".
 ///
 /// ```
-/// use pmu_core::{CounterMemory, EventSource};
+/// use pmu_core::EventSource;
 /// use pmu_core::lending::{GuestControl, guest_control};
+/// use pmu_core::memory::CounterMemory;
 /// # fn vmwrite(_field: u32, _value: u64) {}
 /// const GUEST_PERF_GLOBAL_CTRL: u32 = 0x2808;
 /// const HOST_PERF_GLOBAL_CTRL: u32 = 0x2C04;

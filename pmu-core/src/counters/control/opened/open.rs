@@ -24,10 +24,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// [exclusive](Event::exclusive).
     ///
     /// ```
-    /// # use pmu_core::{
-    /// #     CounterError, CounterSession, CounterUnit, Event, EventCount, EventId, EventSource, EventsError,
-    /// #     GenericEvent, Hardware,
-    /// # };
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventCount, EventId, EventSource, GenericEvent, Hardware};
+    /// # use pmu_core::error::{CounterError, EventsError};
     /// /// Opens a sampler of user mode's mispredicted branches. Its overflows carry the sampler's number.
     /// fn sample<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -246,7 +244,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// rotates and whether it is exclusive. No register is accessed.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, EventsError, GenericEvent, Hardware};
+    /// # use pmu_core::{CounterSession, CounterUnit, Event, EventId, EventSource, GenericEvent, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// /// Opens the cycles beside an event that was opened alone.
     /// fn beside<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

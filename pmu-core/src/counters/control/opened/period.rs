@@ -12,7 +12,7 @@ use crate::profile::event_source::EventSource;
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Sets the period of an opened event that interrupts, as `PERF_EVENT_IOC_PERIOD` does. A whole period of the new
     /// length begins at once. The event's count continues. In contrast,
-    /// [`EventTable::set_period`](crate::EventTable::set_period) keeps the old period until the next overflow.
+    /// [`EventTable::set_period`](crate::memory::EventTable::set_period) keeps the old period until the next overflow.
     ///
     /// If an overflow is pending, the call itself reports the overflow to `overflowed`. If the overflow's interrupt
     /// still comes, [`service`](crate::service) claims the interrupt, and does not report the overflow again.
@@ -25,7 +25,9 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// On a processor with a global control register, the event's group is stopped during the call.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventId, EventOverflow, EventSource, Hardware};
+    /// use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// use pmu_core::error::CounterError;
+    /// use pmu_core::interrupt::EventOverflow;
     /// fn ioc_period<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     event: EventId,

@@ -17,7 +17,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// divided.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Returns the number of times that a running event occurs in a function.
     /// fn events_in<S: EventSource, H: Hardware>(
     ///     counters: &CounterSession<'_, S, H>,
@@ -73,7 +74,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// An interrupt handler, which has no session, reads a group by [`sample_read`](crate::reading::sample_read).
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, EventsError, Hardware};
+    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// /// Returns the percentage of cache references that missed. The group counts misses and references.
     /// fn miss_rate<S: EventSource, H: Hardware>(
     ///     counters: &CounterSession<'_, S, H>,
@@ -115,7 +117,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// opened event continues.
     ///
     /// ```
-    /// use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// use pmu_core::{CounterSession, EventSource, Hardware};
+    /// use pmu_core::error::CounterError;
     /// use pmu_core::thread::ThreadEvent;
     /// /// Returns the events that a new thread inherits from the running thread.
     /// fn fork<S: EventSource, H: Hardware>(

@@ -23,12 +23,13 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// orders, and the search tries each order at most once. The call accesses registers only after the search.
     ///
     /// `now` is the time by the caller's clock. The events' times are counted in the units of this clock. All calls for
-    /// one [`EventTable`](crate::EventTable) use the same clock, because a call for one event may also advance the
-    /// times of other events. If `now` is earlier than in a previous call, the call adds no time. A caller without a
-    /// clock always passes 0.
+    /// one [`EventTable`](crate::memory::EventTable) use the same clock, because a call for one event may also advance
+    /// the times of other events. If `now` is earlier than in a previous call, the call adds no time. A caller without
+    /// a clock always passes 0.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, EventsError, Hardware};
+    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::{CounterError, EventsError};
     /// /// Counts an event while a function runs.
     /// fn count<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -106,7 +107,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// a kernel calls only this method, the code with which [`start`](Self::start) moves events is not linked.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Starts an event if a counter is free, and returns whether the event runs.
     /// fn try_start<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -225,7 +227,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// counted until the stop.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventId, EventSource, EventsError, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::EventsError;
     /// /// Runs a function whose events are not to be counted.
     /// fn uncounted<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -292,7 +295,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// also be disabled before the group starts.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventCount, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventCount, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Disables one event of a group while a function runs, and returns the event's count.
     /// fn without<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -344,7 +348,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// group's first event comes last.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventId, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// Enables an event of a group with all others, as `PERF_EVENT_IOC_ENABLE` with `PERF_IOC_FLAG_GROUP` does.
     /// fn enable_group<S: EventSource, H: Hardware, const N: usize>(
     ///     counters: &mut CounterSession<'_, S, H>,

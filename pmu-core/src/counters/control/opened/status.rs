@@ -67,7 +67,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// [`switch_in`](Self::switch_in): first the one that leads the group. An event in no group is alone.
     ///
     /// ```
-    /// # use pmu_core::{CounterSession, EventOverflow, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::interrupt::EventOverflow;
     /// /// Returns an overflowed event's index in its group, which is also its count's index in `read_group`.
     /// fn place<S: EventSource, H: Hardware>(
     ///     counters: &CounterSession<'_, S, H>,

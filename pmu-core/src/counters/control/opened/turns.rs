@@ -48,7 +48,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// occurrence on its next counter.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// /// The timer tick: each tenth of a second, other events get the counters.
     /// fn tick<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
@@ -82,14 +83,16 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Does what the kernel's timer tick does for the opened events: lets throttled events report again, adapts the
     /// periods of events with a [frequency](crate::Event::at_frequency), and [rotates](Self::rotate). The running
     /// thread's events are on the processor. The handler calls
-    /// [`account_sample`](crate::EventTable::account_sample).
+    /// [`account_sample`](crate::memory::EventTable::account_sample).
     ///
     /// An event begins its next period at once if it was throttled, or if its frequency makes its period shorter than
     /// an eighth. If the old period has ended by then, its overflow goes to `overflowed`: see
     /// [`apply_period`](Self::apply_period).
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventOverflow, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
+    /// # use pmu_core::interrupt::EventOverflow;
     /// # use pmu_core::thread::Tick;
     /// fn timer_tick<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,

@@ -81,7 +81,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// A kernel usually calls this with preemption off.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # use pmu_core::thread::SavedCounters;
     /// /// The context switch of a kernel that counts the events of a table's rows per process.
     /// fn switch<S: EventSource, H: Hardware>(
@@ -165,14 +166,15 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Loads and starts the counters that [`save`](Self::save) saved. The saved state of a counter is loaded into the
-    /// counter with the same [`CounterId`](crate::CounterId). If this counter is not free any more, the state is loaded
-    /// into a free counter. `area` stays unchanged.
+    /// counter with the same [`CounterId`](crate::registers::CounterId). If this counter is not free any more, the
+    /// state is loaded into a free counter. `area` stays unchanged.
     ///
     /// This call and [`save`](Self::save) may be made on different processors. On a hybrid machine, if this processor
     /// lacks the event of a saved counter, no counter is restored.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # use pmu_core::thread::SavedCounters;
     /// /// Restores a process's counters; if there is no room beside the opened events, the process runs uncounted.
     /// fn try_restore<S: EventSource, H: Hardware>(

@@ -169,7 +169,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// This call reports to `overflowed` what [`lend`](Self::lend) reports.
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # fn sample(_tag: u64) {}
     /// /// Suspends one processor. No event loses a count, or begins a period anew.
     /// fn suspend<S: EventSource, H: Hardware>(
@@ -244,7 +245,8 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     ///
     ///
     /// ```
-    /// # use pmu_core::{CounterError, CounterSession, EventSource, Hardware};
+    /// # use pmu_core::{CounterSession, EventSource, Hardware};
+    /// # use pmu_core::error::CounterError;
     /// # use pmu_core::lending::LentCounters;
     /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
     /// fn run_guest<S: EventSource, H: Hardware>(
