@@ -10,12 +10,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use gungraun::prelude::*;
 use gungraun::{Callgrind, EventKind};
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::profile::KProfileSource;
+use pmu_kprofile::testing::AnySource;
 use pmu_kprofile::trace::{Detail, Sample, TraceRing};
-use pmu_kprofile::{
-    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
-    Profiles, Rules,
-};
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileCallback, ProfileObject, Profiles, Rules};
 
 type Lists = Profiles<1024, 64>;
 /// An object and its counters.
@@ -58,28 +56,7 @@ impl InterruptFrame for Frame {
     }
 }
 
-struct Hardware;
-
-impl ProfileHardware for Hardware {
-    fn this_processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(0)
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        Affinity::first(8)
-    }
-    fn supports(&self, _: KProfileSource) -> bool {
-        true
-    }
-    fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
-    fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
-}
+const HARDWARE: AnySource = AnySource { this: 0, active: 8 };
 
 struct Callback;
 
@@ -100,7 +77,7 @@ fn object(begin: u64, length: u64, process: Option<ProcessId>, source: KProfileS
         source,
         affinity: None,
     };
-    let object = ProfileObject::basic(Rules::LATEST, request, &Hardware).unwrap();
+    let object = ProfileObject::basic(Rules::LATEST, request, &HARDWARE).unwrap();
     (Box::leak(Box::new(object)), buffer)
 }
 
@@ -114,7 +91,7 @@ impl Case {
     /// Creates a case in which `hits` of the objects count.
     fn new(objects: Vec<Object>, at: u64, hits: u32) -> Self {
         let lists = Box::new(Lists::new());
-        objects.iter().for_each(|(object, _)| lists.start(object, &mut Hardware).unwrap());
+        objects.iter().for_each(|(object, _)| lists.start(object, &mut { HARDWARE }).unwrap());
         let frame =
             Frame { pc: BASE + at * SIZE + 0x21, processor: 3, process: ProcessId::new(PROCESS) };
         let case = Self { lists, frame };
@@ -289,7 +266,7 @@ fn among(others: u64) -> (Case, Object) {
 
 fn started_among(others: u64) -> (Case, Object) {
     let (case, object) = among(others);
-    case.lists.start(object.0, &mut Hardware).unwrap();
+    case.lists.start(object.0, &mut { HARDWARE }).unwrap();
     (case, object)
 }
 
@@ -298,7 +275,7 @@ fn started_among(others: u64) -> (Case, Object) {
 #[bench::among_100(among(99))]
 #[bench::among_1000(among(999))]
 fn start((case, object): (Case, Object)) -> Case {
-    black_box(&*case.lists).start(black_box(object.0), &mut Hardware).unwrap();
+    black_box(&*case.lists).start(black_box(object.0), &mut { HARDWARE }).unwrap();
     case
 }
 
@@ -307,7 +284,7 @@ fn start((case, object): (Case, Object)) -> Case {
 #[bench::among_100(started_among(99))]
 #[bench::among_1000(started_among(999))]
 fn stop((case, object): (Case, Object)) -> Case {
-    black_box(&*case.lists).stop(black_box(object.0), &mut Hardware).unwrap();
+    black_box(&*case.lists).stop(black_box(object.0), &mut { HARDWARE }).unwrap();
     case
 }
 

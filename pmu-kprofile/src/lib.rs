@@ -15,6 +15,9 @@ mod loom_models;
 mod object;
 mod registry;
 mod sync;
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
+pub mod testing;
 pub mod trace;
 
 pub use affinity::{Affinity, MAX_GROUPS};

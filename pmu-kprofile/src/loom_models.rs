@@ -22,14 +22,13 @@ use std::sync::Arc;
 
 use loom::cell::UnsafeCell;
 use loom::thread;
-use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::frame::{InterruptFrame, PlainFrame};
+use pmu_core::profile::KProfileSource;
 
 pub(crate) use crate::sync::modeled::Seed;
 use crate::sync::modeled::{interrupt_before, no_interrupt, seeded};
-use crate::{
-    Affinity, ProfileCallback, ProfileError, ProfileHardware, ProfileObject, Profiles, Rules,
-};
+use crate::testing::AnySource;
+use crate::{ProfileCallback, ProfileError, ProfileObject, Profiles, Rules};
 
 const TIME: KProfileSource = KProfileSource::TIME;
 
@@ -59,48 +58,12 @@ pub(crate) fn finds(seed: Seed, model: impl Fn() + Sync + Send + 'static) {
     assert!(!is_endless || seed == Seed::NotRefused, "{seed:?}: the model does not end");
 }
 
-struct Frame(u16);
-
-impl InterruptFrame for Frame {
-    fn pc(&self) -> u64 {
-        0x1000
-    }
-    fn cs(&self) -> u16 {
-        0
-    }
-    fn flags(&self) -> u64 {
-        0
-    }
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.0)
-    }
-    fn process(&self) -> Option<ProcessId> {
-        None
-    }
+fn frame_of(processor: u16) -> PlainFrame {
+    PlainFrame::new(0x1000, 0, 0, processor.into())
 }
 
-/// Hardware that does whatever it is told, called on a processor.
-struct Hardware(u16);
-
-impl ProfileHardware for Hardware {
-    fn this_processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.0)
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        Affinity::first(1)
-    }
-    fn supports(&self, _: KProfileSource) -> bool {
-        true
-    }
-    fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
-    fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
+fn hardware(this: u16) -> AnySource {
+    AnySource { this, active: 1 }
 }
 
 /// The tasks that write the lists are on processors without reader counters, unless it matters: fewer
@@ -139,7 +102,7 @@ impl ProfileCallback for Buffer {
         if let Some(lists) = &self.interrupted
             && self.depth.fetch_add(1, Ordering::Relaxed) == 0
         {
-            lists.interrupt(&Frame(frame.processor().index() as u16), source);
+            lists.interrupt(&frame_of(frame.processor().index() as u16), source);
         }
         // SAFETY: loom checks that nothing writes it.
         self.counts.with(|counts| unsafe { *counts });
@@ -156,12 +119,12 @@ fn remove(nested: bool) {
     let buffer = Arc::new(Buffer::new(nested.then(|| lists.clone())));
     let object = object(&buffer);
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(WITHOUT_COUNTERS)) }.unwrap();
     let reader = {
         let lists = lists.clone();
-        thread::spawn(move || lists.interrupt(&Frame(0), TIME).hits)
+        thread::spawn(move || lists.interrupt(&frame_of(0), TIME).hits)
     };
-    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    lists.stop(&object, &mut hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
     let hits = reader.join().unwrap();
     let statistics = lists.statistics();
@@ -200,20 +163,20 @@ fn interrupted_reader(at: usize, came: &Arc<AtomicUsize>) {
     let buffer = Arc::new(Buffer::new(None));
     let object = object(&buffer);
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(WITHOUT_COUNTERS)) }.unwrap();
     let reader = {
         let (lists, came) = (lists.clone(), came.clone());
         thread::spawn(move || {
             let here = lists.clone();
             interrupt_before(at, move || {
                 came.store(at, Ordering::Relaxed);
-                here.interrupt(&Frame(0), TIME);
+                here.interrupt(&frame_of(0), TIME);
             });
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
             no_interrupt();
         })
     };
-    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    lists.stop(&object, &mut hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
     reader.join().unwrap();
 }
@@ -247,13 +210,13 @@ fn insert() {
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(WITHOUT_COUNTERS)) }.unwrap();
     reader.join().unwrap();
-    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    lists.stop(&object, &mut hardware(WITHOUT_COUNTERS)).unwrap();
 }
 
 #[test]
@@ -269,12 +232,12 @@ fn insert_and_remove() {
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
-    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(WITHOUT_COUNTERS)) }.unwrap();
+    lists.stop(&object, &mut hardware(WITHOUT_COUNTERS)).unwrap();
     buffer.reuse();
     reader.join().unwrap();
 }
@@ -301,8 +264,8 @@ fn two_writers() {
         let buffer = Buffer::new(None);
         let object = object(&buffer);
         // SAFETY: the object lives until it is stopped, below.
-        unsafe { lists.start_borrowed(&object, &mut Hardware(processor)) }.unwrap();
-        lists.stop(&object, &mut Hardware(processor)).unwrap();
+        unsafe { lists.start_borrowed(&object, &mut hardware(processor)) }.unwrap();
+        lists.stop(&object, &mut hardware(processor)).unwrap();
         buffer.reuse();
     };
     let writer = {
@@ -334,17 +297,17 @@ fn interrupted_writer(at: usize, came: &Arc<AtomicUsize>) {
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
     let (here, came) = (lists.clone(), came.clone());
     interrupt_before(at, move || {
         came.store(at, Ordering::Relaxed);
-        here.interrupt(&Frame(1), TIME);
+        here.interrupt(&frame_of(1), TIME);
     });
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(1)) }.unwrap();
-    lists.stop(&object, &mut Hardware(1)).unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(1)) }.unwrap();
+    lists.stop(&object, &mut hardware(1)).unwrap();
     buffer.reuse();
     no_interrupt();
     reader.join().unwrap();
@@ -375,7 +338,7 @@ impl ProfileCallback for Meddler {
     fn profile_interrupt(&self, _: &dyn InterruptFrame, _: KProfileSource) {
         let buffer = Buffer::new(None);
         let object = object(&buffer);
-        let outcome = self.0.stop(&object, &mut Hardware(0));
+        let outcome = self.0.stop(&object, &mut hardware(0));
         assert_eq!(outcome, Err(ProfileError::WrongContext));
     }
 }
@@ -385,14 +348,14 @@ fn write_by_callback() {
     let meddler = Meddler(lists.clone());
     let object = ProfileObject::callback(Rules::LATEST, TIME, &meddler).unwrap();
     // SAFETY: the object lives until it is stopped, below.
-    unsafe { lists.start_borrowed(&object, &mut Hardware(WITHOUT_COUNTERS)) }.unwrap();
+    unsafe { lists.start_borrowed(&object, &mut hardware(WITHOUT_COUNTERS)) }.unwrap();
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
-    lists.stop(&object, &mut Hardware(WITHOUT_COUNTERS)).unwrap();
+    lists.stop(&object, &mut hardware(WITHOUT_COUNTERS)).unwrap();
     reader.join().unwrap();
 }
 
@@ -412,7 +375,7 @@ fn statistics() {
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
     let statistics = lists.statistics();
@@ -435,13 +398,13 @@ fn remove_by_token() {
     let lists = Arc::new(Lists::<1>::new());
     let buffer = Arc::new(Buffer::new(None));
     let object = object(&buffer);
-    let mut hardware = Hardware(WITHOUT_COUNTERS);
+    let mut hardware = hardware(WITHOUT_COUNTERS);
     // SAFETY: the object lives until it is stopped, below.
     unsafe { lists.try_start_borrowed(&object, &mut hardware) }.unwrap();
     let reader = {
         let lists = lists.clone();
         thread::spawn(move || {
-            lists.interrupt(&Frame(0), TIME);
+            lists.interrupt(&frame_of(0), TIME);
         })
     };
     let stopping = loop {

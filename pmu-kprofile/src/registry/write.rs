@@ -353,37 +353,17 @@ impl WriterState {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::testing::AnySource;
     use crate::{BasicProfile, PointerWidth};
     use core::sync::atomic::AtomicU32;
-    use pmu_core::frame::{InterruptFrame, ProcessorNumber};
-    use pmu_core::profile::InterfaceError;
+    use pmu_core::frame::InterruptFrame;
     use pmu_core::windows::WindowsVersion;
     use std::boxed::Box;
 
     const RULES: Rules = Rules { version: WindowsVersion::Windows8, width: PointerWidth::Bits64 };
 
-    /// Hardware of a number of processors.
-    struct Hardware(usize);
-
-    impl ProfileHardware for Hardware {
-        fn this_processor(&self) -> ProcessorNumber {
-            ProcessorNumber::from_index(0)
-        }
-        fn in_interrupt(&self) -> bool {
-            false
-        }
-        fn active_processors(&self) -> Affinity {
-            Affinity::first(self.0)
-        }
-        fn supports(&self, _: KProfileSource) -> bool {
-            true
-        }
-        fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-            Ok(())
-        }
-        fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-            Ok(())
-        }
+    fn hardware(active: usize) -> AnySource {
+        AnySource { this: 0, active }
     }
 
     fn basic() -> &'static ProfileObject<'static> {
@@ -397,7 +377,7 @@ mod tests {
             source: KProfileSource::TIME,
             affinity: Some(Affinity::first(1)),
         };
-        Box::leak(Box::new(ProfileObject::basic(RULES, request, &Hardware(1)).unwrap()))
+        Box::leak(Box::new(ProfileObject::basic(RULES, request, &hardware(1)).unwrap()))
     }
 
     /// 8,192 for each processor since Windows 7, as the documents have it; callback objects are the kernel's own.
@@ -414,7 +394,7 @@ mod tests {
             // SAFETY: nothing else has the lists yet.
             unsafe { &mut *lists }.fill_with(objects.map(entry_of));
         });
-        let start = |object, processors| LISTS.try_start(object, &mut Hardware(processors));
+        let start = |object, processors| LISTS.try_start(object, &mut hardware(processors));
         assert_eq!([basic(), basic()].map(|object| start(object, 1)), [Ok(()); 2]);
         let last = basic();
         let error = start(last, 1).unwrap_err();

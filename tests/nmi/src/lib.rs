@@ -7,4 +7,4 @@ mod machine;
 pub mod steps;
 
 pub use chip::{Chip, Kind, SOURCES};
-pub use machine::{Frame, INTERVAL, Machine, amd, intel};
+pub use machine::{INTERVAL, Machine, amd, frame, intel};

@@ -1,7 +1,7 @@
 //! The drivers, and the chips that they run on.
 
 use pmu_amd::Amd64;
-use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::frame::PlainFrame;
 use pmu_core::profile::KProfileSource;
 use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::{EventSource, Snapshot};
@@ -79,24 +79,7 @@ pub fn amd(kind: Kind) -> Machine<Amd64> {
     Machine::new(Amd64::detect(&snapshot).expect("AMD's"), snapshot, kind, false)
 }
 
-/// An interrupt of a processor.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame(pub u16);
-
-impl InterruptFrame for Frame {
-    fn pc(&self) -> u64 {
-        0x1004
-    }
-    fn cs(&self) -> u16 {
-        0
-    }
-    fn flags(&self) -> u64 {
-        0
-    }
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.0)
-    }
-    fn process(&self) -> Option<ProcessId> {
-        None
-    }
+/// Returns the frame of an interrupt of a processor.
+pub fn frame(processor: u16) -> PlainFrame {
+    PlainFrame::new(0x1004, 0, 0, processor.into())
 }

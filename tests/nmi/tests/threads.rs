@@ -10,14 +10,12 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
-use pmu_core::frame::{InterruptFrame, ProcessorNumber};
-use pmu_core::profile::{InterfaceError, KProfileSource};
+use pmu_core::frame::InterruptFrame;
+use pmu_core::profile::KProfileSource;
+use pmu_kprofile::testing::AnySource;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
-use pmu_kprofile::{
-    Affinity, BasicProfile, PointerWidth, ProfileCallback, ProfileHardware, ProfileObject,
-    Profiles, Rules,
-};
-use pmu_nmi_tests::Frame;
+use pmu_kprofile::{BasicProfile, PointerWidth, ProfileCallback, ProfileObject, Profiles, Rules};
+use pmu_nmi_tests::frame;
 
 const TIME: KProfileSource = KProfileSource::TIME;
 const PROCESSORS: u16 = 2;
@@ -30,28 +28,8 @@ static TRACE: TraceCallback<16> =
 /// Number of calls of [`Plain`].
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Hardware that ignores starts and stops: the processors of a source do not matter here.
-struct Hardware(u16);
-
-impl ProfileHardware for Hardware {
-    fn this_processor(&self) -> ProcessorNumber {
-        ProcessorNumber::from_index(self.0)
-    }
-    fn in_interrupt(&self) -> bool {
-        false
-    }
-    fn active_processors(&self) -> Affinity {
-        Affinity::first(4)
-    }
-    fn supports(&self, _: KProfileSource) -> bool {
-        true
-    }
-    fn start(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
-    fn stop(&mut self, _: ProcessorNumber, _: KProfileSource) -> Result<(), InterfaceError> {
-        Ok(())
-    }
+fn hardware(this: u16) -> AnySource {
+    AnySource { this, active: 4 }
 }
 
 /// Data that interrupts read, and that its owner writes when it is stopped.
@@ -84,7 +62,7 @@ fn what_is_stopped_is_its_owners() {
     let begin = Instant::now();
     let interrupts = |processor| {
         while !over.load(Relaxed) {
-            hits.fetch_add(LISTS.interrupt(&Frame(processor), TIME).hits.into(), Relaxed);
+            hits.fetch_add(LISTS.interrupt(&frame(processor), TIME).hits.into(), Relaxed);
             thread::yield_now();
         }
     };
@@ -102,20 +80,20 @@ fn what_is_stopped_is_its_owners() {
                 affinity: None,
             };
             let objects = [
-                ProfileObject::basic(Rules::LATEST, request, &Hardware(processor)).unwrap(),
+                ProfileObject::basic(Rules::LATEST, request, &hardware(processor)).unwrap(),
                 ProfileObject::callback(Rules::LATEST, TIME, &plain).unwrap(),
                 ProfileObject::callback(Rules::LATEST, TIME, &TRACE).unwrap(),
             ];
             for object in &objects {
                 // SAFETY: object and buffer live until the stop below.
-                unsafe { LISTS.start_borrowed(object, &mut Hardware(processor)) }.unwrap();
+                unsafe { LISTS.start_borrowed(object, &mut hardware(processor)) }.unwrap();
             }
             thread::yield_now();
             if seeded {
                 plain.write();
             }
             for object in &objects {
-                LISTS.stop(object, &mut Hardware(processor)).unwrap();
+                LISTS.stop(object, &mut hardware(processor)).unwrap();
             }
             plain.write();
             let counts: u64 = buffer.iter().map(|count| u64::from(count.load(Relaxed))).sum();

@@ -20,7 +20,7 @@ use pmu_kprofile::trace::{Detail, Sample, TraceRing};
 use pmu_kprofile::{
     Affinity, BasicProfile, PointerWidth, ProfileHardware, ProfileObject, Profiles, Rules,
 };
-use pmu_nmi_tests::{Chip, Frame, Machine, SOURCES, intel};
+use pmu_nmi_tests::{Chip, Machine, SOURCES, frame, intel};
 
 const PROCESSORS: usize = 3;
 const TIME: KProfileSource = KProfileSource::TIME;
@@ -53,7 +53,7 @@ thread_local! {
 
 impl Processor<'_> {
     fn dispatch(&self, source: KProfileSource) {
-        let frame = Frame(self.number);
+        let frame = frame(self.number);
         let outcome = LISTS.interrupt(&frame, source);
         self.dispatched.fetch_add(1, SeqCst);
         self.hits.fetch_add(outcome.hits.into(), SeqCst);

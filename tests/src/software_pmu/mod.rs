@@ -30,6 +30,33 @@ pub fn events() -> FedEvents {
     FedEvents::new(&FED).unwrap()
 }
 
+/// The events of these numbers, without unit masks.
+pub fn general_events(numbers: &[u8]) -> FedEvents {
+    let keys: Vec<_> = numbers.iter().map(|of| EventKey::general((*of).into(), 0)).collect();
+    FedEvents::new(&keys).unwrap()
+}
+
+/// A feed in which one of these events happens in user mode.
+pub fn general_feed(numbers: &[u8], which: usize, count: u64) -> Feed {
+    let events = general_events(numbers);
+    let mut feed = Feed::new(&events);
+    let event = events.find(EventKey::general(numbers[which].into(), 0)).unwrap();
+    feed.add(event, Privilege::User, count).unwrap();
+    feed
+}
+
+/// Each state's bytes with one byte changed, as `restore` takes them, are written as they were read, or refused.
+/// `restore` returns what is then written, or `None` for a refusal.
+pub fn each_forged(bytes: &[u8], mut restore: impl FnMut(&[u8]) -> Option<Vec<u8>>) {
+    for at in 0..bytes.len() {
+        for change in [1, 0x80, 0xFF] {
+            let mut forged = bytes.to_vec();
+            forged[at] ^= change;
+            assert!(restore(&forged).is_none_or(|written| written == forged), "{at}");
+        }
+    }
+}
+
 pub fn pmu(configuration: Configuration) -> VirtualPmu {
     VirtualPmu::new(configuration, events()).unwrap()
 }

@@ -4,12 +4,10 @@
 use core::cell::{Cell, RefCell};
 
 use super::support::*;
-use pmu_core::branches::{
-    BranchEnable, BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches,
-};
+use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend};
+use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
@@ -217,17 +215,8 @@ fn check_clear(mock: &Mock<'_>, unit: &BranchUnit, at: &str) {
 
 /// A guest leaves its own branches, recorded by its own filter.
 fn run_guest(mock: &Mock<'_>, unit: &BranchUnit, records: bool) {
-    let registers = unit.registers();
     if records {
-        if let Some(filter) = registers.filter {
-            mock.wrmsr_retrying(filter, 0).unwrap();
-        }
-        match registers.enable {
-            BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0x7F_0007).unwrap(),
-            BranchEnable::Bits { bits, on, .. } => {
-                mock.update_retrying(bits.set_to(on)).unwrap();
-            }
-        }
+        record_as_guest(mock, unit);
     }
     for number in 0..5 {
         mock.branch(&fed(GUEST, number, number % 2 == 0));

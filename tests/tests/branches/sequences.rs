@@ -92,15 +92,7 @@ fn one_reprogramming_makes_up_for_any_register_that_was_missing() {
 /// The guest records its own branches in a window.
 fn run_guest(scene: &Scene<'_>, number: u64) {
     let (mock, registers) = (scene.mock, scene.unit.registers());
-    if let Some(filter) = registers.filter {
-        mock.wrmsr_retrying(filter, 0).unwrap();
-    }
-    match registers.enable {
-        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0x7F_0007).unwrap(),
-        BranchEnable::Bits { bits, on, .. } => {
-            mock.update_retrying(bits.set_to(on)).unwrap();
-        }
-    }
+    record_as_guest(mock, scene.unit);
     mock.branch(&user(number));
     mock.branch(&kernel(number));
     // Its hypervisor stops the recording, and leaves the records.

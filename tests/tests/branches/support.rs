@@ -4,10 +4,11 @@ use core::cell::RefCell;
 
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{
-    Branch, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchSlot, BranchTransaction,
-    BranchUnit, Branches,
+    Branch, BranchEnable, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchSlot,
+    BranchTransaction, BranchUnit, Branches,
 };
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
+use pmu_core::msr::MsrAccess;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot, service};
 use pmu_tests::opened::{fed_events, raw};
@@ -259,5 +260,19 @@ impl Prepared {
         };
         mock.on_interrupt(&handler);
         act(&mock, &mut recorder, &mut counters, &samples);
+    }
+}
+
+/// Records branches of each kind and privilege, as a guest that has the registers.
+pub(crate) fn record_as_guest(mock: &Mock<'_>, unit: &BranchUnit) {
+    let registers = unit.registers();
+    if let Some(filter) = registers.filter {
+        mock.wrmsr_retrying(filter, 0).unwrap();
+    }
+    match registers.enable {
+        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0x7F_0007).unwrap(),
+        BranchEnable::Bits { bits, on, .. } => {
+            mock.update_retrying(bits.set_to(on)).unwrap();
+        }
     }
 }

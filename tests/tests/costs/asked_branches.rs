@@ -14,6 +14,8 @@ use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualB
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::{Privilege, VirtualPmu};
 
+use super::{are_in_the_table, reads_and_writes_of};
+
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; and of a
 /// switch of threads.
 type Costs = [Cost; 6];
@@ -48,12 +50,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, asks: bo
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     let event = raw(3).every(100_000);
     let event = if asks { event.with_branches(BranchFilter::USER) } else { event };
-    let cost = |act: &mut dyn FnMut()| {
-        let before = mock.accesses();
-        act();
-        let after = mock.accesses();
-        [after.reads - before.reads, after.writes - before.writes]
-    };
+    let cost = |act: &mut dyn FnMut()| reads_and_writes_of(&mock, act);
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
         let report = |sample: Sample<'_, _>| found.set(sample.branches().count());
@@ -113,9 +110,5 @@ fn the_rows_of_branches_that_events_ask_for_are_what_is_measured() {
         }
         lines.push(format!("| {name} of an event | {} |", beyond.map(text).join(" | ")));
     }
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

@@ -9,6 +9,8 @@ use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{CounterSession, CounterSet, Event, Events, service};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, recorded};
 
+use super::are_in_the_table;
+
 /// Of an interrupt with all records full, and with five; of the first start, and of another one; of a stop; of a switch
 /// of threads; and of the stop before idle and the restart after.
 fn measure(asks: bool) -> [Cost; 7] {
@@ -85,9 +87,5 @@ fn the_row_of_branch_sampling_is_what_is_measured() {
         format!("| Zen 3's branch sampling, 16 of an event | {} |", columns.join(" | ")),
         format!("before idle and after, {idle}"),
     ];
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

@@ -11,6 +11,8 @@ use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualB
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};
 use pmu_virt::{Privilege, VirtualPmu};
 
+use super::{are_in_the_table, reads_and_writes_of};
+
 /// Numbers of RDMSRs and WRMSRs.
 pub(crate) type Cost = [u32; 2];
 
@@ -65,12 +67,7 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     if freezing {
         recorder.freeze_on_interrupt().unwrap();
     }
-    let cost = |act: &mut dyn FnMut()| {
-        let before = mock.accesses();
-        act();
-        let after = mock.accesses();
-        [after.reads - before.reads, after.writes - before.writes]
-    };
+    let cost = |act: &mut dyn FnMut()| reads_and_writes_of(&mock, act);
     let found = Cell::new(0);
     let handler = |mock: &Mock<'_>| {
         let serviced = service(&source, mock, &memory, |sample| {
@@ -181,9 +178,5 @@ fn the_rows_of_branch_records_are_what_is_measured() {
         lines.push(format!("| {name} | {} | {saved} |", columns.join(" | ")));
     }
     lines.push(format!("one XSAVES, one XRSTORS and {}", text(with_xsaves())));
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

@@ -10,6 +10,8 @@ use pmu_virt::VirtualPmu;
 use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration, VirtualIbs};
 
+use super::{are_in_the_table, reads_and_writes_of};
+
 /// Numbers of RDMSRs and WRMSRs.
 type Cost = [u32; 2];
 
@@ -38,12 +40,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
         service(&source, mock, &memory, |_| ()).unwrap();
     };
     mock.on_interrupt(&handler);
-    let cost = |act: &mut dyn FnMut()| {
-        let before = mock.accesses();
-        act();
-        let after = mock.accesses();
-        [after.reads - before.reads, after.writes - before.writes]
-    };
+    let cost = |act: &mut dyn FnMut()| reads_and_writes_of(&mock, act);
     let mut session =
         CounterSession::take(source, &counter_unit, CounterSet::ALL, &mock, &memory).unwrap();
     table.set_min_period(1);
@@ -105,9 +102,5 @@ fn the_rows_of_instruction_based_sampling_are_what_is_measured() {
         assert!(costs[1][0] <= most[0] && costs[1][1] <= most[1], "{name}: {costs:?}");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

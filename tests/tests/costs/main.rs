@@ -13,6 +13,31 @@ mod reload;
 mod sources;
 mod topdown;
 
+use pmu_virt::mock::MockMsr;
+
+/// Returns what an operation costs: reads, writes, and reads by RDPMC.
+fn accesses_of(mock: &MockMsr<'_, 64>, act: impl FnOnce()) -> [u32; 3] {
+    let before = mock.accesses();
+    act();
+    let after = mock.accesses();
+    [after.reads - before.reads, after.writes - before.writes, after.pmc_reads - before.pmc_reads]
+}
+
+/// Returns the reads and writes of an operation that reads no counter by RDPMC.
+fn reads_and_writes_of(mock: &MockMsr<'_, 64>, act: impl FnOnce()) -> [u32; 2] {
+    let [reads, writes, by_rdpmc] = accesses_of(mock, act);
+    assert_eq!(by_rdpmc, 0);
+    [reads, writes]
+}
+
+/// Checks that these rows are in the table of accesses.
+#[track_caller]
+fn are_in_the_table(rows: &[String]) {
+    let table = include_str!("../../data/accesses.md");
+    let missing: Vec<_> = rows.iter().filter(|row| !table.contains(*row)).collect();
+    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+}
+
 /// Each row of register accesses in the guide is a row of the measured tables.
 #[test]
 fn the_guides_rows_are_among_those_that_are_measured() {

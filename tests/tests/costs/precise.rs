@@ -15,6 +15,8 @@ use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::ProcessMemory;
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
 
+use super::are_in_the_table;
+
 /// Numbers of RDMSRs, WRMSRs, RDPMCs, and unmaskings of the LVT entry.
 type Cost = [u32; 4];
 
@@ -149,9 +151,5 @@ fn the_rows_of_precise_records_are_what_is_measured() {
         assert_eq!(costs[1], interrupt, "{name}: many records");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

@@ -10,6 +10,8 @@ use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
 use pmu_virt::{FedEvents, VirtualPmu};
 
+use super::accesses_of;
+
 /// Numbers of RDMSRs, WRMSRs, and RDPMCs.
 type Cost = [u32; 3];
 
@@ -28,16 +30,7 @@ fn measure<S: EventSource>(
 ) -> [Cost; 5] {
     let unit = pmu_intel::counters(&mock.snapshot()).unwrap();
     let mut session = CounterSession::take(source, &unit, CounterSet::ALL, mock, memory).unwrap();
-    let cost = |act: &mut dyn FnMut()| {
-        let before = mock.accesses();
-        act();
-        let after = mock.accesses();
-        [
-            after.reads - before.reads,
-            after.writes - before.writes,
-            after.pmc_reads - before.pmc_reads,
-        ]
-    };
+    let cost = |act: &mut dyn FnMut()| accesses_of(mock, act);
     let [first, second]: [EventId; 2] = [5_000, 6_000].map(|period| {
         let events = events.map(|event| event.every(period).rotating());
         session.open(&unit, &events).unwrap()

@@ -12,6 +12,8 @@ use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::topdown::VirtualTopDown;
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
+use super::{accesses_of, are_in_the_table};
+
 /// Numbers of RDMSRs, WRMSRs, and RDPMCs.
 type Cost = [u32; 3];
 
@@ -56,16 +58,7 @@ fn measure(freezing: bool) -> [Cost; 9] {
         feed.add(events.find(key).unwrap(), Privilege::User, count).unwrap();
         mock.advance(&mut feed);
     };
-    let cost = |act: &mut dyn FnMut()| {
-        let before = mock.accesses();
-        act();
-        let after = mock.accesses();
-        [
-            after.reads - before.reads,
-            after.writes - before.writes,
-            after.pmc_reads - before.pmc_reads,
-        ]
-    };
+    let cost = |act: &mut dyn FnMut()| accesses_of(&mock, act);
     let own = cost(&mut || pass(branches, 5_000));
     let events = unit.events(session.counters().usable);
     let group = session.open(&counters, &events).unwrap();
@@ -108,9 +101,5 @@ fn the_rows_of_top_down_counts_are_what_is_measured() {
         assert_eq!(costs[0], [0; 3], "{name}: beside counters");
         lines.push(format!("| {name} | {} |", costs.map(text).join(" | ")));
     }
-    let missing: Vec<_> = lines
-        .iter()
-        .filter(|line| !include_str!("../../data/accesses.md").contains(*line))
-        .collect();
-    assert!(missing.is_empty(), "tests/data/accesses.md lacks:\n{missing:#?}");
+    are_in_the_table(&lines);
 }

@@ -14,11 +14,12 @@ use pmu::core::{Event, EventId};
 use pmu::intel::precise::PreciseThreshold;
 use pmu::processors::Busy;
 use pmu::{BranchRecords, Kernel, Pmu, PmuError, PmuSample, PreciseRecords, X86};
+use pmu_tests::software_pmu::{general_events, general_feed};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{MockMsr, ProcessMemory};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
-use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+use pmu_virt::{FedEvents, Privilege, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 
@@ -60,15 +61,12 @@ unsafe impl Kernel for Recording {
 }
 
 fn fed() -> FedEvents {
-    FedEvents::new(&KINDS.map(|number| EventKey::general(number.into(), 0))).unwrap()
+    general_events(&KINDS)
 }
 
 /// Lets an event of these happen.
 fn happen(kind: usize, count: u64) {
-    let mut feed = Feed::new(&fed());
-    let key = EventKey::general(KINDS[kind].into(), 0);
-    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
-    mock().advance(&mut feed);
+    mock().advance(&mut general_feed(&KINDS, kind, count));
 }
 
 /// Processors by the version of the PMU and the records; those of a Debug Store need no physical address.

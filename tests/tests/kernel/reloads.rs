@@ -7,10 +7,11 @@ use pmu::core::error::CounterError;
 use pmu::core::frame::PlainFrame;
 use pmu::core::registers::EventSelect;
 use pmu::{CounterReloads, Kernel, Pmu, X86};
+use pmu_tests::software_pmu::{general_events, general_feed};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;
 use pmu_virt::reload::{ReloadConfiguration, VirtualReload};
-use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
+use pmu_virt::{FedEvents, VirtualPmu};
 
 type Mock = MockMsr<'static, 64>;
 
@@ -39,15 +40,12 @@ unsafe impl Kernel for Reloading {
 }
 
 fn fed() -> FedEvents {
-    FedEvents::new(&KINDS.map(|number| EventKey::general(number.into(), 0))).unwrap()
+    general_events(&KINDS)
 }
 
 /// Lets an event of these happen.
 fn happen(kind: usize, count: u64) {
-    let mut feed = Feed::new(&fed());
-    let key = EventKey::general(KINDS[kind].into(), 0);
-    feed.add(fed().find(key).unwrap(), Privilege::User, count).unwrap();
-    mock().advance(&mut feed);
+    mock().advance(&mut general_feed(&KINDS, kind, count));
 }
 
 /// A machine of one processor, whose counters can reload each other or not.

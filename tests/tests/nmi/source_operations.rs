@@ -68,7 +68,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
         let foreign = world.foreign.take();
         let dispatch = |overflow: Overflow| {
             world.told(overflow);
-            let dispatched = lists.interrupt(&Frame, overflow.source);
+            let dispatched = lists.interrupt(&FRAME, overflow.source);
             assert_eq!(dispatched.outside, 0);
             hits.set(hits.get() + dispatched.hits);
             world.callback(mock, overflow);

@@ -3,7 +3,7 @@
 use super::world::{Accesses, World};
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
-use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
+use pmu_core::frame::PlainFrame;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Overflow};
 use pmu_core::thread::{SavedCounter, SavedCounters};
@@ -257,25 +257,8 @@ impl World<0> for Sources {
     }
 }
 
-pub(crate) struct Frame;
-
-impl InterruptFrame for Frame {
-    fn pc(&self) -> u64 {
-        0x1004
-    }
-    fn cs(&self) -> u16 {
-        0
-    }
-    fn flags(&self) -> u64 {
-        0
-    }
-    fn processor(&self) -> ProcessorNumber {
-        ProcessorNumber::default()
-    }
-    fn process(&self) -> Option<ProcessId> {
-        None
-    }
-}
+/// The interrupted context of every sample.
+pub(crate) const FRAME: PlainFrame = PlainFrame::new(0x1004, 0, 0, 0);
 
 /// A driver on one configuration.
 pub(crate) struct Bench<'i, I> {

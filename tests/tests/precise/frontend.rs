@@ -68,16 +68,7 @@ fn events_of_two_conditions_take_turns() {
         let events = [0x11, 0x40_0406].map(|condition| {
             (condition, scene.start(&mut session, &frontend(condition).with_total().rotating()))
         });
-        let mut turns = [0; 2];
-        for now in 1..=20 {
-            let on = events.map(|(_, event)| session.counter_of(event).is_some());
-            assert_eq!(on.iter().filter(|on| **on).count(), 1, "{what}");
-            let turn = usize::from(on[1]);
-            turns[turn] += 1;
-            assert_eq!(scene.read(0x3F7), events[turn].0, "{what}");
-            session.rotate(now).unwrap();
-        }
-        assert_eq!(turns, [10; 2], "{what}");
+        scene.take_turns(&mut session, 0x3F7, events, &what);
         scene.ends(session, &what);
     }
 }

@@ -63,18 +63,9 @@ fn events_of_two_latencies_take_turns() {
         let (scene, what) = (Scene::new(processor), name(&processor));
         let mut session = scene.take();
         let events = [30, 50].map(|cycles| {
-            (cycles, scene.start(&mut session, &latency(cycles).with_total().rotating()))
+            (cycles.into(), scene.start(&mut session, &latency(cycles).with_total().rotating()))
         });
-        let mut turns = [0; 2];
-        for now in 1..=20 {
-            let on = events.map(|(_, event)| session.counter_of(event).is_some());
-            assert_eq!(on.iter().filter(|on| **on).count(), 1, "{what}");
-            let turn = usize::from(on[1]);
-            turns[turn] += 1;
-            assert_eq!(scene.read(0x3F6), u64::from(events[turn].0), "{what}");
-            session.rotate(now).unwrap();
-        }
-        assert_eq!(turns, [10; 2], "{what}");
+        scene.take_turns(&mut session, 0x3F6, events, &what);
         scene.ends(session, &what);
     }
 }

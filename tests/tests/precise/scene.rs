@@ -229,6 +229,27 @@ impl Scene {
         self.seen.borrow().iter().filter(|seen| seen.address.is_some()).count()
     }
 
+    /// Rotates two events, of which one is on a counter at a time. Meanwhile the register has the event's value.
+    #[track_caller]
+    pub(crate) fn take_turns(
+        &self,
+        session: &mut Session,
+        register: u32,
+        events: [(u64, EventId); 2],
+        what: &str,
+    ) {
+        let mut turns = [0; 2];
+        for now in 1..=20 {
+            let on = events.map(|(_, event)| session.counter_of(event).is_some());
+            assert_eq!(on.iter().filter(|on| **on).count(), 1, "{what}");
+            let turn = usize::from(on[1]);
+            turns[turn] += 1;
+            assert_eq!(self.read(register), events[turn].0, "{what}");
+            session.rotate(now).unwrap();
+        }
+        assert_eq!(turns, [10; 2], "{what}");
+    }
+
     /// Returns the value of a register.
     #[track_caller]
     pub(crate) fn read(&self, register: u32) -> u64 {

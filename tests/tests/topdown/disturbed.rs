@@ -182,11 +182,7 @@ fn a_fault_at_each_access_is_a_typed_error_and_counts_nothing_twice() {
                 .flat_map(|permanent| (1..30).map(move |access| (permanent, access)))
             {
                 let what = format!("{processor:?}, {name}: fault {access}, permanent: {permanent}");
-                let mock = processor.mock();
-                let kernel = Kernel::new(&processor, &mock);
-                let handler = |mock: &Mock<'_>| kernel.handle(mock);
-                mock.on_interrupt(&handler);
-                let mut session = kernel.take(&mock);
+                counting!(processor => mock, kernel, session);
                 let group = start(&kernel, &mut session, 5_000);
                 let mut expected = Expected::of(&processor);
                 pass(&mock, 10_000, MIXES[1]);
@@ -262,11 +258,7 @@ fn a_fault_in_the_overflows_interrupt_loses_no_wrap() {
         let slots = if processor.intel.version >= 6 { 0x198C } else { 0x30C };
         for register in [slots, 0x329, 0x38D] {
             let what = format!("{processor:?}, {register:#x}");
-            let mock = processor.mock();
-            let kernel = Kernel::new(&processor, &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut session = kernel.take(&mock);
+            counting!(processor => mock, kernel, session);
             let group = kernel.start(&mut session);
             let mut expected = Expected::of(&processor);
             mock.inject(Fault::Register(register));
@@ -322,11 +314,7 @@ fn registers_that_do_not_answer_are_found_out() {
 #[test]
 fn slots_whose_fractions_are_unknown_are_not_counted() {
     for processor in processors() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(&processor, &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut session = kernel.take(&mock);
+        counting!(processor => mock, kernel, session);
         let group = kernel.start(&mut session);
         let mut expected = Expected::of(&processor);
         mock.inject(Fault::Register(0x329));

@@ -15,11 +15,7 @@ use crate::support::*;
 #[test]
 fn shares_of_fed_programs_are_right_to_a_255th() {
     for processor in processors() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(&processor, &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut session = kernel.take(&mock);
+        counting!(processor => mock, kernel, session);
         let group = kernel.open(&mut session, |event| event).unwrap();
         pass(&mock, 1_000, MIXES[1]);
         session.start(group, 0).unwrap();
@@ -98,11 +94,7 @@ fn a_wrap_whose_interrupt_is_late_is_counted_once_and_its_interrupt_claimed() {
     use pmu_virt::mock::PmiFault;
     for processor in processors() {
         for late in [PmiFault::Late(1), PmiFault::Late(3), PmiFault::Late(6), PmiFault::Late(40)] {
-            let mock = processor.mock();
-            let kernel = Kernel::new(&processor, &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut session = kernel.take(&mock);
+            counting!(processor => mock, kernel, session);
             let group = kernel.start(&mut session);
             let mut expected = Expected::of(&processor);
             pass(&mock, (1 << 48) - 5, MIXES[1]);

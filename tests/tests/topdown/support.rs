@@ -88,6 +88,18 @@ impl Processor {
     }
 }
 
+/// Declares the mock of a processor, a kernel that handles its interrupts, and a session with all counters.
+macro_rules! counting {
+    ($processor:expr => $mock:ident, $kernel:ident, $session:ident) => {
+        let $mock = $processor.mock();
+        let $kernel = $crate::support::Kernel::new(&$processor, &$mock);
+        let handler = |mock: &$crate::support::Mock<'_>| $kernel.handle(mock);
+        $mock.on_interrupt(&handler);
+        let mut $session = $kernel.take(&$mock);
+    };
+}
+pub(crate) use counting;
+
 /// A kernel's memory of one processor, and what its handler has seen.
 pub(crate) struct Kernel {
     pub(crate) freezing: bool,

@@ -21,11 +21,7 @@ use crate::support::*;
 fn the_slots_of_each_thread_are_its_own_and_the_processors_are_all() {
     for processor in processors() {
         for whole in [false, true] {
-            let mock = processor.mock();
-            let kernel = Kernel::new(&processor, &mock);
-            let handler = |mock: &Mock<'_>| kernel.handle(mock);
-            mock.on_interrupt(&handler);
-            let mut session = kernel.take(&mock);
+            counting!(processor => mock, kernel, session);
             let group = kernel.open(&mut session, Event::rotating).unwrap();
             if whole {
                 session.start(group, 0).unwrap();
@@ -86,11 +82,7 @@ fn groups_with_their_own_filters_take_turns_and_lose_no_slot() {
         (|event| event.rotating().kernel_only(), [false, true]),
     ];
     for processor in processors() {
-        let mock = processor.mock();
-        let kernel = Kernel::new(&processor, &mock);
-        let handler = |mock: &Mock<'_>| kernel.handle(mock);
-        mock.on_interrupt(&handler);
-        let mut session = kernel.take(&mock);
+        counting!(processor => mock, kernel, session);
         let usable = session.counters().usable;
         let beside = Event::raw(EventSelect::from_bits(0xC4));
         // In each group, an event of a general counter comes after the slots and before the parts.

@@ -14,7 +14,7 @@ use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{Hook, TraceCallback, TraceRing};
 use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 use pmu_nmi_tests::steps::{self, Event, Moment, step_through};
-use pmu_nmi_tests::{Frame, INTERVAL, Kind, Machine, SOURCES, amd, intel};
+use pmu_nmi_tests::{INTERVAL, Kind, Machine, SOURCES, amd, frame, intel};
 
 type Memory = CounterMemory<[CounterSlot; 6]>;
 type Area = SavedCounters<[SavedCounter; 6]>;
@@ -120,7 +120,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(
     let trace = TraceCallback::new(Hook::SampledProfile, PointerWidth::Bits64, rings);
     let (hits, dispatched) = (AtomicU32::new(0), AtomicU32::new(0));
     let dispatch = |source| {
-        let outcome = lists.interrupt(&Frame(0), source);
+        let outcome = lists.interrupt(&frame(0), source);
         hits.fetch_add(outcome.hits, SeqCst);
         dispatched.fetch_add(1, SeqCst);
     };
