@@ -218,20 +218,3 @@ static INDEX: SourceIndex<512> = SourceIndex::new(&SOURCES);
 
 /// [`SOURCES`], indexed by value and name.
 pub(crate) static TABLE: SourceTable = SourceTable::new(&SOURCES, &INDEX);
-
-#[cfg(test)]
-mod tests {
-    use pmu_core::profile::KProfileSource;
-
-    use super::*;
-
-    #[test]
-    fn every_row_is_found_by_its_value_and_nothing_else_is() {
-        for (index, entry) in SOURCES.iter().enumerate() {
-            assert_eq!(TABLE.row(entry.source()), Some(index));
-        }
-        let found =
-            (0..0x1_0000).filter_map(KProfileSource::new).filter(|s| TABLE.row(*s).is_some());
-        assert_eq!(found.count(), SOURCES.len());
-    }
-}

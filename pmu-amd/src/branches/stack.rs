@@ -2,8 +2,8 @@
 
 use pmu_core::Snapshot;
 use pmu_core::branches::{
-    Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
-    BranchOrder, BranchPath, BranchRegisters, BranchUnit, RawBranch,
+    Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchOffers, BranchOrder,
+    BranchPath, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAddress, RegisterBits};
@@ -11,8 +11,8 @@ use pmu_core::msr::{MsrAddress, RegisterBits};
 use crate::branches::{address_bits, extended};
 use crate::registers::{
     DEBUG_CTL, DEBUG_CTL_FREEZE_LBRS, DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP,
-    LAST_BRANCH_STACK_SELECT, LastBranchFrom, LastBranchStackSelect, LastBranchTo,
-    PERF_CNTR_GLOBAL_STATUS_CLR, STATUS_LBR_FREEZE,
+    LAST_BRANCH_STACK_SELECT, LastBranchFrom, LastBranchTo, PERF_CNTR_GLOBAL_STATUS_CLR,
+    STATUS_LBR_FREEZE,
 };
 
 /// `DebugExtnCtl.LBRSE`.
@@ -91,18 +91,7 @@ fn decode(offers: &BranchOffers, record: RawBranch) -> Option<Branch> {
     })
 }
 
-/// Each kind is suppressed by itself.
+/// Each kind is excluded by itself.
 fn select(_: &BranchOffers, filter: BranchFilter) -> (u64, BranchFilter) {
-    let kinds = !filter.kinds();
-    let suppressed = LastBranchStackSelect::new()
-        .with_cpl_eq_0(!filter.kernel())
-        .with_cpl_neq_0(!filter.user())
-        .with_jcc(kinds.contains(BranchKind::Conditional))
-        .with_near_rel_call(kinds.contains(BranchKind::DirectCall))
-        .with_near_ind_call(kinds.contains(BranchKind::IndirectCall))
-        .with_near_ret(kinds.contains(BranchKind::Return))
-        .with_near_ind_jmp(kinds.contains(BranchKind::IndirectJump))
-        .with_near_rel_jmp(kinds.contains(BranchKind::DirectJump))
-        .with_far_branch(kinds.contains(BranchKind::Other));
-    (suppressed.into_bits(), filter)
+    (filter.excluded(), filter)
 }

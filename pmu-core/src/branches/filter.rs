@@ -1,4 +1,4 @@
-//! Selection of the branches that a processor records.
+//! Selection of the branches that a processor records, and its encoding in the last-branch stacks of Intel and AMD.
 
 use core::fmt;
 
@@ -113,6 +113,26 @@ impl BranchFilter {
     /// Returns whether the filter selects no branch.
     pub const fn is_empty(self) -> bool {
         self.kinds.is_empty() || !(self.user || self.kernel)
+    }
+
+    /// Returns the value of a last-branch stack's filter register. Each bit excludes a privilege level or a kind of
+    /// branch. Intel's `MSR_LBR_SELECT` and AMD's `LastBranchStackSelect` have the same bits 8:0 (SDM vol. 3B,
+    /// "Filtering of Last Branch Records"; APM vol. 2, "Last Branch Stack Registers").
+    ///
+    /// ```
+    /// use pmu_core::branches::{BranchFilter, BranchKinds};
+    /// // The calls of user mode: all but bits 1, 3 and 4.
+    /// assert_eq!(BranchFilter::USER.only(BranchKinds::CALLS).excluded(), 0x1E5);
+    /// ```
+    pub fn excluded(&self) -> u64 {
+        use BranchKind::{
+            Conditional, DirectCall, DirectJump, IndirectCall, IndirectJump, Other, Return,
+        };
+        const FROM_BIT_2: [BranchKind; 7] =
+            [Conditional, DirectCall, IndirectCall, Return, IndirectJump, DirectJump, Other];
+        let levels = u64::from(!self.kernel) | u64::from(!self.user) << 1;
+        let kinds = FROM_BIT_2.into_iter().zip(2..);
+        kinds.fold(levels, |bits, (kind, bit)| bits | u64::from(!self.has(kind)) << bit)
     }
 }
 

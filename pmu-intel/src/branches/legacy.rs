@@ -2,8 +2,8 @@
 
 use pmu_core::Snapshot;
 use pmu_core::branches::{
-    Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchKinds,
-    BranchOffers, BranchOrder, BranchRegisters, BranchTransaction, BranchUnit, RawBranch,
+    Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
+    BranchOrder, BranchRegisters, BranchTransaction, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAddress, RegisterBits};
@@ -146,17 +146,7 @@ fn nehalem(offers: &BranchOffers, filter: BranchFilter) -> (u64, BranchFilter) {
 
 /// Selects each kind by itself.
 fn sandy_bridge(_: &BranchOffers, filter: BranchFilter) -> (u64, BranchFilter) {
-    let kinds: BranchKinds = !filter.kinds();
-    let suppressed = LbrSelect::new()
-        .with_cpl_eq_0(!filter.kernel())
-        .with_cpl_neq_0(!filter.user())
-        .with_jcc(kinds.contains(BranchKind::Conditional))
-        .with_near_rel_call(kinds.contains(BranchKind::DirectCall))
-        .with_near_ind_call(kinds.contains(BranchKind::IndirectCall))
-        .with_near_ret(kinds.contains(BranchKind::Return))
-        .with_near_ind_jmp(kinds.contains(BranchKind::IndirectJump))
-        .with_near_rel_jmp(kinds.contains(BranchKind::DirectJump))
-        .with_far_branch(kinds.contains(BranchKind::Other));
+    let suppressed = LbrSelect::from_bits(filter.excluded());
     (suppressed.with_en_callstack(filter.is_call_stack()).into_bits(), filter)
 }
 

@@ -38,6 +38,9 @@ fn look_up_every_way<I: EventSource>(interface: &I) {
             assert_eq!(twin.canonical(), None);
         }
     }
+    let found = (0..0x1_0000).filter_map(KProfileSource::new);
+    let found = found.filter(|source| interface.row(*source).is_some());
+    assert_eq!(found.count(), interface.sources().len());
     for name in ["", "Profile", "Maximum", "ProfileMaximum", "profiletime", "TotalIssues "] {
         assert_eq!(interface.row_named(name), None, "{name}");
     }
