@@ -44,6 +44,7 @@ impl Interval {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
+#[non_exhaustive]
 pub struct IntervalLimits {
     /// Unit of `default`, `min` and `max`.
     pub unit: IntervalUnit,
@@ -91,14 +92,15 @@ impl IntervalLimits {
     /// # use pmu_core::interval::IntervalLimits;
     /// // Checks a user's interval. The error names the limits.
     /// let error = IntervalLimits::EVENTS.check(100).unwrap_err();
-    /// assert_eq!((error.requested, error.limits.min), (100, 4096));
+    /// assert_eq!((error.requested, error.limits().min), (100, 4096));
     /// ```
     ///
     /// # Errors
     /// [`IntervalError`]: `units` is outside the limits.
     pub const fn check(self, units: u64) -> Result<Interval, IntervalError> {
         if units < self.min as u64 || units > self.max as u64 {
-            Err(IntervalError { requested: units, limits: self })
+            let requested = if units > u32::MAX as u64 { u32::MAX } else { units as u32 };
+            Err(IntervalError { requested, unit: self.unit })
         } else {
             Ok(Interval(units as u32))
         }
@@ -126,22 +128,31 @@ impl IntervalLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct IntervalError {
-    /// Requested interval.
-    pub requested: u64,
-    /// Limits for intervals of the profile source.
-    pub limits: IntervalLimits,
+    /// Requested interval; `u32::MAX` if more was requested.
+    pub requested: u32,
+    /// Unit of the interval.
+    pub unit: IntervalUnit,
+}
+
+impl IntervalError {
+    /// Returns the limits for intervals of the profile source.
+    pub const fn limits(&self) -> IntervalLimits {
+        IntervalLimits::of(self.unit)
+    }
 }
 
 impl fmt::Display for IntervalError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unit = match self.limits.unit {
+        let unit = match self.unit {
             IntervalUnit::HundredNanoseconds => "units of 100 ns",
             IntervalUnit::Events => "events",
         };
         write!(
             f,
             "interval of {} {unit} is outside {} to {}",
-            self.requested, self.limits.min, self.limits.max
+            self.requested,
+            self.limits().min,
+            self.limits().max
         )
     }
 }

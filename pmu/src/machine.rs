@@ -207,9 +207,14 @@ impl Machine {
 // Linked once: a machine asks as it is detected, and for each processor.
 #[inline(never)] // 108 bytes of events alone, at `opt-level` 3.
 fn counters(processor: &Snapshot) -> CounterUnit {
-    pmu_intel::counters(processor)
-        .or_else(|intel| pmu_amd::counters(processor).map_err(|amd| intel.or(amd)))
-        .unwrap_or_else(CounterUnit::absent)
+    let absent = match pmu_intel::counters(processor) {
+        Ok(unit) => return unit,
+        Err(intel) => intel,
+    };
+    match pmu_amd::counters(processor) {
+        Ok(unit) => unit,
+        Err(amd) => CounterUnit::absent(absent.or(amd)),
+    }
 }
 
 // SAFETY: the units are those of the one variant that the machine is, and there is no table of its own.

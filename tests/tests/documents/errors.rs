@@ -9,7 +9,7 @@ use pmu_core::CounterSet;
 use pmu_core::dump::DumpError;
 use pmu_core::error::{CounterError, EventsError, NoInterface, PlatformError, ServiceError};
 use pmu_core::frame::ProcessorNumber;
-use pmu_core::interval::{IntervalError, IntervalLimits};
+use pmu_core::interval::{IntervalError, IntervalUnit};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NotASource};
 use pmu_events::metric::MetricError;
@@ -52,7 +52,7 @@ fn say(errors: &[(&dyn Error, &[&str])]) {
 
 #[test]
 fn errors_of_the_interfaces_name_source_register_and_numbers() {
-    let interval = IntervalError { requested: 12, limits: IntervalLimits::EVENTS };
+    let interval = IntervalError { requested: 12, unit: IntervalUnit::Events };
     say(&[
         (&InterfaceError::UnsupportedSource(SOURCE), &["ProfileTotalCycles"]),
         (&InterfaceError::NoFreeCounter(SOURCE), &["ProfileTotalCycles", "counter"]),

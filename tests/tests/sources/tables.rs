@@ -111,7 +111,10 @@ proptest::proptest! {
             let inside = (min..=max).contains(&units);
             match limits.check(units) {
                 Ok(interval) => assert!(inside && u64::from(interval.get()) == units),
-                Err(error) => assert!(!inside && error.requested == units && error.limits == limits),
+                Err(error) => {
+                    let requested = u32::try_from(units).unwrap_or(u32::MAX);
+                    assert!(!inside && error.requested == requested && error.limits() == limits);
+                }
             }
             let clamped = u64::from(limits.clamp(units).get());
             assert_eq!(clamped, if units < min { min } else if units > max { max } else { units });
