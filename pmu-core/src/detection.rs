@@ -16,8 +16,7 @@ pub enum NoInterface {
     /// `ID_AA64DFR0_EL1` declares no PMUv3.
     #[error("the processor declares no performance monitoring")]
     NoPerformanceMonitoring,
-    /// The processor does not have the event of unhalted cycles. Every [profile
-    /// interface](crate::EventSource) needs this event.
+    /// The processor does not have the event of unhalted cycles, which the Emon interface needs.
     #[error("the processor declares its cycles event unavailable")]
     CyclesUnavailable,
     /// The processor lacks long mode.

@@ -135,7 +135,7 @@ pub struct IntervalError {
 }
 
 impl IntervalError {
-    /// Returns the limits for intervals of the profile source.
+    /// Returns the limits of intervals in this unit, which those of the profile source are.
     pub const fn limits(&self) -> IntervalLimits {
         IntervalLimits::of(self.unit)
     }
@@ -147,13 +147,9 @@ impl fmt::Display for IntervalError {
             IntervalUnit::HundredNanoseconds => "units of 100 ns",
             IntervalUnit::Events => "events",
         };
-        write!(
-            f,
-            "interval of {} {unit} is outside {} to {}",
-            self.requested,
-            self.limits().min,
-            self.limits().max
-        )
+        let more = if self.requested == u32::MAX { " or more" } else { "" };
+        let IntervalLimits { min, max, .. } = self.limits();
+        write!(f, "interval of {}{more} {unit} is outside {min} to {max}", self.requested)
     }
 }
 

@@ -104,8 +104,8 @@ pub enum TraceError {
     #[error("this version has no PEBS index")]
     NoPebsIndex,
     /// The PEBS index cannot be recorded for the requested events. The only event that can be requested is
-    /// [`CONTEXT_SWITCH_HOOK`]. This event requires [`TraceObjects`] that were created by
-    /// [`with_switches`](crate::trace::TraceObjects::with_switches).
+    /// [`CONTEXT_SWITCH_HOOK`]. This event requires `TraceObjects` that were created by
+    /// `with_switches` (feature `critical-section`).
     #[error("only context switches, hook {CONTEXT_SWITCH_HOOK:#06X}, can have the PEBS index")]
     PebsHook,
     /// An object could not be started or stopped.

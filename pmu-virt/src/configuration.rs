@@ -1,7 +1,5 @@
 //! The configuration of a guest's PMU. A configuration can be checked, shown to the guest in CPUID, derived from a
 //! host's CPUID, and reduced to the features that two hosts have in common.
-//!
-//! Uses no other module of this crate.
 
 pub(crate) mod cpuid;
 pub(crate) mod error;

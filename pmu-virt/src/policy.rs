@@ -1,7 +1,5 @@
 //! The policy for the events that a guest may count. The rules are the same as for KVM's `KVM_SET_PMU_EVENT_FILTER`
 //! (Linux, Documentation/virt/kvm/api.rst), so that KVM and this crate can use the same policy.
-//!
-//! Uses no other module of this crate.
 
 use core::ops::Deref;
 

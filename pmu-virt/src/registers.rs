@@ -1,7 +1,8 @@
-//! The registers of each vendor's PMU as data: tables from the manuals, rules that say which processors have a
-//! register of a table, and the registers and bits of a configuration.
-//!
-//! Uses [`configuration`](crate::configuration).
+//! Descriptions of the registers that a configuration has: see
+//! [`Configuration::registers`](crate::configuration::Configuration::registers).
+
+// Tables from the manuals of each vendor, rules that say which processors have a register of a table, and the registers
+// and bits of a configuration.
 
 pub(crate) mod amd;
 pub(crate) mod intel;

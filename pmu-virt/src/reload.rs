@@ -1,7 +1,5 @@
 //! Auto counter reload of a virtual processor, as a facility beside the PMU. An overflow reloads counters without an
 //! interrupt.
-//!
-//! Uses [`precise`](crate::precise), with which it shares registers, and the modules that `precise` uses.
 
 use crate::configuration::Configuration;
 use crate::configuration::cpuid::{CpuidLeaf, EAX, EBX, ECX, EDX};

@@ -1,4 +1,4 @@
-//! What events live through: operations at random on events that are alone, in groups, and a thread's.
+//! Lives of events: operations at random on events that are alone, in groups, and a thread's.
 
 use pmu_core::error::CounterError;
 use pmu_core::memory::EventTable;

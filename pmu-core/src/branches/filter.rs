@@ -125,14 +125,17 @@ impl BranchFilter {
     /// assert_eq!(BranchFilter::USER.only(BranchKinds::CALLS).excluded(), 0x1E5);
     /// ```
     pub fn excluded(&self) -> u64 {
-        use BranchKind::{
-            Conditional, DirectCall, DirectJump, IndirectCall, IndirectJump, Other, Return,
-        };
-        const FROM_BIT_2: [BranchKind; 7] =
-            [Conditional, DirectCall, IndirectCall, Return, IndirectJump, DirectJump, Other];
-        let levels = u64::from(!self.kernel) | u64::from(!self.user) << 1;
-        let kinds = FROM_BIT_2.into_iter().zip(2..);
-        kinds.fold(levels, |bits, (kind, bit)| bits | u64::from(!self.has(kind)) << bit)
+        let bit = |excluded: bool, bit: u32| u64::from(excluded) << bit;
+        let kind = |kind: BranchKind, number: u32| bit(!self.has(kind), number);
+        bit(!self.kernel, 0)
+            | bit(!self.user, 1)
+            | kind(BranchKind::Conditional, 2)
+            | kind(BranchKind::DirectCall, 3)
+            | kind(BranchKind::IndirectCall, 4)
+            | kind(BranchKind::Return, 5)
+            | kind(BranchKind::IndirectJump, 6)
+            | kind(BranchKind::DirectJump, 7)
+            | kind(BranchKind::Other, 8)
     }
 }
 

@@ -34,10 +34,13 @@ use crate::profile::source::{
 /// kernel's tasks use.
 ///
 /// An implementation has the required methods, and of the others those that its processors need. It leaves the
-/// operations as they are: those from [`sources`](Self::sources) on.
+/// operations as they are, those from [`sources`](Self::sources) on: sessions and [`Events`](crate::Events) would not
+/// see another one.
 ///
 /// # Context
-/// The interrupt path calls the methods in any context, including NMI. None of them takes a lock, allocates or panics.
+/// Any context, including NMI, for the methods up to [`has_idle_facility`](Self::has_idle_facility) but
+/// [`unit_of`](Self::unit_of) and [`requires_memory`](Self::requires_memory), which tasks call. No method that an
+/// interrupt calls takes a lock, allocates or panics.
 ///
 /// # Safety
 /// - Each call of [`unit`](Self::unit) returns the same unit, which may be that of
@@ -122,7 +125,9 @@ pub unsafe trait EventSource {
         self.profile_sources().name
     }
 
-    /// Returns a value that identifies the table: its address. An interface without rows may return 0.
+    /// Returns a value that identifies the table: its address, or 0 if it has no rows. A session
+    /// [saves](crate::CounterSession::save) this value with the counters, and restores them only where the value is the
+    /// same.
     #[inline]
     fn table_id(&self) -> usize {
         ptr::from_ref(self.table()).addr()
@@ -134,8 +139,9 @@ pub unsafe trait EventSource {
         &self.profile_sources().unit
     }
 
-    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. The rows of
-    /// one source's [names](crate::profile::ProfileSource::another_name_of) hold one value.
+    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. Each
+    /// interval is from 1 to 2³¹ − 1, as [`set_interval`](Self::set_interval) stores it. The rows of one source's
+    /// [names](crate::profile::ProfileSource::another_name_of) hold one value.
     #[inline]
     fn intervals(&self) -> &[AtomicU32] {
         &self.profile_sources().intervals
@@ -148,13 +154,14 @@ pub unsafe trait EventSource {
         AddedSources::none()
     }
 
-    /// Returns the table of [opened](crate::CounterSession::open) events of the processor that executes the call.
+    /// Returns the table of [opened](crate::CounterSession::open) events: that of one processor, whose events these
+    /// are. A machine's interface has none.
     #[inline]
     fn opened(&self) -> &EventTable {
         EventTable::none()
     }
 
-    /// Returns the logical processor that executes the call, if the processor's facility is
+    /// Returns the logical processor whose events these are, if its facility is
     /// [`OnSharedCore`](crate::shared_core::OnSharedCore).
     #[inline]
     fn core_thread(&self) -> Option<CoreThread<'_>> {
@@ -166,7 +173,7 @@ pub unsafe trait EventSource {
     /// [`Events::with`](crate::Events::with) adds that of one processor.
     type Facility: EventFacility;
 
-    /// Returns the hardware beside the counters of the processor that executes the call.
+    /// Returns the hardware beside the counters of the processor whose events these are.
     fn facility(&self) -> Self::Facility;
 
     /// Returns whether that hardware [is idle](crate::facility::Facility::is_idle). An interrupt then does not call
@@ -321,7 +328,7 @@ pub unsafe trait EventSource {
     }
 }
 
-/// Forwards what of a [`EventSource`] is the interface's own, `$inner`.
+/// Forwards what of an [`EventSource`] is the interface's own, `$inner`.
 macro_rules! forward_interface {
     ($self:ident => $inner:expr) => {
         #[inline]

@@ -405,7 +405,8 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Stops every running source that is in the interface's table, and saves the state of the source's counter in
-    /// `area`. This method calls [`CounterSession::save`].
+    /// `area`. This method calls [`CounterSession::save`]. `overflowed` gets the pending overflows of these sources:
+    /// [`EventSource::overflow`] tells the source.
     ///
     /// `area` has no room for [added](crate::profile::AddedSources) sources. Added sources keep running and reporting
     /// overflows. If an added source must not count the next thread, [stop](Self::stop) the source.
@@ -430,7 +431,9 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Lends the counters to another user, such as a guest, until the returned [window](crate::lending::CounterWindow)
-    /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running.
+    /// ends. This method calls [`CounterSession::lend`]. The profile timer keeps running. `overflowed` gets the pending
+    /// overflows of sources and of opened events, which [`EventSource::overflow`] tells apart. The session is borrowed
+    /// meanwhile, so the caller has a copy of its source.
     ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
@@ -443,7 +446,8 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Stops this processor's counters before a suspend, and keeps the counts in memory. This method calls
-    /// [`CounterSession::suspend`]. The profile timer keeps running.
+    /// [`CounterSession::suspend`]. The profile timer keeps running. `overflowed` gets what that of
+    /// [`lend`](Self::lend) does.
     ///
     /// # Errors
     /// The errors of [`CounterSession::suspend`].
@@ -458,7 +462,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// Programs this processor's counters again after [`suspend`](Self::suspend). This method calls
     /// [`CounterSession::resume`]. The sources run again. Each source of the interface's table begins a new interval.
     /// Each [added](crate::profile::AddedSources) source continues the interval that the suspend interrupted. The
-    /// platform's timer is started again if it was running.
+    /// platform's timer is started again if it was running. `overflowed` gets what that of [`lend`](Self::lend) does.
     ///
     /// # Errors
     /// The errors of [`reprogram`](Self::reprogram).
@@ -472,6 +476,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
 
     /// Programs this processor's counters again after their registers lost their contents. This method calls
     /// [`CounterSession::reprogram`]. If the platform's timer was running, the call starts the timer again.
+    /// `overflowed` gets what that of [`lend`](Self::lend) does.
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Platform`](InterfaceError::Platform).

@@ -147,7 +147,7 @@ impl core::error::Error for NotASource {}
 /// ```
 /// use pmu_core::profile::ProfileSource;
 /// use pmu_core::registers::EventSelect;
-/// let row = ProfileSource::new(0x1C, "ProfileLLCReference", EventSelect::from_bits(0x4F2E)).declared_by(3);
+/// let row = ProfileSource::new(0x1C, "ProfileLLCReference", EventSelect::from_bits(0x3_4F2E)).declared_by(3);
 /// assert_eq!((row.source().value(), row.windows_name(), row.event_bit()), (0x1C, "LLCReference", Some(3)));
 /// assert!(row.is_named("ProfileLLCReference") && row.is_named("LLCReference"));
 /// ```
@@ -164,7 +164,8 @@ pub struct ProfileSource {
 
 impl ProfileSource {
     /// Creates a row of an interface's table of sources, from the source's value, its documented name and its event
-    /// select.
+    /// select. The select has bits 16 and 17, by which it counts in user mode and in the kernel: one without them
+    /// counts nothing. The driver adds those that enable the counter and its interrupt.
     ///
     /// # Panics
     /// At compile time, if the value is `ProfileMaximum`.
@@ -227,7 +228,7 @@ impl ProfileSource {
         self.name() == name || self.windows_name() == name
     }
 
-    /// Returns the event select, without the bits that enable the counter and choose privilege levels.
+    /// Returns the event select, without the bits that enable the counter and its interrupt.
     pub const fn select(&self) -> EventSelect {
         self.select
     }
@@ -314,7 +315,7 @@ impl SourceTable {
 /// The index of a [`SourceTable`], computed at compile time by the vendor crates.
 ///
 /// The hash of a name, without the prefix `Profile`, leads to the name's row. `SLOTS` is a power of two, and at least
-/// twice the number of names.
+/// twice the number of names: each row has one, and one more if it is [`spelled`](ProfileSource::spelled).
 #[derive(Debug)]
 pub struct SourceIndex<const SLOTS: usize> {
     /// The row of each general source, or [`NONE`].
@@ -344,7 +345,7 @@ const PREFIX: &str = "Profile";
 impl<const SLOTS: usize> SourceIndex<SLOTS> {
     /// Creates the index of the table `rows`. `rows` begins with the sources that are
     /// [the same on every processor](KProfileSource::is_general), in ascending order of their values. The interface's
-    /// own sources follow, with consecutive values. Rows in any other order do not compile.
+    /// own sources follow, from 0x19 on, with consecutive values. Rows in any other order do not compile.
     pub const fn new(rows: &[ProfileSource]) -> Self {
         assert!(SLOTS.is_power_of_two() && rows.len() < NONE as usize);
         let mut index = Self {

@@ -21,9 +21,8 @@ const ENTRY: usize = 0x18;
 
 /// Writes the list of the sources that an interface supports into `buffer`, and returns the number of bytes written.
 ///
-/// The sources in [`EventSource::sources`] come first. The sources in
-/// [`EventSource::added`] follow. The caller must set the first word of
-/// `buffer` to [`SOURCE_LIST_CLASS`] before the call.
+/// The sources in [`EventSource::sources`] come first. The sources in [`EventSource::added`] follow. The caller must
+/// set the first word of `buffer` to [`SOURCE_LIST_CLASS`] before the call.
 ///
 /// # Context
 /// Task.

@@ -291,7 +291,7 @@ pub trait RemoteProcessors {
     /// [`ProfileHardware::in_interrupt`](crate::ProfileHardware::in_interrupt).
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the processors that are active and have an initialized session: see
+    /// Returns the processors that are active and have a session: see
     /// [`ProfileHardware::active_processors`](crate::ProfileHardware::active_processors).
     fn active_processors(&self) -> Affinity;
 

@@ -78,7 +78,7 @@ pub trait ProfileHardware {
     /// starting or stopping a profile, and waiting for that code would deadlock.
     fn in_interrupt(&self) -> bool;
 
-    /// Returns the processors that are active and have an initialized session.
+    /// Returns the processors that are active and have a session.
     ///
     /// This crate assumes that no source runs on a processor outside the returned set, even if a source was started
     /// there earlier.

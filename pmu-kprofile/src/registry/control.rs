@@ -188,7 +188,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// Starts the sources of started profiles on processors that became active, and retries the starts that failed
     /// earlier.
     ///
-    /// Call this function after a processor came up and its session was initialized, and after a processor went down.
+    /// Call this function after a processor came up and took its session, and after a processor went down.
     ///
     /// The call looks up which processors are inactive, and records that no source runs on these processors. Each call
     /// that starts or stops a profile also does this. If a processor goes down and comes back between two of these
@@ -208,7 +208,7 @@ impl<const N: usize, const P: usize> Profiles<N, P> {
     /// use pmu_core::profile::InterfaceError;
     /// use pmu_kprofile::{ProfileError, ProfileHardware, Profiles};
     ///
-    /// /// After a processor came up, and its session was initialized.
+    /// /// After a processor came up, and took its session.
     /// fn processor_up<H: ProfileHardware>(lists: &Profiles<64, 4>, hardware: &mut H) {
     ///     match lists.try_update_processors(hardware) {
     ///         Ok(()) => {}

@@ -292,7 +292,7 @@ pub struct FedRecord<'a> {
     pub metrics: [u64; 2],
     /// Vector registers. `None` stands for registers that are all 0.
     pub vectors: Option<&'a FedVectors>,
-    /// Branch records. `None` stands for empty branch records.
+    /// Branch records. `None` stands for empty branch records; on the mock, for those of the processor.
     pub branches: Option<&'a VirtualBranches>,
 }
 

@@ -21,7 +21,7 @@ use crate::native_apic::NativeApic;
 ///
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
-/// sources by a [`EventSource`]. Where registers are laid out otherwise than the unit can say, the vendor's
+/// sources by an [`EventSource`]. Where registers are laid out otherwise than the unit can say, the vendor's
 /// [`MsrBackend`](pmu_core::msr::MsrBackend) translates them: a register's address is any number that the unit and the
 /// backend agree on. A processor whose counters are those of x86 in all but the way to find them:
 ///

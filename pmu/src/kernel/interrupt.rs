@@ -3,10 +3,10 @@
 use pmu_core::error::ServiceError;
 use pmu_core::frame::{InterruptFrame, SampledFrame};
 use pmu_core::interrupt::EventOverflow;
-use pmu_core::memory::CounterMemory;
+use pmu_core::memory::{CounterMemory, EventTable};
 use pmu_core::profile::KProfileSource;
 use pmu_core::reading::sample_read;
-use pmu_core::{Claim, EventCount, EventId, EventSource, Platform, Sample, service};
+use pmu_core::{Claim, EventCount, EventId, EventSource, Events, Platform, Sample, service};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuError, PmuEvents};
@@ -161,8 +161,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Any context, including NMI.
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
-        let (events, _) = self.events_of(K::this_processor())?;
-        events.overflow(overflow).map(|overflow| overflow.source)
+        let sources = Events::new(self.sources()?, EventTable::none()).adding(&self.added);
+        sources.overflow(overflow).map(|overflow| overflow.source)
     }
 
     /// Reads the counts of an event's group at its sample, as `PERF_SAMPLE_READ` has them: the tag and the count of

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
@@ -255,8 +256,9 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
 /// handler need not match on the variants of [`Machine`](crate::Machine).
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
-    sources: &'static ProfileSources,
+    unit: &'static CounterUnit,
     table: &'static SourceTable,
+    intervals: &'static [AtomicU32],
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -268,8 +270,8 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 
 impl<K: Kernel> MachineSources<K> {
     pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (sources, table) = (machine.profile_sources(), machine.table());
-        Self { machine, sources, table, kernel: PhantomData }
+        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
+        Self { machine, unit, table, intervals, kernel: PhantomData }
     }
 }
 
@@ -281,14 +283,27 @@ unsafe impl<K: Kernel> EventSource for MachineSources<K> {
 
     fn facility(&self) {}
 
-    #[inline]
     fn profile_sources(&self) -> &ProfileSources {
-        self.sources
+        self.machine.profile_sources()
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
         self.table
+    }
+
+    #[inline]
+    fn unit(&self) -> &CounterUnit {
+        self.unit
+    }
+
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        self.intervals
+    }
+
+    fn table_id(&self) -> usize {
+        self.machine.table_id()
     }
 
     fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {

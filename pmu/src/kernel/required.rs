@@ -47,7 +47,8 @@ use crate::user::{UserClock, UserPage};
 ///     type Msr = NativeMsr;
 ///     type Architecture = pmu::X86;
 ///     fn msr() -> NativeMsr {
-///         NativeMsr
+///         // SAFETY: the kernel runs at privilege level 0.
+///         unsafe { NativeMsr::new() }
 ///     }
 ///     fn this_processor() -> usize {
 ///         rdmsr(0x802) as usize // x2APIC ID

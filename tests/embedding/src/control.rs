@@ -105,7 +105,7 @@ macro_rules! operations {
 }
 
 operations! {
-    INITIALIZE: "initialize", SWITCH;
+    TAKE: "Session::take", SWITCH;
     SHUT_DOWN: "shut_down", START;
     DRAIN_START: "Mailbox::drain of a start", START;
     DRAIN_STOP: "Mailbox::drain of a stop", START;
@@ -325,7 +325,7 @@ fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Opti
     let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
     let mut session =
-        INITIALIZE.measure(|| Session::take(both, processor, all, (Msr, Apic), &MEMORY))?;
+        TAKE.measure(|| Session::take(both, processor, all, (Msr, Apic), &MEMORY))?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     session = drain(session, true)?;

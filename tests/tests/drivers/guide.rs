@@ -5,9 +5,8 @@ use core::cell::Cell;
 use core::error::Error;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterSet, EventSource};
+use pmu_core::{CounterSet, EventSource, service};
 use pmu_intel::Emon;
-use pmu_tests::reports::service_sources;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
@@ -26,8 +25,11 @@ fn a_driver_loses_no_overflow_where_unmasking_raises_one() -> Result<(), Box<dyn
     let memory = CounterMemory::<[CounterSlot; 4]>::new();
     let overflows = Cell::new(0);
     let handler = |mock: &MockMsr<'_, 64>| {
-        let count = |_| overflows.set(overflows.get() + 1);
-        service_sources(&driver, mock, &memory, count).expect("no register faults");
+        let serviced = service(&driver, mock, &memory, |sample| {
+            let of_source = driver.overflow(&sample).is_some();
+            overflows.set(overflows.get() + u32::from(of_source));
+        });
+        serviced.expect("no register faults");
     };
     mock.on_interrupt(&handler);
 

@@ -1,14 +1,16 @@
 //! Events of processors and of threads by `Pmu` alone: handles, the switch, the tick, and counters that a guest has.
 
+use core::sync::atomic::AtomicU32;
+
 use pmu::core::error::CounterError;
 use pmu::core::lending::LentCounters;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount, GenericEvent};
-use pmu::{PmuError, PmuEvent, PmuSession};
+use pmu::{PmuError, PmuEvent, PmuSample, PmuSession};
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
 
-use crate::world::{Happens, Machine, PROCESSORS, TestPmu, machines};
+use crate::world::{Happens, Machine, PROCESSORS, TestPmu, World, machines};
 
 const INSTRUCTIONS: Event = Event::generic(GenericEvent::Instructions);
 const CYCLES: Event = Event::generic(GenericEvent::Cycles);
@@ -379,6 +381,40 @@ fn a_guest_has_the_counters_and_events_go_on_afterwards() {
         assert!(matches!(&overflows[..], [(0, of)] if of.event == sampled.id()), "{overflows:?}");
         pmu.close(counted).unwrap();
         pmu.close(sampled).unwrap();
+    });
+}
+
+/// Overflows of the watchdog and of a profile that are pending as well are not the kernel's.
+#[test]
+fn a_window_a_suspend_and_a_switch_report_the_overflows_of_the_kernels_own_events_alone() {
+    static BUCKETS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+    on_each(|machine, pmu| {
+        pmu.watch(PERIOD, 10).unwrap();
+        let profiled = pmu.profile(CYCLES.every(PERIOD), 0..64, &BUCKETS, || {
+            let sampled = pmu.open(&CYCLES.every(PERIOD)).unwrap();
+            pmu.enable(sampled).unwrap();
+            for way in 0..3 {
+                // With interrupts off, each counter of cycles has an overflow that waits.
+                machine.pass(0, Happens::Cycles, 10 * PERIOD);
+                let mut reported = vec![];
+                let report = |sample: PmuSample<'_, World>| reported.push(sample.event);
+                match way {
+                    0 => pmu.lend(report, |_| ()).unwrap(),
+                    1 => {
+                        pmu.processor_suspended(report).unwrap();
+                        pmu.processor_resumed().map(drop).unwrap();
+                    }
+                    _ => pmu.switch(&mut [], &mut [], report).unwrap(),
+                }
+                let of_kernel = if way == 2 { vec![] } else { vec![sampled.id()] };
+                assert_eq!(reported, of_kernel, "{way}");
+            }
+            pmu.close(sampled).unwrap();
+        });
+        drop(profiled.unwrap());
+        pmu.unwatch().unwrap();
+        machine.overflows.take();
+        machine.interrupted.take();
     });
 }
 

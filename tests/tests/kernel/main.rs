@@ -24,4 +24,5 @@ mod threads;
 mod top_down;
 mod toy_hardware;
 mod toy_vendor;
+mod unit_alone;
 mod world;

@@ -4,8 +4,7 @@ pub(crate) mod saved;
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit};
-use crate::counters::events::count::EventOverflow;
-use crate::counters::events::count::Membership;
+use crate::counters::events::count::{EventOverflow, Membership};
 use crate::counters::events::saved::{SavedEvent, ThreadEvent};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;

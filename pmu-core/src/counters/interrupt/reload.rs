@@ -3,8 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use crate::counters::error::CounterError;
-use crate::counters::events::count::EventCount;
-use crate::counters::events::count::EventOverflow;
+use crate::counters::events::count::{EventCount, EventOverflow};
 use crate::counters::events::user_view::UserView;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};

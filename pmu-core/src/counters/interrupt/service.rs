@@ -22,6 +22,9 @@ use crate::profile::event_source::{EventSource, verified_of};
 /// and returns [`NotOurs`](crate::Claim::NotOurs). However, `service` may claim the first interrupt after a
 /// [`shut_down`](crate::CounterSession::shut_down).
 ///
+/// The sample may be that of a profile source: [`EventSource::overflow`] tells. Before it is passed on, the event of an
+/// [added](crate::profile::AddedSources) source takes up the source's interval, if that was changed.
+///
 /// If an interrupt handler interrupts this call and calls `service`, the nested call returns
 /// [`Ours`](crate::Claim::Ours) at once. The outer call then makes another pass over the counters.
 ///

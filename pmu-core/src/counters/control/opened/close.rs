@@ -12,7 +12,8 @@ use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
-    /// Stops and closes an event and its group, and returns the event's count. If some of the group's events are
+    /// Stops and closes an event and its group, and returns the event's count, whose value is 0 if the event has no
+    /// [total](crate::Event::with_total). If some of the group's events are
     /// switched out, the call closes only the events that are on this processor. Later events may get the
     /// [`EventId`]s of the closed events. Samples of a [precise](crate::Event::precise) event whose records wait in
     /// memory are dropped: call [`report_samples`](Self::report_samples) before.

@@ -2,8 +2,7 @@
 
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
-use crate::counters::events::count::EventOverflow;
-use crate::counters::events::count::Period;
+use crate::counters::events::count::{EventOverflow, Period};
 use crate::counters::hooks::facility::Facility;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::platform::Hardware;

@@ -238,17 +238,16 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
     /// accessed.
     ///
-    /// During a window, none of the session's events is counted. The count of an event without `exclude_guest`
+    /// During a window, none of the session's events is counted. The count of any other event
     /// therefore lacks the occurrences in the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled)
     /// estimates the missing part: the event's `enabled` time advances, and its `running` time does not. Without this
     /// call, neither time advances, and the scaled count covers only the time outside windows.
-    ///
     ///
     /// ```
     /// # use pmu_core::{CounterSession, EventSource, Hardware};
     /// # use pmu_core::error::CounterError;
     /// # use pmu_core::lending::LentCounters;
-    /// /// Runs a guest. Counts of events without `exclude_guest` are estimated for the guest's time.
+    /// /// Runs a guest. Counts of events that count guests, too, are estimated for the guest's time.
     /// fn run_guest<S: EventSource, H: Hardware>(
     ///     counters: &mut CounterSession<'_, S, H>,
     ///     clock: impl Fn() -> u64,
