@@ -139,14 +139,6 @@ pub unsafe trait EventSource {
         &self.profile_sources().unit
     }
 
-    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. Each
-    /// interval is from 1 to 2³¹ − 1, as [`set_interval`](Self::set_interval) stores it. The rows of one source's
-    /// [names](crate::profile::ProfileSource::another_name_of) hold one value.
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &self.profile_sources().intervals
-    }
-
     /// Returns the sources that the kernel has added to the sources in the table. A vendor's interface has none:
     /// [`Events::adding`](crate::Events::adding) adds them.
     #[inline]
@@ -186,6 +178,14 @@ pub unsafe trait EventSource {
     /// Returns the rows of the interface's table of sources, ascending by value. The first row is `ProfileTime`.
     fn sources(&self) -> &'static [ProfileSource] {
         self.table().rows()
+    }
+
+    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows. Each
+    /// interval is from 1 to 2³¹ − 1, as [`set_interval`](Self::set_interval) stores it. The rows of one source's
+    /// [names](crate::profile::ProfileSource::another_name_of) hold one value.
+    #[inline]
+    fn intervals(&self) -> &[AtomicU32] {
+        &self.profile_sources().intervals
     }
 
     /// Returns the index of a source in the interface's table of sources.
@@ -366,11 +366,6 @@ macro_rules! forward_interface {
         #[inline]
         fn unit(&$self) -> &CounterUnit {
             $inner.unit()
-        }
-
-        #[inline]
-        fn intervals(&$self) -> &[AtomicU32] {
-            $inner.intervals()
         }
     };
 }

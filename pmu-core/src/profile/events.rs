@@ -203,11 +203,6 @@ unsafe impl EventSource for CounterUnit {
     fn unit(&self) -> &CounterUnit {
         self
     }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        &[]
-    }
 }
 
 /// The profile interface of a machine without profile sources on counters. The interface's only source is

@@ -2,7 +2,6 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
@@ -257,8 +256,8 @@ pub(super) fn number(index: usize) -> ProcessorNumber {
 pub struct MachineSources<K: Kernel> {
     machine: &'static MachineOf<K>,
     unit: &'static CounterUnit,
+    sources: &'static ProfileSources,
     table: &'static SourceTable,
-    intervals: &'static [AtomicU32],
     kernel: PhantomData<fn() -> K>,
 }
 
@@ -270,8 +269,8 @@ impl<K: Kernel> fmt::Debug for MachineSources<K> {
 
 impl<K: Kernel> MachineSources<K> {
     pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (unit, table, intervals) = (machine.unit(), machine.table(), machine.intervals());
-        Self { machine, unit, table, intervals, kernel: PhantomData }
+        let (unit, sources, table) = (machine.unit(), machine.profile_sources(), machine.table());
+        Self { machine, unit, sources, table, kernel: PhantomData }
     }
 }
 
@@ -283,8 +282,9 @@ unsafe impl<K: Kernel> EventSource for MachineSources<K> {
 
     fn facility(&self) {}
 
+    #[inline]
     fn profile_sources(&self) -> &ProfileSources {
-        self.machine.profile_sources()
+        self.sources
     }
 
     #[inline]
@@ -295,11 +295,6 @@ unsafe impl<K: Kernel> EventSource for MachineSources<K> {
     #[inline]
     fn unit(&self) -> &CounterUnit {
         self.unit
-    }
-
-    #[inline]
-    fn intervals(&self) -> &[AtomicU32] {
-        self.intervals
     }
 
     fn table_id(&self) -> usize {

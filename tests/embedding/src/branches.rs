@@ -20,7 +20,7 @@ use pmu_core::{
 };
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
-const STACK_LIMIT: usize = 840;
+const STACK_LIMIT: usize = 856;
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();

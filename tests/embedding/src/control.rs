@@ -324,8 +324,7 @@ fn share<S: EventSource, P: Platform>(
 fn session(machine: &'static Machine, processor: &Snapshot, faulty: u32) -> Option<()> {
     let both = Events::new(machine, &EVENTS).adding(&ADDED);
     let all = CounterSet::ALL;
-    let mut session =
-        TAKE.measure(|| Session::take(both, processor, all, (Msr, Apic), &MEMORY))?;
+    let mut session = TAKE.measure(|| Session::take(both, processor, all, (Msr, Apic), &MEMORY))?;
     let unit = machine.unit_of(processor);
     let opened = Opened::open(&unit, session.counters_mut());
     session = drain(session, true)?;

@@ -33,9 +33,9 @@ use pmu_kprofile::{BasicProfile, PointerWidth, ProfileObject, Profiles, Rules};
 
 const COUNTERS: usize = 8;
 /// Bytes of stack that an interrupt may take.
-const STACK_LIMIT: usize = 560;
+const STACK_LIMIT: usize = 568;
 /// Beside opened events of a machine.
-const STACK_LIMIT_OF_EVENTS: usize = 592;
+const STACK_LIMIT_OF_EVENTS: usize = 600;
 /// Bytes that a processor's counters and session may take.
 const STATE_LIMIT: usize = 8 * COUNTERS + 104;
 const STATE: usize = size_of::<CounterMemory<[CounterSlot; COUNTERS]>>()

@@ -23,10 +23,9 @@ fn accesses_of(mock: &MockMsr<'_, 64>, act: impl FnOnce()) -> [u32; 3] {
     [after.reads - before.reads, after.writes - before.writes, after.pmc_reads - before.pmc_reads]
 }
 
-/// Returns the reads and writes of an operation that reads no counter by RDPMC.
+/// Returns an operation's reads and writes of registers, without the reads of counters by RDPMC.
 fn reads_and_writes_of(mock: &MockMsr<'_, 64>, act: impl FnOnce()) -> [u32; 2] {
-    let [reads, writes, by_rdpmc] = accesses_of(mock, act);
-    assert_eq!(by_rdpmc, 0);
+    let [reads, writes, _] = accesses_of(mock, act);
     [reads, writes]
 }
 

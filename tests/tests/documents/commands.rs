@@ -70,7 +70,7 @@ fn commands_share_one_profile_and_none_builds_the_workspace_again() {
 #[test]
 fn the_dependency_that_is_not_released_yet_says_how_it_is_had() {
     let readme = include_str!("../../../pmu/README.md");
-    let line = readme.lines().find(|line| line.starts_with("pmu = \"")).unwrap();
+    let line = readme.lines().find(|line| line.starts_with("pmu = {")).unwrap();
     assert!(line.contains("until then") && line.contains("path ="), "{line}");
 }
 
