@@ -411,7 +411,7 @@ fn a_window_a_suspend_and_a_switch_report_the_overflows_of_the_kernels_own_event
             }
             pmu.close(sampled).unwrap();
         });
-        drop(profiled.unwrap());
+        let _ = profiled.unwrap();
         pmu.unwatch().unwrap();
         machine.overflows.take();
         machine.interrupted.take();
