@@ -136,6 +136,15 @@ pub struct IntervalError {
 
 impl IntervalError {
     /// Returns the limits of intervals in this unit, which those of the profile source are.
+    ///
+    /// ```
+    /// # use pmu_core::interval::{IntervalError, IntervalLimits};
+    /// /// Replaces an interval that was refused by the nearest one.
+    /// fn nearest(refused: IntervalError) -> u32 {
+    ///     refused.limits().clamp(refused.requested.into()).get()
+    /// }
+    /// assert_eq!(nearest(IntervalLimits::EVENTS.check(7).unwrap_err()), 4_096);
+    /// ```
     pub const fn limits(&self) -> IntervalLimits {
         IntervalLimits::of(self.unit)
     }

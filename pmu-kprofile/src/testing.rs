@@ -7,6 +7,13 @@ use crate::affinity::Affinity;
 use crate::hardware::profile_hardware::ProfileHardware;
 
 /// Hardware that has every source, and ignores starts and stops.
+///
+/// ```
+/// use pmu_kprofile::ProfileHardware;
+/// use pmu_kprofile::testing::AnySource;
+/// let processor_1_of_4 = AnySource { this: 1, active: 4 };
+/// assert_eq!(processor_1_of_4.this_processor().index(), 1);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct AnySource {
     /// Number of the processor that executes the calls.

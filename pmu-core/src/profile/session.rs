@@ -435,6 +435,25 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// overflows of sources and of opened events, which [`EventSource::overflow`] tells apart. The session is borrowed
     /// meanwhile, so the caller has a copy of its source.
     ///
+    /// ```
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, KProfileSource, Session};
+    /// # fn hit(_: KProfileSource) {}
+    /// /// Runs a guest on the counters. What overflowed before is told first.
+    /// fn run<S: EventSource + Copy, H: Hardware>(
+    ///     session: &mut Session<'_, S, H>,
+    ///     now: impl Fn() -> u64,
+    ///     guest: impl FnOnce(),
+    /// ) -> Result<(), InterfaceError> {
+    ///     let sources = *session.interface();
+    ///     let window = session.lend(now(), |sample| {
+    ///         sources.overflow(&sample).into_iter().for_each(|overflow| hit(overflow.source));
+    ///     })?;
+    ///     guest();
+    ///     window.end(now()).map_err(|error| InterfaceError::Counters(error.into()))
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// The errors of [`CounterSession::lend`].
     pub fn lend(
@@ -448,6 +467,21 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// Stops this processor's counters before a suspend, and keeps the counts in memory. This method calls
     /// [`CounterSession::suspend`]. The profile timer keeps running. `overflowed` gets what that of
     /// [`lend`](Self::lend) does.
+    ///
+    /// ```
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::{InterfaceError, Session};
+    /// /// Sleeps in a state in which the registers lose their contents.
+    /// fn sleep<S: EventSource, H: Hardware>(
+    ///     session: &mut Session<'_, S, H>,
+    ///     now: impl Fn() -> u64,
+    ///     until_woken: impl FnOnce(),
+    /// ) -> Result<(), InterfaceError> {
+    ///     session.suspend(now(), |_| ())?;
+    ///     until_woken();
+    ///     session.resume(now(), |_| ()).map(|_| ())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The errors of [`CounterSession::suspend`].
@@ -477,6 +511,15 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// Programs this processor's counters again after their registers lost their contents. This method calls
     /// [`CounterSession::reprogram`]. If the platform's timer was running, the call starts the timer again.
     /// `overflowed` gets what that of [`lend`](Self::lend) does.
+    ///
+    /// ```
+    /// # use pmu_core::{EventSource, Hardware};
+    /// # use pmu_core::profile::Session;
+    /// /// Mends a reset of the processor that nobody announced. Returns how many counters lost their counts.
+    /// fn after_a_reset<S: EventSource, H: Hardware>(session: &mut Session<'_, S, H>) -> Option<usize> {
+    ///     session.reprogram(|_| ()).ok().map(|anew| anew.len())
+    /// }
+    /// ```
     ///
     /// # Errors
     /// The errors of [`CounterSession::reprogram`], and [`Platform`](InterfaceError::Platform).
