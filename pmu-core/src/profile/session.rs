@@ -515,7 +515,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     /// ```
     /// # use pmu_core::{EventSource, Hardware};
     /// # use pmu_core::profile::Session;
-    /// /// Mends a reset of the processor that nobody announced. Returns how many counters lost their counts.
+    /// /// Programs the counters again after a reset of the processor. Returns how many of them lost their counts.
     /// fn after_a_reset<S: EventSource, H: Hardware>(session: &mut Session<'_, S, H>) -> Option<usize> {
     ///     session.reprogram(|_| ()).ok().map(|anew| anew.len())
     /// }
