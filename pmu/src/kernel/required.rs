@@ -32,6 +32,7 @@ use crate::user::{UserClock, UserPage};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;
 /// # use Registers as NativeMsr;
+/// # impl Registers { unsafe fn new() -> Self { Registers } }
 /// # fn rdmsr(_: u32) -> u64 { 0 }
 /// # fn wrmsr(_: u32, _: u64) {}
 /// # fn preemption_off() {}
