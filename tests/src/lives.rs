@@ -98,7 +98,7 @@ impl<S: EventSource, H: Hardware> Lives<'_, S, H> {
         self.log.push(format!("{operation}, {which}, {number}: {done}"));
     }
 
-    /// Returns everything that is seen of the events but their samples, with the statuses as `status` has them.
+    /// Returns the status of each event, as `status` formats it, with the event's count.
     ///
     /// # Panics
     /// If an event is not open.

@@ -1,4 +1,4 @@
-//! The overflows of an interrupt, as tests look at them: those of sources alone, or told from those of events.
+//! The overflows of an interrupt: of sources alone, or each as the overflow of a source or of an opened event.
 
 use pmu_core::error::ServiceError;
 use pmu_core::interrupt::{EventOverflow, Serviced};

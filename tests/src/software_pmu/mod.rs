@@ -45,8 +45,8 @@ pub fn general_feed(numbers: &[u8], which: usize, count: u64) -> Feed {
     feed
 }
 
-/// Each state's bytes with one byte changed, as `restore` takes them, are written as they were read, or refused.
-/// `restore` returns what is then written, or `None` for a refusal.
+/// Changes each byte of a saved state in turn. `restore` refuses the changed bytes, which is `None`, or returns the
+/// bytes that the restored state is saved as: the changed ones.
 pub fn each_forged(bytes: &[u8], mut restore: impl FnMut(&[u8]) -> Option<Vec<u8>>) {
     for at in 0..bytes.len() {
         for change in [1, 0x80, 0xFF] {

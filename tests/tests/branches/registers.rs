@@ -3,6 +3,7 @@
 use pmu_amd::registers::{
     self as amd, DebugExtnCtl, LastBranchFrom, LastBranchStackSelect, LastBranchTo,
 };
+use pmu_core::branches::{BranchFilter, BranchKind};
 use pmu_intel::registers::{self as intel, LbrCtl, LbrInfo, LbrSelect};
 use pmu_tests::data;
 
@@ -116,5 +117,30 @@ fn fields_lie_where_the_data_file_says() {
         let (lsb, msb) = (row.number("lsb"), row.number("msb"));
         let mask = (u64::MAX >> (63 - msb)) & (u64::MAX << lsb);
         assert_eq!(bits, mask, "{register}.{name}");
+    }
+}
+
+/// The one encoding of filters, against the fields of both vendors, which the data file holds.
+#[test]
+fn a_filter_excludes_by_the_fields_of_both_vendors() {
+    let each_kind = BranchKind::ALL.map(|kind| BranchFilter::USER.only(kind.only()));
+    for filter in each_kind.into_iter().chain([BranchFilter::ALL, BranchFilter::KERNEL]) {
+        let excludes = |kind| !filter.has(kind);
+        let bits = filter.excluded();
+        let (intel, amd) = (LbrSelect::from_bits(bits), LastBranchStackSelect::from_bits(bits));
+        for (kind, of_intel, of_amd) in [
+            (BranchKind::Conditional, intel.jcc(), amd.jcc()),
+            (BranchKind::DirectCall, intel.near_rel_call(), amd.near_rel_call()),
+            (BranchKind::IndirectCall, intel.near_ind_call(), amd.near_ind_call()),
+            (BranchKind::Return, intel.near_ret(), amd.near_ret()),
+            (BranchKind::IndirectJump, intel.near_ind_jmp(), amd.near_ind_jmp()),
+            (BranchKind::DirectJump, intel.near_rel_jmp(), amd.near_rel_jmp()),
+            (BranchKind::Other, intel.far_branch(), amd.far_branch()),
+        ] {
+            assert_eq!([of_intel, of_amd], [excludes(kind); 2], "{kind:?} of {filter:?}");
+        }
+        assert_eq!([intel.cpl_eq_0(), amd.cpl_eq_0()], [!filter.kernel(); 2], "{filter:?}");
+        assert_eq!([intel.cpl_neq_0(), amd.cpl_neq_0()], [!filter.user(); 2], "{filter:?}");
+        assert_eq!(bits >> 9, 0, "{filter:?}");
     }
 }

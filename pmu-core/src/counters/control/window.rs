@@ -54,8 +54,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     /// interrupt masks the interrupt, the borrower unmasks it after acknowledging the overflow. If an interrupt during
     /// the window was left masked, the window's end unmasks it.
     ///
-    /// During the window, none of the session's events is counted, not even one that is not [outside
-    /// guests](crate::Event::outside_guests) alone. From the `now` of this call to the `now` of
+    /// During the window, none of the session's events is counted, not even an event that
+    /// is not confined to [outside guests](crate::Event::outside_guests). From the `now` of this call to the `now` of
     /// [`end`](CounterWindow::end), the events' times do not advance. The kernel can let the `enabled` times advance by
     /// [`count_as_enabled`](CounterWindow::count_as_enabled).
     ///

@@ -238,7 +238,7 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
     /// count only [outside guests](crate::Event::outside_guests). Call this before [`end`](Self::end). No register is
     /// accessed.
     ///
-    /// During a window, none of the session's events is counted. The count of any other event
+    /// During a window, none of the session's events is counted. The count of an event that counts guests, too,
     /// therefore lacks the occurrences in the guest. With this call, [`EventCount::scaled`](crate::EventCount::scaled)
     /// estimates the missing part: the event's `enabled` time advances, and its `running` time does not. Without this
     /// call, neither time advances, and the scaled count covers only the time outside windows.
