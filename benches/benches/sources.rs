@@ -28,72 +28,69 @@ fn value(value: u32) -> KProfileSource {
 }
 
 #[library_benchmark]
-#[bench::general(value(0x14))]
-#[bench::specific(value(0xC0))]
-#[bench::miss(value(0x1000))]
-fn amd64_by_value(source: KProfileSource) -> Option<usize> {
-    Amd64::row(black_box(&AMD64), black_box(source))
+#[bench::general(Amd64::declared(), value(0x14))]
+#[bench::specific(Amd64::declared(), value(0xC0))]
+#[bench::miss(Amd64::declared(), value(0x1000))]
+fn amd64_by_value(interface: Amd64, source: KProfileSource) -> Option<usize> {
+    Amd64::row(black_box(&interface), black_box(source))
 }
 
 #[library_benchmark]
-#[bench::general(value(0x13))]
-#[bench::specific(value(0x1F))]
-#[bench::miss(value(0x1000))]
-fn emon_by_value(source: KProfileSource) -> Option<usize> {
-    Emon::row(black_box(&EMON), black_box(source))
+#[bench::general(Emon::declared(), value(0x13))]
+#[bench::specific(Emon::declared(), value(0x1F))]
+#[bench::miss(Emon::declared(), value(0x1000))]
+fn emon_by_value(interface: Emon, source: KProfileSource) -> Option<usize> {
+    Emon::row(black_box(&interface), black_box(source))
 }
 
 #[library_benchmark]
-#[bench::longest(longest_name())]
-#[bench::windows_spelling("Timer")]
-#[bench::miss("ProfileNoSuchSourceAtAll")]
-#[bench::empty("")]
-fn amd64_by_name(name: &str) -> Option<usize> {
-    Amd64::row_named(black_box(&AMD64), black_box(name))
+#[bench::longest(Amd64::declared(), longest_name())]
+#[bench::windows_spelling(Amd64::declared(), "Timer")]
+#[bench::miss(Amd64::declared(), "ProfileNoSuchSourceAtAll")]
+#[bench::empty(Amd64::declared(), "")]
+fn amd64_by_name(interface: Amd64, name: &str) -> Option<usize> {
+    Amd64::row_named(black_box(&interface), black_box(name))
 }
 
 #[library_benchmark]
-#[bench::longest("ProfileBranchInstructionRetired")]
-#[bench::windows("BranchInstructionRetired")]
-#[bench::miss("ProfileNoSuchSourceAtAll")]
-fn emon_by_name(name: &str) -> Option<usize> {
-    Emon::row_named(black_box(&EMON), black_box(name))
+#[bench::longest(Emon::declared(), "ProfileBranchInstructionRetired")]
+#[bench::windows(Emon::declared(), "BranchInstructionRetired")]
+#[bench::miss(Emon::declared(), "ProfileNoSuchSourceAtAll")]
+fn emon_by_name(interface: Emon, name: &str) -> Option<usize> {
+    Emon::row_named(black_box(&interface), black_box(name))
 }
 
 #[library_benchmark]
-#[bench::names(names(&AMD64))]
-fn every_amd64_name(names: Vec<&'static str>) -> Vec<&'static str> {
+#[bench::names(Amd64::declared(), names(&Amd64::declared()))]
+fn every_amd64_name(interface: Amd64, names: Vec<&'static str>) -> Vec<&'static str> {
     for name in &names {
-        black_box(Amd64::row_named(black_box(&AMD64), black_box(name)));
+        black_box(Amd64::row_named(black_box(&interface), black_box(name)));
     }
     names
 }
 
 #[library_benchmark]
-#[bench::names(names(&EMON))]
-fn every_emon_name(names: Vec<&'static str>) -> Vec<&'static str> {
+#[bench::names(Emon::declared(), names(&Emon::declared()))]
+fn every_emon_name(interface: Emon, names: Vec<&'static str>) -> Vec<&'static str> {
     for name in &names {
-        black_box(Emon::row_named(black_box(&EMON), black_box(name)));
+        black_box(Emon::row_named(black_box(&interface), black_box(name)));
     }
     names
 }
 
 #[library_benchmark]
-#[bench::amd64_longest(longest_name())]
-#[bench::amd64_miss("ProfileNoSuchSourceAtAll")]
-fn linear(name: &str) -> Option<usize> {
-    black_box(&AMD64).sources().iter().position(|row| row.is_named(black_box(name)))
+#[bench::amd64_longest(Amd64::declared(), longest_name())]
+#[bench::amd64_miss(Amd64::declared(), "ProfileNoSuchSourceAtAll")]
+fn linear(interface: Amd64, name: &str) -> Option<usize> {
+    black_box(&interface).sources().iter().position(|row| row.is_named(black_box(name)))
 }
 
 #[library_benchmark]
-#[bench::frame(value(0x14))]
-fn nothing(source: KProfileSource) -> Option<usize> {
+#[bench::frame(Amd64::declared(), value(0x14))]
+fn nothing(interface: Amd64, source: KProfileSource) -> Option<usize> {
     let found: fn(&Amd64, KProfileSource) -> Option<usize> = black_box(|_, _| None);
-    found(black_box(&AMD64), black_box(source))
+    found(black_box(&interface), black_box(source))
 }
-
-static AMD64: Amd64 = Amd64::declared();
-static EMON: Emon = Emon::declared();
 
 /// Instructions of `nothing`.
 const FRAME: u64 = 18;

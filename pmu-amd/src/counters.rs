@@ -2,8 +2,8 @@
 
 use pmu_core::error::NoInterface;
 use pmu_core::msr::MsrAddress;
-use pmu_core::registers::{CounterBank, GlobalRegisters};
-use pmu_core::{CounterUnit, GenericEvent, Snapshot};
+use pmu_core::registers::{CounterBank, CounterLayout, GlobalRegisters, SelectLayout};
+use pmu_core::{CounterSet, CounterUnit, GenericEvent, Snapshot};
 
 use crate::cpuid::Family;
 use crate::registers::{
@@ -78,30 +78,90 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
 
 /// Returns the best counters that a processor declares.
 fn best(processor: &Snapshot) -> CounterUnit {
-    let mut unit = of_family(Family::of(processor));
-    let (family, model) = (processor.family(), processor.model());
-    // From Zen 4 on (these models of family 19h) an event counts cycles of P0's clock.
-    let zen_4 = family >= 0x1A || family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
-    let reference_cycles = 1 << GenericEvent::ReferenceCycles as u8;
-    let named = match family {
-        ..=0x16 => &BEFORE_ZEN,
-        0x17..=0x19 => &ZEN,
-        0x1A.. => &ZEN_5,
+    CounterUnit::of(&Core {
+        counters: Family::of(processor),
+        family: processor.family(),
+        model: processor.model(),
+        has_hypervisor: processor.has_hypervisor(),
+        // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
+        has_svm: processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0,
+    })
+}
+
+/// A processor's counters, as CPUID declares them.
+pub(crate) struct Core {
+    counters: Family,
+    family: u16,
+    model: u8,
+    has_hypervisor: bool,
+    has_svm: bool,
+}
+
+impl Core {
+    /// The counters that every processor has.
+    pub(crate) const LEGACY: Self = Self {
+        counters: Family::Legacy,
+        family: 0xF,
+        model: 0,
+        has_hypervisor: false,
+        has_svm: false,
     };
-    unit.set_generic(named, if zen_4 { u8::MAX } else { !reference_cycles });
-    if family >= 0x17 {
-        unit.set_merge_event(SSE_AVX_FLOPS, MERGE);
+}
+
+// SAFETY: event selects and counters; no value of them makes the processor write to memory.
+unsafe impl CounterLayout for Core {
+    fn counters(&self) -> CounterSet {
+        CounterSet::from_bits((1 << self.counters.counters()) - 1)
     }
-    // Delivery leaves the LVT entry of AMD's local APIC unmasked (APM vol. 2, §16.4.4, has no such side effect). A
-    // hypervisor's APIC may mask it.
-    unit.set_masked_on_delivery(processor.has_hypervisor());
-    // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
-    if processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0 {
-        unit.set_guest_bits(GUEST_ONLY, HOST_ONLY);
-    } else {
-        unit.set_runs_no_guests();
+
+    fn general(&self) -> (&'static CounterBank, u8) {
+        let bank = match self.counters {
+            Family::Legacy => &LEGACY,
+            Family::CoreExtension | Family::PerfMonV2 { .. } => &CORE,
+        };
+        (bank, COUNTER_WIDTH)
     }
-    unit
+
+    fn global(&self) -> Option<&'static GlobalRegisters> {
+        matches!(self.counters, Family::PerfMonV2 { .. }).then_some(&GLOBAL)
+    }
+
+    /// Delivery leaves the LVT entry of AMD's local APIC unmasked (APM vol. 2, §16.4.4, has no such side effect). A
+    /// hypervisor's APIC may mask it.
+    fn is_masked_on_delivery(&self) -> bool {
+        self.has_hypervisor
+    }
+}
+
+impl SelectLayout for Core {
+    fn event_bits(&self) -> u64 {
+        EVENT_BITS
+    }
+
+    fn generic_events(&self) -> (&'static [u64; GenericEvent::COUNT], u8) {
+        let (family, model) = (self.family, self.model);
+        // From Zen 4 on (these models of family 19h) an event counts cycles of P0's clock.
+        let zen_4 = family >= 0x1A || family == 0x19 && matches!(model, 0x10..=0x1F | 0x60..=0xAF);
+        let reference_cycles = 1 << GenericEvent::ReferenceCycles as u8;
+        let named = match family {
+            ..=0x16 => &BEFORE_ZEN,
+            0x17..=0x19 => &ZEN,
+            0x1A.. => &ZEN_5,
+        };
+        (named, if zen_4 { u8::MAX } else { !reference_cycles })
+    }
+
+    fn merged_events(&self) -> [u16; 2] {
+        if self.family >= 0x17 { [SSE_AVX_FLOPS, MERGE] } else { [0; 2] }
+    }
+
+    fn guest_bits(&self) -> [u64; 2] {
+        if self.has_svm { [GUEST_ONLY, HOST_ONLY] } else { [0; 2] }
+    }
+
+    fn runs_no_guests(&self) -> bool {
+        !self.has_svm
+    }
 }
 
 /// The generic events before Zen, in the order of [`GenericEvent`]; caches are those of the second level.
@@ -113,21 +173,6 @@ static ZEN: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xFF60, 0x0
 
 /// The generic events of Zen 5 on. PPR of family 1Ah.
 static ZEN_5: [u64; GenericEvent::COUNT] = [0x76, 0xC0, 0x1_0000_0120, 0xF760, 0x0964, 0xC2, 0xC3];
-
-/// Returns the counters of a family.
-pub(crate) const fn of_family(family: Family) -> CounterUnit {
-    let bank = match family {
-        Family::Legacy => &LEGACY,
-        Family::CoreExtension | Family::PerfMonV2 { .. } => &CORE,
-    };
-    let counters = (1 << family.counters()) - 1;
-    // SAFETY: event selects and counters; no value of them makes the processor write to memory.
-    let mut unit = unsafe { CounterUnit::new(counters, bank, COUNTER_WIDTH, EVENT_BITS) };
-    if let Family::PerfMonV2 { .. } = family {
-        unit.set_global(&GLOBAL);
-    }
-    unit
-}
 
 /// Returns the first four of these counters at their legacy addresses; none if there are none.
 pub(crate) const fn as_legacy(unit: &CounterUnit) -> CounterUnit {

@@ -8,8 +8,7 @@ use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, Rules};
 use pmu_core::{CounterUnit, EventSource, Snapshot};
 
-use crate::counters;
-use crate::cpuid::Family;
+use crate::counters::{self, Core};
 use crate::sources::{SOURCES, TABLE};
 
 /// Windows' Amd64 interface: it counts the events of profile sources on the core counters of AMD processors.
@@ -154,8 +153,8 @@ impl Amd64 {
 
     /// Returns the Amd64 interface with the four legacy counters, which every AMD processor has. A tool can list the
     /// sources of this interface on any machine, because the call reads no CPUID.
-    pub const fn declared() -> Self {
-        Self::new(counters::of_family(Family::Legacy))
+    pub fn declared() -> Self {
+        Self::new(CounterUnit::of(&Core::LEGACY))
     }
 
     const fn new(unit: CounterUnit) -> Self {

@@ -2,8 +2,10 @@
 
 use pmu_core::error::NoInterface;
 use pmu_core::msr::MsrAddress;
-use pmu_core::registers::{CounterBank, FixedCounters, GlobalRegisters, MAX_FIXED};
-use pmu_core::{CounterUnit, GenericEvent};
+use pmu_core::registers::{
+    CounterBank, CounterLayout, FixedCounters, GlobalRegisters, MAX_FIXED, SelectLayout,
+};
+use pmu_core::{CounterSet, CounterUnit, GenericEvent};
 
 use crate::backend::{AT_EL2, CHAINED, LONG, Select};
 use crate::registers::{CHAIN, DebugFeatures, EVENT_COUNTERS, Mdcr, Pmcr, Pmmir, Register};
@@ -198,59 +200,75 @@ pub(crate) fn unit(processor: &Identification, chained: bool) -> Result<CounterU
     }
     let is_long = processor.has_long_counters();
     let chained = chained && !is_long && processor.has_event(CHAIN);
-    let width = if is_long || chained { 64 } else { 32 };
-    let (banks, fixed) = match processor.mdcr_el2 {
-        None => (&BANKS, &FIXED),
-        Some(_) => (&BANKS_AT_EL2, &FIXED_AT_EL2),
-    };
-    let bank = &banks[usize::from(chained)];
-    let counters = (1 << (processor.event_counters() / if chained { 2 } else { 1 })) - 1;
-    // SAFETY: the backend makes event types and filters of the selects and of the control, and no value of any register
-    // of the counters makes the processor access memory.
-    let mut unit = unsafe {
-        let mut unit = CounterUnit::new(counters, bank, width, event_bits(processor));
-        unit.set_fixed(1, fixed, 64);
-        unit
-    };
-    unit.set_global(match (is_long, chained) {
-        (true, _) => &GLOBAL_LONG,
-        (false, true) => &GLOBAL_CHAINED,
-        (false, false) => &GLOBAL,
-    });
-    // A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
-    unit.set_masked_on_delivery(true);
-    let (named, available) = generic(processor);
-    unit.set_generic(named, available);
-    if processor.mdcr_el2.is_none() {
-        unit.set_runs_no_guests();
+    Ok(CounterUnit::of(&Counters { processor, is_long, chained }))
+}
+
+/// A processor's counters, one by one or in pairs.
+struct Counters<'a> {
+    processor: &'a Identification,
+    is_long: bool,
+    chained: bool,
+}
+
+// SAFETY: the backend makes event types and filters of the selects and of the control, and no value of any register of
+// the counters makes the processor access memory.
+unsafe impl CounterLayout for Counters<'_> {
+    fn counters(&self) -> CounterSet {
+        let events = self.processor.event_counters() / if self.chained { 2 } else { 1 };
+        CounterSet::from_bits((1 << events) - 1) | CounterSet::fixed(1)
     }
-    Ok(unit)
+
+    fn general(&self) -> (&'static CounterBank, u8) {
+        let banks = if self.processor.mdcr_el2.is_none() { &BANKS } else { &BANKS_AT_EL2 };
+        let width = if self.is_long || self.chained { 64 } else { 32 };
+        (&banks[usize::from(self.chained)], width)
+    }
+
+    fn fixed(&self) -> Option<(&'static FixedCounters, u8)> {
+        Some((if self.processor.mdcr_el2.is_none() { &FIXED } else { &FIXED_AT_EL2 }, 64))
+    }
+
+    fn global(&self) -> Option<&'static GlobalRegisters> {
+        Some(match (self.is_long, self.chained) {
+            (true, _) => &GLOBAL_LONG,
+            (false, true) => &GLOBAL_CHAINED,
+            (false, false) => &GLOBAL,
+        })
+    }
+
+    /// A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
+    fn is_masked_on_delivery(&self) -> bool {
+        true
+    }
 }
 
-/// Returns the bits that an event may have in a select.
-const fn event_bits(processor: &Identification) -> u64 {
-    let numbers = if processor.has_long_numbers() { 0xFFFF } else { 0x3FF };
-    // The select has eight bits for the threshold.
-    let threshold = match processor.threshold_width() {
-        0 => Select::new(),
-        width @ 1..8 => Select::new().with_threshold((1 << width) - 1).with_below(true),
-        _ => Select::new().with_threshold(0xFF).with_below(true),
-    };
-    numbers | threshold.with_user(true).with_kernel(true).into_bits()
-}
+impl SelectLayout for Counters<'_> {
+    fn event_bits(&self) -> u64 {
+        let numbers = if self.processor.has_long_numbers() { 0xFFFF } else { 0x3FF };
+        // The select has eight bits for the threshold.
+        let threshold = match self.processor.threshold_width() {
+            0 => Select::new(),
+            width @ 1..8 => Select::new().with_threshold((1 << width) - 1).with_below(true),
+            _ => Select::new().with_threshold(0xFF).with_below(true),
+        };
+        numbers | threshold.with_user(true).with_kernel(true).into_bits()
+    }
 
-/// Returns the generic events' numbers, and the events that the processor declares.
-///
-/// Branches and mispredictions are either both those of retired instructions, or both speculative; and cache references
-/// and misses either both reads, or both reads and writes: so a ratio of the two means something.
-fn generic(processor: &Identification) -> (&'static [u64; GenericEvent::COUNT], u8) {
-    let has_both = |[one, other]: [u16; 2]| processor.has_event(one) && processor.has_event(other);
-    let reads = has_both([LL_CACHE_RD, LL_CACHE_MISS_RD]);
-    let retired = has_both([BR_RETIRED, BR_MIS_PRED_RETIRED]);
-    let named = &NAMED[usize::from(reads)][usize::from(retired)];
-    let bit =
-        |(event, number): (usize, &u64)| u8::from(processor.has_event(*number as u16)) << event;
-    (named, named.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit))
+    /// Branches and mispredictions are either both those of retired instructions, or both speculative; and cache
+    /// references and misses either both reads, or both reads and writes: so a ratio of the two means something.
+    fn generic_events(&self) -> (&'static [u64; GenericEvent::COUNT], u8) {
+        let has = |number| self.processor.has_event(number);
+        let has_both = |[one, other]: [u16; 2]| has(one) && has(other);
+        let reads = has_both([LL_CACHE_RD, LL_CACHE_MISS_RD]);
+        let retired = has_both([BR_RETIRED, BR_MIS_PRED_RETIRED]);
+        let named = &NAMED[usize::from(reads)][usize::from(retired)];
+        let bit = |(event, number): (usize, &u64)| u8::from(has(*number as u16)) << event;
+        (named, named.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit))
+    }
+
+    fn runs_no_guests(&self) -> bool {
+        self.processor.mdcr_el2.is_none()
+    }
 }
 
 /// The generic events in the order of `GenericEvent`, by whether caches' events are of reads alone, and whether

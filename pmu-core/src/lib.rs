@@ -95,6 +95,7 @@ pub mod registers {
     pub use crate::counters::registers::counter::{
         Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,
     };
+    pub use crate::counters::registers::layout::{CounterLayout, SelectLayout};
     pub use crate::counters::registers::unit::GlobalRegisters;
     pub use crate::counters::registers::unused::{PreciseSampling, UnusedRegisters};
 }

@@ -3,7 +3,8 @@
 use pmu_core::error::NoInterface;
 use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::registers::{
-    CounterBank, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL, PreciseSampling,
+    CounterBank, CounterLayout, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL,
+    PreciseSampling, SelectLayout,
 };
 use pmu_core::{CounterSet, CounterUnit, GenericEvent, Snapshot};
 
@@ -73,10 +74,10 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
     } else if vendor == INTEL {
         Ok(unit(processor))
     } else {
-        let mut unit =
-            of_perfmon(&perfmon, &PerfmonExtension::NONE, PLAIN_EVENT_BITS, Registers::ZHAOXIN);
-        unit.set_generic(&NAMED, 0);
-        Ok(unit)
+        Ok(CounterUnit::of(&Perfmon {
+            has_events: false,
+            ..Perfmon::new(perfmon, Registers::ZHAOXIN)
+        }))
     }
 }
 
@@ -95,65 +96,116 @@ pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
     }
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
     let extension = PerfmonExtension::from_snapshot(processor);
-    let bits = event_bits(processor, &perfmon, &extension);
-    let mut unit = of_perfmon(&perfmon, &extension, bits, Registers::of(perfmon.version()));
-    // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
-    if perfmon.version() < 6 && processor.leaf(1, 0).ecx >> 15 & 1 != 0 {
-        // SAFETY: the same counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
-        unsafe { unit.set_full_width(&FULL_WIDTH) };
-    }
-    unit.set_user_rdpmc_control(extension.denies_user_rdpmc());
+    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
+    let mut unit = CounterUnit::of(&Perfmon {
+        extension,
+        event_bits: event_bits(processor, &perfmon, &extension),
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+        has_full_width: perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15),
+        // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
+        has_precise_sampling: has(processor.leaf(1, 0).edx, 21),
+        ..Perfmon::new(perfmon, Registers::of(perfmon.version()))
+    });
     // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
-    if processor.leaf(7, 0).edx >> 15 & 1 != 0 {
+    if has(processor.leaf(7, 0).edx, 15) {
         unit.set_core_type(processor.leaf(0x1A, 0).eax);
-    }
-    // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
-    if processor.leaf(1, 0).edx >> 21 & 1 != 0 {
-        let from_5 = perfmon.version() >= 5;
-        unit.set_precise_sampling(if from_5 { &PRECISE_SAMPLING_5 } else { &PRECISE_SAMPLING });
     }
     unit
 }
 
-/// Returns the counters that leaf 0x0A declares; if leaf 0x23 has bitmaps of counters, they replace leaf 0x0A's
-/// numbers.
-pub(crate) const fn of_perfmon(
-    perfmon: &ArchitecturalPerfmon,
-    extension: &PerfmonExtension,
-    event_bits: u64,
+/// A processor's counters, as CPUID declares them.
+pub(crate) struct Perfmon {
+    perfmon: ArchitecturalPerfmon,
+    extension: PerfmonExtension,
     registers: Registers,
-) -> CounterUnit {
-    let version = perfmon.version();
-    let count = if perfmon.counters() < MAX_COUNTERS { perfmon.counters() } else { MAX_COUNTERS };
-    // There are registers for more from version 6 on.
-    let most = if version >= 6 { MAX_GENERAL as u8 } else { MAX_COUNTERS };
-    let general = match extension.general_counters() as u64 & ((1 << most) - 1) {
-        0 => (1 << count) - 1,
-        bitmap => bitmap,
-    };
-    // SAFETY: event selects and counters; no value of them makes the processor write to memory. (Precise
-    // sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.)
-    let mut unit =
-        unsafe { CounterUnit::new(general, registers.general, perfmon.width(), event_bits) };
-    // SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the LVT entry's mask bit.
-    unit.set_masked_on_delivery(true);
-    // From version 2 (SDM vol. 3B, §20.2.2).
-    if version >= 2 {
-        unit.set_global(registers.global);
+    event_bits: u64,
+    /// The codes of the pre-defined events are Intel's.
+    has_events: bool,
+    has_full_width: bool,
+    has_precise_sampling: bool,
+}
+
+impl Perfmon {
+    /// Returns what leaf 0x0A alone declares.
+    pub(crate) const fn new(perfmon: ArchitecturalPerfmon, registers: Registers) -> Self {
+        Self {
+            perfmon,
+            extension: PerfmonExtension::NONE,
+            registers,
+            event_bits: PLAIN_EVENT_BITS,
+            has_events: true,
+            has_full_width: false,
+            has_precise_sampling: false,
+        }
     }
-    let fixed = match extension.fixed_counters() {
-        0 => perfmon.fixed_counters(),
-        bitmap => bitmap,
-    } as u8;
-    let width = perfmon.fixed_width();
-    if version >= 2 && fixed != 0 && width >= 32 && width <= 64 {
-        // SAFETY: the fixed counters and their control; no value of them makes the processor write to memory.
-        unsafe { unit.set_fixed(fixed, registers.fixed, width) };
+}
+
+// SAFETY: event selects and counters, and the fixed counters with their control; no value of them makes the processor
+// write to memory. (Precise sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.) The
+// full-width addresses are of the same counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
+unsafe impl CounterLayout for Perfmon {
+    /// Those of leaf 0x0A; if leaf 0x23 has bitmaps of counters, they replace leaf 0x0A's numbers.
+    fn counters(&self) -> CounterSet {
+        let count = self.perfmon.counters().min(MAX_COUNTERS);
+        // There are registers for more from version 6 on.
+        let most = if self.perfmon.version() >= 6 { MAX_GENERAL as u8 } else { MAX_COUNTERS };
+        let general = match u64::from(self.extension.general_counters()) & ((1 << most) - 1) {
+            0 => (1 << count) - 1,
+            bitmap => bitmap,
+        };
+        let fixed = match self.extension.fixed_counters() {
+            0 => self.perfmon.fixed_counters(),
+            bitmap => bitmap,
+        };
+        CounterSet::from_bits(general) | CounterSet::fixed(fixed as u8)
     }
-    let has_fixed_2 = unit.counters().bits() >> 34 & 1 != 0;
-    let named = if has_fixed_2 { &NAMED_BY_FIXED } else { &NAMED };
-    unit.set_generic(named, perfmon.available_events());
-    unit
+
+    fn general(&self) -> (&'static CounterBank, u8) {
+        (self.registers.general, self.perfmon.width())
+    }
+
+    fn fixed(&self) -> Option<(&'static FixedCounters, u8)> {
+        let width = self.perfmon.fixed_width();
+        let exist = self.perfmon.version() >= 2 && matches!(width, 32..=64);
+        exist.then_some((self.registers.fixed, width))
+    }
+
+    fn full_width(&self) -> Option<&'static FullWidth> {
+        self.has_full_width.then_some(&FULL_WIDTH)
+    }
+
+    /// From version 2 (SDM vol. 3B, §20.2.2).
+    fn global(&self) -> Option<&'static GlobalRegisters> {
+        (self.perfmon.version() >= 2).then_some(self.registers.global)
+    }
+
+    fn precise_sampling(&self) -> Option<&'static PreciseSampling> {
+        let from_5 = self.perfmon.version() >= 5;
+        let register = if from_5 { &PRECISE_SAMPLING_5 } else { &PRECISE_SAMPLING };
+        self.has_precise_sampling.then_some(register)
+    }
+
+    /// SDM vol. 3A, "Local Vector Table": delivery of the interrupt sets the LVT entry's mask bit.
+    fn is_masked_on_delivery(&self) -> bool {
+        true
+    }
+}
+
+impl SelectLayout for Perfmon {
+    fn event_bits(&self) -> u64 {
+        self.event_bits
+    }
+
+    fn generic_events(&self) -> (&'static [u64; GenericEvent::COUNT], u8) {
+        let fixed_2 = CounterSet::fixed(1 << 2);
+        let has_fixed_2 = self.fixed().is_some() && !(self.counters() & fixed_2).is_empty();
+        let named = if has_fixed_2 { &NAMED_BY_FIXED } else { &NAMED };
+        (named, if self.has_events { self.perfmon.available_events() } else { 0 })
+    }
+
+    fn denies_user_rdpmc(&self) -> bool {
+        self.extension.denies_user_rdpmc()
+    }
 }
 
 /// The registers of one version's counters.
@@ -253,7 +305,7 @@ static FIXED_ZHAOXIN: FixedCounters = FixedCounters {
 };
 
 /// Event, unit mask, USR, OS, edge, INV and CMASK. Not pin control, which is reserved today.
-pub(crate) const PLAIN_EVENT_BITS: u64 = 0xFF87_FFFF;
+const PLAIN_EVENT_BITS: u64 = 0xFF87_FFFF;
 
 /// Returns the event-select bits of a version: the plain ones; AnyThread in versions 3 and 4, and later if CPUID does
 /// not deprecate it (SDM vol. 3B, §20.2.1.1, §20.2.3 and §20.2.5.1).

@@ -7,8 +7,8 @@ use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
 use pmu_core::{CounterUnit, EventSource, Snapshot};
 
-use crate::counters::{self, MAX_COUNTERS, Registers};
-use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
+use crate::counters::{self, MAX_COUNTERS, Perfmon, Registers};
+use crate::cpuid::ArchitecturalPerfmon;
 use crate::sources::{SOURCES, TABLE};
 
 /// The Emon interface: Windows' profile interface for machines with Intel processors.
@@ -120,12 +120,10 @@ impl Emon {
 
     /// Returns the Emon interface of a fictitious machine that supports every source in [`SOURCES`](crate::SOURCES). A
     /// tool can use this interface to list the sources on any machine.
-    pub const fn declared() -> Self {
+    pub fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
-        let (extension, bits) = (PerfmonExtension::NONE, counters::PLAIN_EVENT_BITS);
         let registers = Registers::of(perfmon.version());
-        let unit = counters::of_perfmon(&perfmon, &extension, bits, registers);
-        Self::new(perfmon, unit)
+        Self::new(perfmon, CounterUnit::of(&Perfmon::new(perfmon, registers)))
     }
 
     const fn new(perfmon: ArchitecturalPerfmon, unit: CounterUnit) -> Self {

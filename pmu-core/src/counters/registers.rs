@@ -3,5 +3,6 @@
 
 pub(crate) mod counter;
 pub(crate) mod hybrid;
+pub(crate) mod layout;
 pub(crate) mod unit;
 pub(crate) mod unused;

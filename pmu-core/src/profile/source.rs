@@ -184,7 +184,7 @@ impl ProfileSource {
     /// Restricts the source to processors that have a certain architectural event. `event_bit` is the number of this
     /// event's bit in EBX of CPUID leaf 0x0A. The interface checks the boot processor. For the first eight
     /// architectural events, a [`Session`](crate::profile::Session) also checks the
-    /// [counter unit](crate::CounterUnit::set_generic) of its own processor.
+    /// [generic events](crate::CounterUnit::generic) of its own processor.
     pub const fn declared_by(mut self, event_bit: u8) -> Self {
         self.event_bit = Some(event_bit);
         self

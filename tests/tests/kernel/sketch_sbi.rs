@@ -9,8 +9,10 @@ use core::sync::atomic::AtomicU32;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
-use pmu::core::registers::{CounterBank, EventSelect, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSource, GenericEvent};
+use pmu::core::registers::{
+    CounterBank, CounterLayout, EventSelect, GlobalRegisters, SelectLayout,
+};
+use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 const COUNTERS: usize = 4;
@@ -117,15 +119,31 @@ static GLOBAL: GlobalRegisters = unsafe {
 };
 static NAMED: [u64; GenericEvent::COUNT] = [CYCLES, INSTRUCTIONS, 0, 0, 0, 0, 0];
 
-fn unit() -> CounterUnit {
-    // SAFETY: the backend takes any value of the registers in `BANK`.
-    unsafe {
-        let mut unit =
-            CounterUnit::new((1 << COUNTERS) - 1, &BANK, 64, 0xFFFF | TYPE | USER | KERNEL);
-        unit.set_global(&GLOBAL);
-        unit.set_masked_on_delivery(true);
-        unit.set_generic(&NAMED, u8::MAX);
-        unit
+/// The counters that the firmware drives.
+struct Counters;
+
+// SAFETY: the backend takes any value of the registers in `BANK`.
+unsafe impl CounterLayout for Counters {
+    fn counters(&self) -> CounterSet {
+        CounterSet::from_bits((1 << COUNTERS) - 1)
+    }
+    fn general(&self) -> (&'static CounterBank, u8) {
+        (&BANK, 64)
+    }
+    fn global(&self) -> Option<&'static GlobalRegisters> {
+        Some(&GLOBAL)
+    }
+    fn is_masked_on_delivery(&self) -> bool {
+        true
+    }
+}
+
+impl SelectLayout for Counters {
+    fn event_bits(&self) -> u64 {
+        0xFFFF | TYPE | USER | KERNEL
+    }
+    fn generic_events(&self) -> (&'static [u64; GenericEvent::COUNT], u8) {
+        (&NAMED, u8::MAX)
     }
 }
 
@@ -161,7 +179,7 @@ impl Architecture for Sbi {
     type Facilities = ();
     const LEVEL_INTERRUPT: bool = true;
     fn detect(_: &()) -> Board {
-        Board(ProfileSources::new("SBI", unit()))
+        Board(ProfileSources::new("SBI", CounterUnit::of(&Counters)))
     }
 }
 

@@ -7,8 +7,10 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceTable};
-use pmu::core::registers::{CounterBank, EventSelect, FixedCounters, GlobalRegisters};
-use pmu::core::{CounterUnit, Event, EventSource, GenericEvent};
+use pmu::core::registers::{
+    CounterBank, CounterLayout, EventSelect, FixedCounters, GlobalRegisters, SelectLayout,
+};
+use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 use pmu::{Architecture, Kernel, Pmu};
 
 use crate::toy_hardware::{
@@ -73,16 +75,32 @@ static NAMED: [u64; GenericEvent::COUNT] =
 /// The number of a processor's event counters, from its identification register.
 pub(crate) struct Identification(usize);
 
-fn unit(processor: &Identification) -> CounterUnit {
-    // SAFETY: (1) the backend takes any value of the registers in `BANK` and `FIXED`; (2) the counters are those of the
-    // hardware.
-    unsafe {
-        let mut unit = CounterUnit::new((1 << processor.0) - 1, &BANK, 32, 0xFF | USER | KERNEL);
-        unit.set_fixed(1, &FIXED, 64);
-        unit.set_global(&GLOBAL);
-        unit.set_masked_on_delivery(true);
-        unit.set_generic(&NAMED, u8::MAX);
-        unit
+// SAFETY: (1) the backend takes any value of the registers in `BANK` and `FIXED`; (2) the counters are those of the
+// hardware.
+unsafe impl CounterLayout for Identification {
+    fn counters(&self) -> CounterSet {
+        CounterSet::from_bits((1 << self.0) - 1) | CounterSet::fixed(1)
+    }
+    fn general(&self) -> (&'static CounterBank, u8) {
+        (&BANK, 32)
+    }
+    fn fixed(&self) -> Option<(&'static FixedCounters, u8)> {
+        Some((&FIXED, 64))
+    }
+    fn global(&self) -> Option<&'static GlobalRegisters> {
+        Some(&GLOBAL)
+    }
+    fn is_masked_on_delivery(&self) -> bool {
+        true
+    }
+}
+
+impl SelectLayout for Identification {
+    fn event_bits(&self) -> u64 {
+        0xFF | USER | KERNEL
+    }
+    fn generic_events(&self) -> (&'static [u64; GenericEvent::COUNT], u8) {
+        (&NAMED, u8::MAX)
     }
 }
 
@@ -110,7 +128,7 @@ unsafe impl EventSource for Board {
         &TABLE
     }
     fn unit_of(&self, processor: &Identification) -> CounterUnit {
-        unit(processor)
+        CounterUnit::of(processor)
     }
     type Facility = ();
     fn facility(&self) {}
@@ -124,7 +142,7 @@ impl Architecture for Toys {
     type Facilities = ();
     const LEVEL_INTERRUPT: bool = true;
     fn detect(first: &Identification) -> Board {
-        Board(ProfileSources::new("Toy", unit(first)))
+        Board(ProfileSources::new("Toy", CounterUnit::of(first)))
     }
 }
 

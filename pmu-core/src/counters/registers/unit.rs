@@ -5,6 +5,7 @@ use crate::counters::names::{CounterId, CounterSet, GenericEvent, MAX_FIXED, MAX
 use crate::counters::registers::counter::{
     Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,
 };
+use crate::counters::registers::layout::{CounterLayout, SelectLayout};
 use crate::counters::registers::unused::PreciseSampling;
 use crate::detection::NoInterface;
 use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex, RegisterBits};
@@ -18,10 +19,8 @@ impl EventSelect {
     }
 }
 
-/// Description of a processor's counters and their registers, made by a vendor crate.
-///
-/// The vendor crate knows the register addresses that all processors of the vendor share. Everything else comes from
-/// the CPUID of one processor. A counter's [`CounterId`] is the number of the counter's bit in the global registers.
+/// Description of a processor's counters and their registers, made [of](Self::of) what a vendor crate says. A counter's
+/// [`CounterId`] is the number of the counter's bit in the global registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct CounterUnit {
@@ -94,59 +93,32 @@ impl CounterUnit {
         if self.counters.is_empty() { Some(self.absent) } else { None }
     }
 
-    /// Describes the general counters whose bits are set in `counters`. Bits from
-    /// [`MAX_GENERAL`](crate::registers::MAX_GENERAL) on are ignored.
-    ///
-    /// `width` is the width of each counter in bits (32–64). `event_bits` is the mask of the select bits that an event
-    /// may set. Setting any other bit faults, or changes something other than the event.
-    ///
-    /// # Safety
-    /// - For each of these counters, `bank` gives the addresses of the counter's event select and value register. No
-    ///   value of these registers makes the processor write to memory.
-    ///
-    /// ```
-    /// use pmu_core::registers::CounterBank;
-    /// use pmu_core::CounterUnit;
-    /// static LEGACY: CounterBank = CounterBank {
-    ///     select: 0xC001_0000,
-    ///     value: 0xC001_0004,
-    ///     step: 1,
-    ///     rdpmc: 0,
-    ///     sign_extended: false,
-    ///     counts_every_number: false,
-    /// };
-    /// // SAFETY: 0xC0010000–3 are event selects and 0xC0010004–7 counters of every AMD64 processor (APM vol. 2,
-    /// // §13.2.1).
-    /// let unit = unsafe { CounterUnit::new(0b1111, &LEGACY, 48, 0xFFFF_FFFF) };
-    /// assert_eq!(unit.counters().len(), 4);
-    /// ```
-    ///
-    /// Wrong: describing more counters than the bank has registers.
-    ///
-    /// ```
-    /// # use pmu_core::registers::CounterBank;
-    /// # use pmu_core::CounterUnit;
-    /// # static LEGACY: CounterBank = CounterBank {
-    /// #     select: 0xC001_0000,
-    /// #     value: 0xC001_0004,
-    /// #     step: 1,
-    /// #     rdpmc: 0,
-    /// #     sign_extended: false,
-    /// #     counts_every_number: false,
-    /// # };
-    /// // SAFETY: not given. The select of a fifth counter would be the first counter's value, and the value of a
-    /// // thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
-    /// let unit = unsafe { CounterUnit::new(0x1FFF, &LEGACY, 48, 0xFFFF_FFFF) };
-    /// # let _ = unit;
-    /// ```
-    pub const unsafe fn new(
-        counters: u64,
-        bank: &'static CounterBank,
-        width: u8,
-        event_bits: u64,
-    ) -> Self {
-        let counters = CounterSet::from_bits(counters & CounterSet::GENERAL.bits());
-        Self { counters, bank, masks: [mask_of(width), u64::MAX], event_bits, ..Self::NONE }
+    /// Describes the counters of a processor, by what a vendor's crate says of them.
+    pub fn of(processor: &(impl CounterLayout + SelectLayout)) -> Self {
+        let (bank, width) = processor.general();
+        let fixed = processor.fixed();
+        let kinds = if fixed.is_some() { CounterSet::ALL } else { CounterSet::GENERAL };
+        let (fixed, fixed_width) = fixed.unwrap_or((Self::NONE.fixed, 64));
+        let (named, has_generic) = processor.generic_events();
+        Self {
+            counters: processor.counters() & kinds,
+            bank,
+            fixed,
+            masks: [mask_of(width), mask_of(fixed_width)],
+            full_width: processor.full_width(),
+            event_bits: processor.event_bits(),
+            named,
+            has_generic,
+            user_rdpmc_control: processor.denies_user_rdpmc(),
+            masked_on_delivery: processor.is_masked_on_delivery(),
+            runs_no_guests: processor.runs_no_guests(),
+            core_type: 0,
+            merged: processor.merged_events(),
+            guest_bits: processor.guest_bits(),
+            global: processor.global(),
+            precise: processor.precise_sampling(),
+            absent: NoInterface::NoPerformanceMonitoring,
+        }
     }
 
     /// Returns this unit with the register addresses of `bank`. The result has only the general counters whose bits are
@@ -181,117 +153,11 @@ impl CounterUnit {
         Self { counters: CounterSet::from_bits(kept), bank, ..*self }
     }
 
-    /// Adds the fixed counters whose bits are set in `counters`. Each fixed counter is `width` bits wide (32–64). A
-    /// unit with fixed counters must also have [global registers](Self::set_global).
-    ///
-    /// # Safety
-    /// - For each of these counters, `fixed` gives the addresses of the shared control register and of the counter's
-    ///   value register. No value of these registers makes the processor write to memory.
-    ///
-    /// ```
-    /// use pmu_core::CounterUnit;
-    /// use pmu_core::registers::FixedCounters;
-    /// static FIXED: FixedCounters =
-    ///     FixedCounters { control: 0x38D, value: 0x309, step: 1, events: [0xC0, 0x3C, 0x300, 0, 0, 0, 0, 0] };
-    /// let mut unit = CounterUnit::NONE;
-    /// // SAFETY: of Intel's registers, 0x38D is the control of fixed counters, and 0x309–0x30B are their values (SDM
-    /// // vol. 4, table 2-2).
-    /// unsafe { unit.set_fixed(0b111, &FIXED, 48) };
-    /// assert_eq!(unit.counters().len(), 3);
-    /// ```
-    ///
-    /// Wrong: adding fixed counters for architectural version 1, which defines no registers for fixed counters.
-    pub const unsafe fn set_fixed(
-        &mut self,
-        counters: u8,
-        fixed: &'static FixedCounters,
-        width: u8,
-    ) {
-        self.counters =
-            CounterSet::from_bits(self.counters.bits() | CounterSet::fixed(counters).bits());
-        self.fixed = fixed;
-        self.masks[1] = mask_of(width);
-    }
-
-    /// Adds full-width addresses for the general counters. A bit of a capability register declares these addresses.
-    ///
-    /// # Safety
-    /// - If the processor declares the full-width addresses, a write to full-width address *n* writes the value
-    ///   register of general counter *n*.
-    ///
-    /// ```
-    /// # use pmu_core::CounterUnit;
-    /// # use pmu_core::registers::FullWidth;
-    /// static FULL_WIDTH: FullWidth = FullWidth { value: 0x4C1, capabilities: 0x345, declared: 1 << 13 };
-    /// # let mut unit = CounterUnit::NONE;
-    /// // SAFETY: if FW_WRITE is set in IA32_PERF_CAPABILITIES, IA32_A_PMC0 and the registers after it write the
-    /// // counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
-    /// unsafe { unit.set_full_width(&FULL_WIDTH) };
-    /// ```
-    ///
-    /// Wrong: a [`FullWidth`] whose bit declares another feature, such as `PEBS_BASELINE`.
-    pub const unsafe fn set_full_width(&mut self, full_width: &'static FullWidth) {
-        self.full_width = Some(full_width);
-    }
-
-    /// Sets the event number and unit mask of each [`GenericEvent`]. `named` has the order of [`GenericEvent::ALL`].
-    /// The processor lacks an event if its bit in `available` is clear, or if its value in `named` is 0.
-    pub const fn set_generic(&mut self, named: &'static [u64; GenericEvent::COUNT], available: u8) {
-        self.named = named;
-        self.has_generic = available;
-    }
-
-    /// Declares whether each counter has a control bit that denies RDPMC above privilege level 0. In an event select
-    /// this is bit 37. In the control register of the fixed counters, this is bit 33 + 4*n* for counter *n*.
-    pub const fn set_user_rdpmc_control(&mut self, declared: bool) {
-        self.user_rdpmc_control = declared;
-    }
-
-    /// Declares the select bits that confine an event to guests (`guest_only`) and to the host (`host_only`). These
-    /// bits may be set in a select only while virtualization is on.
-    pub const fn set_guest_bits(&mut self, guest_only: u64, host_only: u64) {
-        self.guest_bits = [guest_only, host_only];
-    }
-
-    /// Declares that the processor cannot run guests. [Events outside guests](crate::Event::outside_guests) are then
-    /// counted all the time.
-    pub const fn set_runs_no_guests(&mut self) {
-        self.runs_no_guests = true;
-    }
-
     /// Sets the unit's [type of core](Self::core_type) on a hybrid processor. By default, a [raw](crate::Event::raw)
     /// event is then counted only on cores of this type. The value 0, which a new unit has, means that all cores count
     /// the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
-    }
-
-    /// Declares that the event with number `wide` may happen more than 15 times per cycle. A counter counts this event
-    /// correctly only while the next counter counts the event with number `merge`. These crates do not support pairs of
-    /// counters. Opening `merge` fails. Opening `wide` needs the [promise](crate::Event::at_most_15_per_cycle) of at
-    /// most 15 per cycle.
-    pub const fn set_merge_event(&mut self, wide: u16, merge: u16) {
-        self.merged = [wide, merge];
-    }
-
-    /// Adds the global registers, which control all counters together.
-    pub const fn set_global(&mut self, global: &'static GlobalRegisters) {
-        self.global = Some(global);
-    }
-
-    /// Declares the register that enables precise sampling (PEBS). [`take`](crate::CounterSession::take) disables
-    /// precise sampling that firmware left enabled.
-    ///
-    /// This register has one bit per counter. Auto counter reload, and Intel's architectural PEBS, have one register
-    /// per counter: see [`UnusedRegisters`](crate::registers::UnusedRegisters).
-    pub const fn set_precise_sampling(&mut self, precise: &'static PreciseSampling) {
-        self.precise = Some(precise);
-    }
-
-    /// Declares whether the interrupt controller may mask the performance interrupt when it delivers it. With `true`,
-    /// [`service`](crate::service) unmasks the interrupt each time.
-    pub const fn set_masked_on_delivery(&mut self, masked: bool) {
-        self.masked_on_delivery = masked;
     }
 
     /// Returns the set of the unit's counters.
@@ -434,7 +300,7 @@ impl CounterUnit {
         let mask = self.masks[usize::from(counter.is_fixed())];
         if counter.is_fixed() {
             let value = self.fixed.value.wrapping_add(self.fixed.step * u32::from(number));
-            // SAFETY: the control and the counters, by the promise of `set_fixed`.
+            // SAFETY: the control and the counters, by the promise of `CounterLayout`.
             let (register, value) =
                 unsafe { (MsrAddress::new(self.fixed.control), MsrAddress::new(value)) };
             let control = CounterControl::Shared { register, counter: number };
@@ -450,7 +316,7 @@ impl CounterUnit {
         let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
         let distance = bank.step * u32::from(number);
         let readable = number < bank.rdpmc;
-        // SAFETY: these are event selects and counters, by the promises of `new` and `set_full_width`.
+        // SAFETY: these are event selects and counters, by the promises of `CounterLayout`.
         let (select, value, full) = unsafe {
             let full = self.full_width.map(|full| MsrAddress::new(full.value + distance));
             (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance), full)
@@ -470,7 +336,7 @@ impl CounterUnit {
 
     /// Returns the control register that the fixed counters share.
     pub(crate) fn fixed_control(&self) -> MsrAddress {
-        // SAFETY: the control, by the promise of `set_fixed`; without fixed counters it is not accessed.
+        // SAFETY: the control, by the promise of `CounterLayout`; without fixed counters it is not accessed.
         unsafe { MsrAddress::new(self.fixed.control) }
     }
 
