@@ -33,7 +33,7 @@ fn session<T>(
     counters: usize,
     of: impl FnOnce(&mut Session, &'static CounterUnit) -> T,
 ) -> Bench<T> {
-    let unit: &'static CounterUnit = Box::leak(Box::new(pmu_intel::counters(&intels(4)).unwrap()));
+    let unit: &'static CounterUnit = Box::leak(Box::new(pmu_intel::counters(&intels(4))));
     let table: &'static EventTable<[EventEntry; 2 * COUNTERS]> =
         Box::leak(Box::new(EventTable::new()));
     let memory: &'static CounterMemory<[CounterSlot; COUNTERS]> =

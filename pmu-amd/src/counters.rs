@@ -43,21 +43,54 @@ pub(crate) const HYGON: [u8; 12] = *b"HygonGenuine";
 /// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
 /// # )?;
 /// # let this_processor = Snapshot::capture(&dump);
-/// let unit = pmu_amd::counters(&this_processor)?;
+/// let unit = pmu_amd::counters(&this_processor);
 /// assert_eq!(unit.counters().len(), 6);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Errors
-/// Returns the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
-/// [`NoLongMode`](NoInterface::NoLongMode) or [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
-pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
-    check(processor, &[AMD, HYGON])?;
-    Ok(best(processor))
+/// A processor without usable counters has a unit that says [why](CounterUnit::why_absent):
+/// [`OtherVendor`](NoInterface::OtherVendor), [`NoLongMode`](NoInterface::NoLongMode) or
+/// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor).
+pub fn counters(processor: &Snapshot) -> CounterUnit {
+    unit(processor, &[AMD, HYGON])
 }
 
-/// Checks that a processor of one of these vendors has counters like AMD's.
-pub(crate) fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), NoInterface> {
+/// Detects the four legacy counters of an AMD processor, which every processor has, at their legacy addresses. Other
+/// drivers may use the remaining counters.
+///
+/// ```
+/// # use pmu_core::dump::CpuidDump;
+/// # use pmu_core::Snapshot;
+/// # let dump = CpuidDump::parse(
+/// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
+/// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
+/// #         0x80000001 0x00: eax=0x00000000 ebx=0x00000000 ecx=0x00800000 edx=0x20000000",
+/// # )?;
+/// # let this_processor = Snapshot::capture(&dump); // with six counters
+/// assert_eq!(pmu_amd::legacy_counters(&this_processor).counters().len(), 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn legacy_counters(processor: &Snapshot) -> CounterUnit {
+    as_legacy(&unit(processor, &[AMD]))
+}
+
+/// Returns the best counters that a processor of one of these vendors declares. Those of others are absent.
+#[inline(never)]
+pub(crate) fn unit(processor: &Snapshot, vendors: &[[u8; 12]]) -> CounterUnit {
+    if let Err(why) = check(processor, vendors) {
+        return CounterUnit::absent(why);
+    }
+    CounterUnit::of(&Core {
+        counters: Family::of(processor),
+        family: processor.family(),
+        model: processor.model(),
+        has_hypervisor: processor.has_hypervisor(),
+        // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
+        has_svm: processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0,
+    })
+}
+
+fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), NoInterface> {
     let vendor = processor.vendor();
     if !vendors.contains(&vendor) {
         Err(NoInterface::OtherVendor(vendor))
@@ -68,24 +101,6 @@ pub(crate) fn check(processor: &Snapshot, vendors: &[[u8; 12]]) -> Result<(), No
     } else {
         Ok(())
     }
-}
-
-/// Returns the counters of an AMD processor; none for another vendor's.
-#[inline(never)] // 688 bytes of the glue, at `opt-level` 3.
-pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
-    if processor.vendor() == AMD { best(processor) } else { CounterUnit::NONE }
-}
-
-/// Returns the best counters that a processor declares.
-fn best(processor: &Snapshot) -> CounterUnit {
-    CounterUnit::of(&Core {
-        counters: Family::of(processor),
-        family: processor.family(),
-        model: processor.model(),
-        has_hypervisor: processor.has_hypervisor(),
-        // APM vol. 3, appendix E: leaf 0x80000001, ECX bit 2, SVM.
-        has_svm: processor.leaf(0x8000_0001, 0).ecx >> 2 & 1 != 0,
-    })
 }
 
 /// A processor's counters, as CPUID declares them.

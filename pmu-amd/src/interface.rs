@@ -42,6 +42,9 @@ pub struct Amd64 {
 }
 
 impl Amd64 {
+    /// The table of the interface's sources, which are [`SOURCES`](crate::SOURCES).
+    pub const TABLE: &'static SourceTable = &TABLE;
+
     /// Number of the bug check `HAL_MEMORY_ALLOCATION` (0xAC). Where Windows raises this bug check,
     /// [`Session::take`](pmu_core::profile::Session::take) returns
     /// [`InsufficientMemory`](pmu_core::error::CounterError::InsufficientMemory).
@@ -79,8 +82,8 @@ impl Amd64 {
     /// # Errors
     /// The error names the first condition that does not hold.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
-        counters::check(snapshot, &[counters::AMD])?;
-        Ok(Self::new(counters::unit(snapshot)))
+        let unit = counters::unit(snapshot, &[counters::AMD]);
+        unit.why_absent().map_or_else(|| Ok(Self::new(unit)), Err)
     }
 
     /// Detects the Amd64 interface as the HAL of a given Windows version does. The HAL of some versions has no Amd64
@@ -176,15 +179,12 @@ unsafe impl EventSource for Amd64 {
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
-        &TABLE
+        Self::TABLE
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        let mut unit = counters::unit(processor);
-        if self.legacy {
-            unit = counters::as_legacy(&unit);
-        }
-        unit
+        let unit = counters::unit(processor, &[counters::AMD]);
+        if self.legacy { counters::as_legacy(&unit) } else { unit }
     }
 
     /// Returns `true`: Windows stops with [`BUG_CHECK_WITHOUT_MEMORY`](Self::BUG_CHECK_WITHOUT_MEMORY).

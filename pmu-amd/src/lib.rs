@@ -15,7 +15,7 @@ mod zen;
 
 pub use branches::branches;
 pub use branches::sampling::branch_sampling_event;
-pub use counters::counters;
+pub use counters::{counters, legacy_counters};
 pub use generation::Generation;
 pub use interface::Amd64;
 pub use meaning::Meaning;

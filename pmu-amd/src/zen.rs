@@ -55,8 +55,14 @@ impl Zen {
     /// [`Amd64::detect`](crate::Amd64::detect).
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
-        counters::check(processor, &[counters::AMD]).ok()?;
-        Some(Self { table, sources: ProfileSources::new("Zen", counters::unit(processor)) })
+        let unit = counters::unit(processor, &[counters::AMD]);
+        let sources = ProfileSources::new("Zen", unit);
+        unit.why_absent().is_none().then_some(Self { table, sources })
+    }
+
+    /// Returns the table of the interface's sources.
+    pub const fn table(&self) -> &'static SourceTable {
+        self.table
     }
 
     /// Returns the sources of the Zen profile interface on a generation of processors. Returns `None` if the generation
@@ -92,7 +98,7 @@ unsafe impl EventSource for Zen {
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        counters::unit(processor)
+        counters::unit(processor, &[counters::AMD])
     }
 
     fn requires_memory(&self) -> bool {

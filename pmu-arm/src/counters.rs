@@ -151,19 +151,17 @@ impl Identification {
 /// # let processor = Identification {
 /// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x0002_0101, ..Identification::NONE
 /// # };
-/// let unit = pmu_arm::counters(&processor)?; // Neoverse N1
+/// let unit = pmu_arm::counters(&processor); // Neoverse N1
 /// assert_eq!(unit.counters().len(), 6 + 1);
 /// let width = |counter: Option<CounterId>| unit.counter(counter?).map(|counter| counter.width());
 /// assert_eq!(width(CounterId::general(0)), Some(32));
 /// assert_eq!(width(CounterId::fixed(0)), Some(64)); // the cycle counter
 /// assert_eq!(unit.generic(GenericEvent::Instructions).unwrap().event_number(), 0x08);
-/// # Ok::<(), pmu_core::error::NoInterface>(())
 /// ```
 ///
-/// # Errors
-/// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring): the processor has no PMUv3, or has counters that
-/// the architecture does not define.
-pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> {
+/// The counters are [absent](CounterUnit::why_absent) if the processor has no PMUv3, or has counters that the
+/// architecture does not define.
+pub fn counters(processor: &Identification) -> CounterUnit {
     unit(processor, false)
 }
 
@@ -180,27 +178,23 @@ pub fn counters(processor: &Identification) -> Result<CounterUnit, NoInterface> 
 /// # let processor = Identification {
 /// #     id_aa64dfr0_el1: 0x1_1030_5408, pmcr_el0: 0x4103_3000, pmceid0_el0: 0x4002_0101, ..Identification::NONE
 /// # };
-/// let unit = pmu_arm::chained_counters(&processor)?; // Neoverse N1
+/// let unit = pmu_arm::chained_counters(&processor); // Neoverse N1
 /// assert_eq!(unit.counters().len(), 3 + 1);
 /// let width = |counter: Option<CounterId>| unit.counter(counter?).map(|counter| counter.width());
 /// assert_eq!(width(CounterId::general(0)), Some(64));
-/// # Ok::<(), pmu_core::error::NoInterface>(())
 /// ```
-///
-/// # Errors
-/// The errors of [`counters`].
-pub fn chained_counters(processor: &Identification) -> Result<CounterUnit, NoInterface> {
+pub fn chained_counters(processor: &Identification) -> CounterUnit {
     unit(processor, true)
 }
 
 /// Returns the counters of a processor; in pairs, if that is asked for and makes a difference.
-pub(crate) fn unit(processor: &Identification, chained: bool) -> Result<CounterUnit, NoInterface> {
+pub(crate) fn unit(processor: &Identification, chained: bool) -> CounterUnit {
     if !processor.has_counters() {
-        return Err(NoInterface::NoPerformanceMonitoring);
+        return CounterUnit::absent(NoInterface::NoPerformanceMonitoring);
     }
     let is_long = processor.has_long_counters();
     let chained = chained && !is_long && processor.has_event(CHAIN);
-    Ok(CounterUnit::of(&Counters { processor, is_long, chained }))
+    CounterUnit::of(&Counters { processor, is_long, chained })
 }
 
 /// A processor's counters, one by one or in pairs.

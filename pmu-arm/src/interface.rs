@@ -54,7 +54,7 @@ impl Pmuv3 {
     }
 
     fn with(boot_processor: &Identification, chained: bool) -> Self {
-        let unit = unit(boot_processor, chained).unwrap_or_else(CounterUnit::absent);
+        let unit = unit(boot_processor, chained);
         let declared = SOURCES.iter().enumerate().fold(1, |rows, (row, source)| {
             let number = source.select().select_bits() as u16;
             rows | u32::from(boot_processor.has_event(number)) << row
@@ -82,7 +82,7 @@ unsafe impl EventSource for Pmuv3 {
     }
 
     fn unit_of(&self, processor: &Identification) -> CounterUnit {
-        unit(processor, self.chained).unwrap_or_else(CounterUnit::absent)
+        unit(processor, self.chained)
     }
 
     fn is_declared(&self, row: usize) -> bool {

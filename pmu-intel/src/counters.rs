@@ -49,21 +49,54 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",
 /// # )?;
 /// # let this_processor = Snapshot::capture(&dump);
-/// let unit = pmu_intel::counters(&this_processor)?;
+/// let unit = pmu_intel::counters(&this_processor);
 /// assert_eq!(unit.counters().len(), 4 + 3);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Errors
-/// Returns the reason why the processor has no usable counters: [`OtherVendor`](NoInterface::OtherVendor),
-/// [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor),
+/// A processor without usable counters has a unit that says [why](CounterUnit::why_absent):
+/// [`OtherVendor`](NoInterface::OtherVendor), [`HiddenByHypervisor`](NoInterface::HiddenByHypervisor),
 /// [`NoPerformanceMonitoring`](NoInterface::NoPerformanceMonitoring) or
 /// [`ImplausibleCounters`](NoInterface::ImplausibleCounters).
-pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
-    let vendor = processor.vendor();
+pub fn counters(processor: &Snapshot) -> CounterUnit {
+    unit(processor, is_zhaoxin(processor))
+}
+
+/// Returns the counters of an Intel processor, or of a Zhaoxin processor. Those of others are absent.
+pub(crate) fn unit(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
+    if let Err(why) = check(processor, &perfmon, is_zhaoxin) {
+        return CounterUnit::absent(why);
+    }
+    let registers = if is_zhaoxin { Registers::ZHAOXIN } else { Registers::of(perfmon.version()) };
+    let mut declared = Perfmon::new(perfmon, registers);
+    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
+    if is_zhaoxin {
+        declared.has_events = false;
+    } else {
+        declared.extension = PerfmonExtension::from_snapshot(processor);
+        declared.event_bits = event_bits(processor, &perfmon, &declared.extension);
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+        declared.has_full_width = perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15);
+        // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
+        declared.has_precise_sampling = has(processor.leaf(1, 0).edx, 21);
+    }
+    let mut unit = CounterUnit::of(&declared);
+    // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
+    if has(processor.leaf(7, 0).edx, 15) {
+        unit.set_core_type(processor.leaf(0x1A, 0).eax);
+    }
+    unit
+}
+
+fn check(
+    processor: &Snapshot,
+    perfmon: &ArchitecturalPerfmon,
+    is_zhaoxin: bool,
+) -> Result<(), NoInterface> {
+    let vendor = processor.vendor();
     let (count, width) = (perfmon.counters(), perfmon.width());
-    if vendor != INTEL && !is_zhaoxin(processor) {
+    if vendor != INTEL && !is_zhaoxin {
         Err(NoInterface::OtherVendor(vendor))
     } else if processor.hypervisor_hides_counters() {
         Err(NoInterface::HiddenByHypervisor)
@@ -71,13 +104,8 @@ pub fn counters(processor: &Snapshot) -> Result<CounterUnit, NoInterface> {
         Err(NoInterface::NoPerformanceMonitoring)
     } else if !(1..=MAX_COUNTERS).contains(&count) || !(32..=64).contains(&width) {
         Err(NoInterface::ImplausibleCounters { count, width })
-    } else if vendor == INTEL {
-        Ok(unit(processor))
     } else {
-        Ok(CounterUnit::of(&Perfmon {
-            has_events: false,
-            ..Perfmon::new(perfmon, Registers::ZHAOXIN)
-        }))
+        Ok(())
     }
 }
 
@@ -87,30 +115,6 @@ fn is_zhaoxin(processor: &Snapshot) -> bool {
     let model = (processor.family(), processor.model(), processor.stepping());
     let known = matches!(model, (6, 0x0F, 0x0E..) | (6, 0x19, _) | (7.., ..));
     known && ZHAOXIN.contains(&processor.vendor())
-}
-
-/// Returns the counters of an Intel processor; none for another vendor's.
-pub(crate) fn unit(processor: &Snapshot) -> CounterUnit {
-    if processor.vendor() != INTEL {
-        return CounterUnit::NONE;
-    }
-    let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
-    let extension = PerfmonExtension::from_snapshot(processor);
-    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
-    let mut unit = CounterUnit::of(&Perfmon {
-        extension,
-        event_bits: event_bits(processor, &perfmon, &extension),
-        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
-        has_full_width: perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15),
-        // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
-        has_precise_sampling: has(processor.leaf(1, 0).edx, 21),
-        ..Perfmon::new(perfmon, Registers::of(perfmon.version()))
-    });
-    // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
-    if has(processor.leaf(7, 0).edx, 15) {
-        unit.set_core_type(processor.leaf(0x1A, 0).eax);
-    }
-    unit
 }
 
 /// A processor's counters, as CPUID declares them.

@@ -7,7 +7,7 @@ use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
 use pmu_core::{CounterUnit, EventSource, Snapshot};
 
-use crate::counters::{self, MAX_COUNTERS, Perfmon, Registers};
+use crate::counters::{self, Perfmon, Registers};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::sources::{SOURCES, TABLE};
 
@@ -32,6 +32,9 @@ pub struct Emon {
 }
 
 impl Emon {
+    /// The table of the interface's sources, which are [`SOURCES`](crate::SOURCES).
+    pub const TABLE: &'static SourceTable = &TABLE;
+
     /// Detects the Emon interface of a machine. The machine must meet the conditions below. Windows checks most of
     /// these conditions, too. `snapshot` describes the boot processor.
     ///
@@ -39,10 +42,10 @@ impl Emon {
     ///
     /// - The vendor is Intel.
     /// - No Microsoft-compatible hypervisor hides the counters.
-    /// - The version and the number of events in CPUID leaf 0x0A are not 0.
-    /// - The first event, cycles, is available.
+    /// - The version in CPUID leaf 0x0A is not 0.
     /// - CPUID declares a plausible number of general counters, and a width of 32 to 64 bits. Windows checks neither
     ///   the number nor the width.
+    /// - The number of events in the leaf is not 0, and the first event, cycles, is available.
     ///
     /// ```
     /// use pmu_core::Snapshot;
@@ -62,20 +65,16 @@ impl Emon {
     /// # Errors
     /// Returns the first of these conditions that is not met.
     pub fn detect(snapshot: &Snapshot) -> Result<Self, NoInterface> {
+        let unit = counters::unit(snapshot, false);
         let perfmon = ArchitecturalPerfmon::from_snapshot(snapshot);
-        let (count, width) = (perfmon.counters(), perfmon.width());
-        if snapshot.vendor() != *b"GenuineIntel" {
-            Err(NoInterface::OtherVendor(snapshot.vendor()))
-        } else if snapshot.hypervisor_hides_counters() {
-            Err(NoInterface::HiddenByHypervisor)
-        } else if perfmon.version() == 0 || perfmon.events() == 0 {
+        if let Some(why) = unit.why_absent() {
+            Err(why)
+        } else if perfmon.events() == 0 {
             Err(NoInterface::NoPerformanceMonitoring)
         } else if !perfmon.has_event(0) {
             Err(NoInterface::CyclesUnavailable)
-        } else if !(1..=MAX_COUNTERS).contains(&count) || !(32..=64).contains(&width) {
-            Err(NoInterface::ImplausibleCounters { count, width })
         } else {
-            Ok(Self::new(perfmon, counters::unit(snapshot)))
+            Ok(Self::new(perfmon, unit))
         }
     }
 
@@ -150,11 +149,11 @@ unsafe impl EventSource for Emon {
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
-        &TABLE
+        Self::TABLE
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        counters::unit(processor)
+        counters::unit(processor, false)
     }
 
     fn is_declared(&self, row: usize) -> bool {

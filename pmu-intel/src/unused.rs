@@ -86,7 +86,7 @@ pub fn clear_stale(
     counters: CounterSet,
     msr: &impl MsrBackend,
 ) -> CounterSet {
-    let unit = unit(processor);
+    let unit = unit(processor, false);
     let [reload, record] = unused_registers(processor);
     reload.clear(&unit, counters, msr) | record.clear(&unit, counters, msr)
 }

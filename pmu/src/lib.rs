@@ -24,7 +24,7 @@ pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::pmu::{Pmu, PmuError, PmuEvents, PmuSession};
 pub use kernel::precise::PreciseRecords;
 pub use kernel::profile::Profiled;
-pub use kernel::reach::{MachineSources, PmuHardware};
+pub use kernel::reach::PmuHardware;
 pub use kernel::required::{Kernel, KernelHooks};
 pub use kernel::top_down::TopDownParts;
 pub use machine::Machine;

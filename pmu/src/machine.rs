@@ -1,5 +1,7 @@
 //! The machine's profile interface, and the hardware beside its counters, of any vendor.
 
+use core::sync::atomic::AtomicU32;
+
 use pmu_amd::{Amd64, Zen};
 use pmu_core::branches::BranchUnit;
 use pmu_core::error::{NoFacility, NoInterface};
@@ -7,21 +9,9 @@ use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{DefaultInterface, ProfileSources, SourceTable};
 use pmu_core::windows::Rules;
 use pmu_core::{CounterUnit, EventSource, Snapshot};
-use pmu_intel::Emon;
 use pmu_intel::precise::PreciseUnit;
 use pmu_intel::topdown::TopDownUnit;
-
-/// Forwards a call to the interface that the machine has.
-macro_rules! whichever {
-    ($machine:expr, $interface:ident => $call:expr) => {
-        match $machine {
-            Machine::Intel($interface) => $call,
-            Machine::Amd($interface) => $call,
-            Machine::Zen($interface) => $call,
-            Machine::TimeOnly($interface, _) => $call,
-        }
-    };
-}
+use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 /// Counters and profile interface of a machine, detected by CPUID.
 ///
@@ -88,22 +78,19 @@ macro_rules! whichever {
 /// that core. An event without a bit in leaf 0x0A is taken to mean the same on each core whose selects have room for
 /// it.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a machine has one, in a static, and there is no heap"
-)]
-pub enum Machine {
-    /// Intel's architectural performance monitoring, with Windows' sources.
-    Intel(Emon),
-    /// AMD's core counters, with Windows' sources.
-    Amd(Amd64),
-    /// AMD's core counters on a Zen processor. Each source counts the event in its name. Only
-    /// [`detect_zen`](Machine::detect_zen) returns this variant.
-    Zen(Zen),
-    /// `ProfileTime` as the only source. The [`NoInterface`] says why the processor has none of Windows' other sources.
-    /// If it has counters, these can count any event: examples are processors of Hygon, with counters like AMD's, and
-    /// processors of Zhaoxin, with counters like Intel's.
-    TimeOnly(DefaultInterface, NoInterface),
+pub struct Machine {
+    kind: Kind,
+    /// A variable per source of AMD's table, the longest.
+    sources: ProfileSources<[AtomicU32; pmu_amd::SOURCES.len()]>,
+}
+
+/// The profile interface that a machine has.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Emon(ArchitecturalPerfmon),
+    Amd64 { legacy: bool },
+    Zen(&'static SourceTable),
+    TimeOnly(NoInterface),
 }
 
 impl Machine {
@@ -117,7 +104,7 @@ impl Machine {
     /// - [`AddedSources::add_event`](pmu_core::profile::AddedSources::add_event) turns an event, such as cycles, into a
     ///   source.
     pub fn detect(snapshot: &Snapshot) -> Self {
-        Self::of(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot))
+        Self::windows(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot).map(|_| false))
     }
 
     /// Detects the machine as [`detect`](Self::detect) does, except on a Zen processor. On Zen, the machine has the
@@ -145,7 +132,10 @@ impl Machine {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn detect_zen(snapshot: &Snapshot) -> Self {
-        Zen::detect(snapshot).map_or_else(|| Self::detect(snapshot), Self::Zen)
+        match Zen::detect(snapshot) {
+            Some(zen) => Self::of(snapshot, Kind::Zen(zen.table())),
+            None => Self::detect(snapshot),
+        }
     }
 
     /// Detects the machine as the HAL of a given Windows version does.
@@ -168,56 +158,83 @@ impl Machine {
     /// let version = WindowsVersion::WindowsXp;
     /// let xp = Machine::detect_as_of(this, Rules { version, width: PointerWidth::Bits64 });
     /// assert!(!xp.query(KProfileSource::TOTAL_CYCLES).is_supported());
-    /// assert!(matches!(xp, Machine::TimeOnly(..)) && !xp.unit().counters().is_empty()); // any event can be opened
+    /// assert!(xp.why_time_only().is_some() && !xp.unit().counters().is_empty()); // any event can be opened
     /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
-        let amd64 = Amd64::detect_as_of(snapshot, rules);
-        Self::of(snapshot, Emon::detect_as_of(snapshot, rules), amd64)
+        let legacy =
+            Amd64::detect_as_of(snapshot, rules).map(|_| rules.version.has_four_amd_counters());
+        Self::windows(snapshot, Emon::detect_as_of(snapshot, rules), legacy)
     }
 
-    #[inline(never)] // 703 bytes of events alone.
-    fn of(
+    /// Returns the machine of an interface of Windows', whichever was detected. `legacy` is set if Amd64 has only the
+    /// legacy counters.
+    fn windows(
         snapshot: &Snapshot,
         emon: Result<Emon, NoInterface>,
-        amd64: Result<Amd64, NoInterface>,
+        legacy: Result<bool, NoInterface>,
     ) -> Self {
-        match (emon, amd64) {
+        let kind = match (emon, legacy) {
             // They are of different vendors: at most one was detected.
-            (Ok(emon), _) => Self::Intel(emon),
-            (_, Ok(amd64)) => Self::Amd(amd64),
-            (Err(intel), Err(amd)) => {
-                // At least one of the two says that the processor is another vendor's. The other one's reason counts.
-                let why = intel.or(amd);
-                Self::TimeOnly(DefaultInterface::beside(counters(snapshot)), why)
-            }
-        }
+            (Ok(emon), _) => Kind::Emon(*emon.perfmon()),
+            (_, Ok(legacy)) => Kind::Amd64 { legacy },
+            // At least one of the two says that the processor is another vendor's. The other one's reason counts.
+            (Err(intel), Err(amd)) => Kind::TimeOnly(intel.or(amd)),
+        };
+        Self::of(snapshot, kind)
     }
 
-    /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources.
+    fn of(snapshot: &Snapshot, kind: Kind) -> Self {
+        let name = match kind {
+            Kind::Emon(_) => "Emon",
+            Kind::Amd64 { .. } => "Amd64",
+            Kind::Zen(_) => "Zen",
+            Kind::TimeOnly(_) => "Default",
+        };
+        Self { kind, sources: ProfileSources::new(name, kind.counters_of(snapshot)) }
+    }
+
+    /// Creates a machine without counters, whose only source is `ProfileTime`. A kernel uses it in place of a machine
+    /// whose counters do not answer.
+    pub const fn without_counters(reason: NoInterface) -> Self {
+        let sources = ProfileSources::new("Default", CounterUnit::absent(reason));
+        Self { kind: Kind::TimeOnly(reason), sources }
+    }
+
+    /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources. The
+    /// counters may count any event nevertheless: examples are processors of Hygon, with counters like AMD's, and
+    /// processors of Zhaoxin, with counters like Intel's.
     pub const fn why_time_only(&self) -> Option<NoInterface> {
-        match self {
-            Self::Intel(_) | Self::Amd(_) | Self::Zen(_) => None,
-            Self::TimeOnly(_, why) => Some(*why),
+        match self.kind {
+            Kind::TimeOnly(why) => Some(why),
+            Kind::Emon(_) | Kind::Amd64 { .. } | Kind::Zen(_) => None,
+        }
+    }
+
+    /// Returns whether the machine has Intel's profile interface.
+    pub(crate) const fn is_emon(&self) -> bool {
+        matches!(self.kind, Kind::Emon(_))
+    }
+}
+
+impl Kind {
+    /// Returns the counters of a processor, of any known vendor.
+    // Linked once: a machine asks as it is detected, and for each processor.
+    #[inline(never)]
+    fn counters_of(self, processor: &Snapshot) -> CounterUnit {
+        let intel = pmu_intel::counters(processor);
+        match (intel.why_absent(), self) {
+            (Some(NoInterface::OtherVendor(_)), Self::Amd64 { legacy: true }) => {
+                pmu_amd::legacy_counters(processor)
+            }
+            (Some(NoInterface::OtherVendor(_)), _) => pmu_amd::counters(processor),
+            _ => intel,
         }
     }
 }
 
-/// Returns the counters of a processor, of any known vendor.
-// Linked once: a machine asks as it is detected, and for each processor.
-#[inline(never)] // 108 bytes of events alone, at `opt-level` 3.
-fn counters(processor: &Snapshot) -> CounterUnit {
-    let absent = match pmu_intel::counters(processor) {
-        Ok(unit) => return unit,
-        Err(intel) => intel,
-    };
-    match pmu_amd::counters(processor) {
-        Ok(unit) => unit,
-        Err(amd) => CounterUnit::absent(absent.or(amd)),
-    }
-}
-
-// SAFETY: the units are those of the one variant that the machine is, and there is no table of its own.
+// SAFETY: the unit is a field that nothing changes; that of another processor is what its CPUID declares; there is no
+// table of opened events.
 unsafe impl EventSource for Machine {
     type Processor = Snapshot;
     type Facility = ();
@@ -226,27 +243,32 @@ unsafe impl EventSource for Machine {
 
     #[inline]
     fn profile_sources(&self) -> &ProfileSources {
-        whichever!(self, interface => interface.profile_sources())
+        &self.sources
     }
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
-        whichever!(self, interface => interface.table())
-    }
-
-    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        match self {
-            Self::TimeOnly(..) => counters(processor),
-            _ => whichever!(self, interface => interface.unit_of(processor)),
+        match self.kind {
+            Kind::Emon(_) => Emon::TABLE,
+            Kind::Amd64 { .. } => Amd64::TABLE,
+            Kind::Zen(table) => table,
+            Kind::TimeOnly(_) => DefaultInterface::TABLE,
         }
     }
 
+    fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
+        self.kind.counters_of(processor)
+    }
+
     fn is_declared(&self, row: usize) -> bool {
-        whichever!(self, interface => interface.is_declared(row))
+        self.table().rows().get(row).is_some_and(|source| match (self.kind, source.event_bit()) {
+            (Kind::Emon(perfmon), Some(bit)) => perfmon.has_event(bit),
+            _ => true,
+        })
     }
 
     fn requires_memory(&self) -> bool {
-        whichever!(self, interface => interface.requires_memory())
+        matches!(self.kind, Kind::Amd64 { .. } | Kind::Zen(_))
     }
 }
 

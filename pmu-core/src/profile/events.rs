@@ -211,6 +211,9 @@ unsafe impl EventSource for CounterUnit {
 pub struct DefaultInterface(ProfileSources<[AtomicU32; 1]>);
 
 impl DefaultInterface {
+    /// The table whose only row is `ProfileTime`.
+    pub const TABLE: &'static SourceTable = &TABLE;
+
     /// Creates the interface, in which `ProfileTime` has its default interval.
     pub const fn new() -> Self {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
@@ -265,7 +268,7 @@ unsafe impl EventSource for DefaultInterface {
 
     #[inline]
     fn table(&self) -> &'static SourceTable {
-        &TABLE
+        Self::TABLE
     }
 
     fn unit_of(&self, _: &Snapshot) -> CounterUnit {

@@ -68,7 +68,7 @@ impl PreciseUnit {
         if processor.vendor() != INTEL {
             return Err(NoFacility::OtherVendor(processor.vendor()));
         }
-        let counters = unit(processor);
+        let counters = unit(processor, false);
         if counters.global().is_none() {
             return Err(NoFacility::NoStatus);
         }

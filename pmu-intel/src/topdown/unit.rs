@@ -72,7 +72,10 @@ impl TopDownUnit {
     /// # Errors
     /// Returns the reason why the processor has no top-down counters that this crate supports.
     pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
-        let unit = counters(processor).map_err(NoFacility::NoCounters)?;
+        let unit = counters(processor);
+        if let Some(why) = unit.why_absent() {
+            return Err(NoFacility::NoCounters(why));
+        }
         if processor.vendor() != INTEL {
             return Err(NoFacility::NoCounters(NoInterface::OtherVendor(processor.vendor())));
         }

@@ -93,7 +93,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             error: None,
         };
         if let (Some(of), Some(sources)) =
-            (self.processors.get(K::this_processor()), self.sources())
+            (self.processors.get(K::this_processor()), self.machine())
         {
             let events = self.events(of, sources);
             let is_stuck = &mut interrupted.is_stuck;
@@ -161,7 +161,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Context
     /// Any context, including NMI.
     pub fn source_of(&'static self, overflow: &EventOverflow) -> Option<KProfileSource> {
-        let sources = Events::new(self.sources()?, EventTable::none()).adding(&self.added);
+        let sources = Events::new(self.machine()?, EventTable::none()).adding(&self.added);
         sources.overflow(overflow).map(|overflow| overflow.source)
     }
 
@@ -253,7 +253,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         processor: usize,
     ) -> Option<(PmuEvents<K>, &'static CounterMemory)> {
-        let (of, sources) = (self.processors.get(processor)?, self.sources()?);
+        let (of, sources) = (self.processors.get(processor)?, self.machine()?);
         Some((self.events(of, sources), &of.counters))
     }
 }

@@ -14,7 +14,6 @@ use pmu_kprofile::{CreateError, ProfileError, Profiles};
 
 use crate::kernel::architecture::{FacilitiesOf, MachineOf, ProcessorOf};
 use crate::kernel::facilities::{Facilities, FacilityOnDemand};
-use crate::kernel::reach::MachineSources;
 use crate::kernel::required::{Kernel, KernelHooks};
 use crate::per_processor::{Busy, OnProcessor, PerProcessor};
 use crate::perf::{PerfError, errno};
@@ -75,7 +74,6 @@ use crate::watchdog::Watchdog;
 /// processor's session. A task that can migrate is pinned around calls that belong together.
 pub struct Pmu<K: Kernel, const P: usize, const E: usize = 8, const N: usize = 16> {
     machine: WriteOnce<MachineOf<K>>,
-    sources: WriteOnce<MachineSources<K>>,
     pub(super) added: AddedSources<[AddedSlot; N]>,
     /// A task adds a source.
     pub(super) is_adding: AtomicBool,
@@ -91,7 +89,6 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub const fn new() -> Self {
         Self {
             machine: WriteOnce::new(),
-            sources: WriteOnce::new(),
             added: AddedSources::new(),
             is_adding: AtomicBool::new(false),
             processors: [const { ProcessorMemory::new() }; P],
@@ -123,31 +120,21 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub(super) fn events(
         &'static self,
         of: &'static ProcessorMemory<K, E>,
-        sources: &'static MachineSources<K>,
+        machine: &'static MachineOf<K>,
     ) -> PmuEvents<K> {
         let facility = FacilityOnDemand(&of.facilities);
-        Events::new(sources, &of.events).adding(&self.added).with(facility)
+        Events::new(machine, &of.events).adding(&self.added).with(facility)
     }
 
-    /// Returns the machine's sources; `None` before the first [`processor_up`](Self::processor_up).
-    #[inline]
-    pub(super) fn sources(&'static self) -> Option<&'static MachineSources<K>> {
-        self.sources.get()
-    }
-
-    /// Returns the same, and decides which machine this is if no processor did.
+    /// Returns the machine, and decides which one this is if no processor did.
     #[inline(never)] // 64 bytes of the glue.
-    pub(super) fn detect(&'static self, this: &ProcessorOf<K>) -> &'static MachineSources<K> {
+    pub(super) fn detect(&'static self, this: &ProcessorOf<K>) -> &'static MachineOf<K> {
         loop {
-            if let Some(sources) = self.sources.get() {
-                return sources;
+            // If another processor was first, its value is as good: it has the same machine.
+            if let Some(machine) = self.machine.get() {
+                return machine;
             }
-            // Another processor may be at the same point, for some instructions.
-            let machine = self.machine.get().or_else(|| self.machine.set(K::detect(this)).ok());
-            if let Some(machine) = machine {
-                // If another processor was first, its value is as good: it has the same machine.
-                let _ = self.sources.set(MachineSources::new(machine));
-            }
+            let _ = self.machine.set(K::detect(this));
         }
     }
 }
@@ -170,8 +157,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 pub type PmuSession<K> = Session<'static, PmuEvents<K>, (<K as Kernel>::Msr, KernelHooks<K>)>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor of a [`Pmu`].
-pub type PmuEvents<K> =
-    Events<'static, MachineSources<K>, FacilityOnDemand<K>, &'static AddedSources>;
+pub type PmuEvents<K> = Events<'static, MachineOf<K>, FacilityOnDemand<K>, &'static AddedSources>;
 
 /// Memory that the interrupt and the tasks of one processor share.
 pub(super) struct ProcessorMemory<K: Kernel, const E: usize> {

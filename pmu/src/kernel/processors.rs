@@ -364,7 +364,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> impl FnMut(PmuSample<'_, K>) {
-        let here = self.processors.get(K::this_processor()).zip(self.sources());
+        let here = self.processors.get(K::this_processor()).zip(self.machine());
         let here = here.map(|(of, sources)| (self.events(of, sources), of.watchdog_tag()));
         move |sample| {
             if here.is_some_and(|(events, tag)| {

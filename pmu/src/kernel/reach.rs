@@ -1,17 +1,14 @@
 //! The session of a processor, used on the processor, and reached from other processors.
 
-use core::fmt;
-use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::memory::EventTable;
-use pmu_core::profile::{InterfaceError, KProfileSource, ProfileSources, SourceTable};
+use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_core::{CounterUnit, EventSource, Events};
 use pmu_kprofile::hardware::{Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileError, Profiles};
 
-use crate::kernel::architecture::{MachineOf, ProcessorOf};
 use crate::kernel::pmu::{LocalState, Pmu, PmuError, PmuSession};
 use crate::kernel::required::Kernel;
 use crate::kernel::thread_events::Pages;
@@ -214,7 +211,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
     fn supports(&self, source: KProfileSource) -> bool {
         let queried =
             |sources| Events::new(sources, EventTable::none()).adding(&self.0.added).query(source);
-        self.0.sources().is_some_and(|sources| queried(sources).is_supported())
+        self.0.machine().is_some_and(|sources| queried(sources).is_supported())
     }
 
     #[inline(never)] // 656 bytes of the glue, at `opt-level` 3.
@@ -249,67 +246,4 @@ fn is_suspended<K: Kernel>(slot: &Option<LocalState<K>>) -> bool {
 /// Returns the number of a processor whose index is below the number of processors of a [`Pmu`].
 pub(super) fn number(index: usize) -> ProcessorNumber {
     ProcessorNumber::from_index(index as u16)
-}
-
-/// The profile sources of a machine. The value refers directly to the machine's sources and counters. So the interrupt
-/// handler need not match on the variants of [`Machine`](crate::Machine).
-pub struct MachineSources<K: Kernel> {
-    machine: &'static MachineOf<K>,
-    unit: &'static CounterUnit,
-    sources: &'static ProfileSources,
-    table: &'static SourceTable,
-    kernel: PhantomData<fn() -> K>,
-}
-
-impl<K: Kernel> fmt::Debug for MachineSources<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MachineSources").field("machine", self.machine).finish_non_exhaustive()
-    }
-}
-
-impl<K: Kernel> MachineSources<K> {
-    pub(super) fn new(machine: &'static MachineOf<K>) -> Self {
-        let (unit, sources, table) = (machine.unit(), machine.profile_sources(), machine.table());
-        Self { machine, unit, sources, table, kernel: PhantomData }
-    }
-}
-
-// SAFETY: the units are the machine's, one of them a field that nothing changes, and there is no table of opened
-// events.
-unsafe impl<K: Kernel> EventSource for MachineSources<K> {
-    type Processor = ProcessorOf<K>;
-    type Facility = ();
-
-    fn facility(&self) {}
-
-    #[inline]
-    fn profile_sources(&self) -> &ProfileSources {
-        self.sources
-    }
-
-    #[inline]
-    fn table(&self) -> &'static SourceTable {
-        self.table
-    }
-
-    #[inline]
-    fn unit(&self) -> &CounterUnit {
-        self.unit
-    }
-
-    fn table_id(&self) -> usize {
-        self.machine.table_id()
-    }
-
-    fn unit_of(&self, processor: &ProcessorOf<K>) -> CounterUnit {
-        self.machine.unit_of(processor)
-    }
-
-    fn is_declared(&self, row: usize) -> bool {
-        self.machine.is_declared(row)
-    }
-
-    fn requires_memory(&self) -> bool {
-        self.machine.requires_memory()
-    }
 }

@@ -59,11 +59,12 @@ static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
 /// With fixed counters.
 static COUNTERS_OF_EVENTS: CounterMemory<[CounterSlot; COUNTERS + 3]> = CounterMemory::new();
 
-/// The machine, once it is known.
-struct Detected(UnsafeCell<Option<Machine>>);
+/// The machine and its profile interface, once they are known.
+struct Detected<T>(UnsafeCell<Option<T>>);
 // SAFETY: the program has one thread.
-unsafe impl Sync for Detected {}
-static MACHINE: Detected = Detected(UnsafeCell::new(None));
+unsafe impl<T> Sync for Detected<T> {}
+static MACHINE: Detected<Machine> = Detected(UnsafeCell::new(None));
+static EMON: Detected<Emon> = Detected(UnsafeCell::new(None));
 
 fn machine() -> Option<&'static Machine> {
     // SAFETY: it is written once, before this is called.
@@ -71,10 +72,8 @@ fn machine() -> Option<&'static Machine> {
 }
 
 fn emon() -> Option<&'static Emon> {
-    match machine()? {
-        Machine::Intel(emon) => Some(emon),
-        _ => None,
-    }
+    // SAFETY: it is written once, before this is called.
+    unsafe { (*EMON.0.get()).as_ref() }
 }
 
 /// The handler of the performance interrupt.
@@ -220,7 +219,10 @@ fn snapshot() -> Snapshot {
 
 extern "C" fn main() -> i32 {
     // SAFETY: it has not been read yet.
-    unsafe { *MACHINE.0.get() = Some(Machine::detect(&snapshot())) };
+    unsafe {
+        *MACHINE.0.get() = Some(Machine::detect(&snapshot()));
+        *EMON.0.get() = Emon::detect(&snapshot()).ok();
+    }
     let (Some(machine), Some(emon)) = (machine(), emon()) else { return 1 };
     match measure(machine, emon) {
         Ok([of_sources, of_events]) => {

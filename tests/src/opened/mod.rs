@@ -54,7 +54,7 @@ impl Processor {
             Configuration::Intel(_) => pmu_intel::counters(&snapshot),
             _ => pmu_amd::counters(&snapshot),
         };
-        Self { configuration, deviations, freezing, unit: unit.unwrap(), snapshot }
+        Self { configuration, deviations, freezing, unit, snapshot }
     }
 
     pub fn intel(configuration: IntelConfiguration) -> Self {

@@ -50,7 +50,7 @@ fn unit(version: u64, mdcr_el2: Option<u64>) -> CounterUnit {
         mdcr_el2,
         ..Identification::NONE
     };
-    counters(&processor).unwrap()
+    counters(&processor)
 }
 
 fn control(unit: &CounterUnit, counter: Option<CounterId>) -> MsrAddress {

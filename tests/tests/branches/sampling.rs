@@ -113,7 +113,7 @@ fn only_the_sampling_of_its_event_on_its_counter_is_offered() {
     });
     // A part of the records would be shown as all of them; and no facility at all.
     let (processor, unit) = zen_3();
-    let counters = pmu_amd::counters(&processor).unwrap();
+    let counters = pmu_amd::counters(&processor);
     let (few, hardware) = (BranchMemory::<[BranchSlot; 15]>::new(), Zen3::new());
     let platform = FakePlatform::default();
     for facility in [Some(Branches::new(&unit, &few)), None] {

@@ -119,12 +119,7 @@ impl Processor {
 
     pub(crate) fn counters(&self) -> CounterUnit {
         let snapshot = self.snapshot();
-        let unit = if self.is_amd() {
-            pmu_amd::counters(&snapshot)
-        } else {
-            pmu_intel::counters(&snapshot)
-        };
-        unit.unwrap()
+        if self.is_amd() { pmu_amd::counters(&snapshot) } else { pmu_intel::counters(&snapshot) }
     }
 
     /// Returns what the records tell of a fed branch.

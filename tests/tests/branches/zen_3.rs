@@ -175,7 +175,7 @@ pub(crate) fn taken_of(sample: &Sample<'_, Branches<'_>>) -> Taken {
 
 pub(crate) fn with_scene(act: impl FnOnce(&mut Scene<'_>)) {
     let (processor, unit) = zen_3();
-    let counters = pmu_amd::counters(&processor).unwrap();
+    let counters = pmu_amd::counters(&processor);
     let (records, platform, hardware) = (Records::new(), FakePlatform::default(), Zen3::new());
     let memory = CounterMemory::<[CounterSlot; 6]>::new();
     let table = EventTable::<[EventEntry; 8]>::new();

@@ -49,10 +49,10 @@ fn measure(configuration: Configuration, branches: BranchConfiguration, freezing
     let snapshot = mock.snapshot();
     let is_amd = matches!(configuration, Configuration::Amd(_));
     let (unit, counter_unit) = if is_amd {
-        (pmu_amd::branches(&snapshot).unwrap(), pmu_amd::counters(&snapshot).unwrap())
+        (pmu_amd::branches(&snapshot).unwrap(), pmu_amd::counters(&snapshot))
     } else {
         let unit = pmu_intel::branches(&snapshot, &mock).unwrap();
-        (unit, pmu_intel::counters(&snapshot).unwrap())
+        (unit, pmu_intel::counters(&snapshot))
     };
     let lent = BranchMemory::<[BranchSlot; 32]>::new();
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();

@@ -34,7 +34,7 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
         answer.edx |= if leaf == 0x0A && version >= 2 { 48 << 5 | 3 } else { 0 };
         answer
     });
-    let unit = pmu_intel::counters(&processor).unwrap();
+    let unit = pmu_intel::counters(&processor);
     let global = if version >= 2 { 0x38D..0x391 } else { 0..0 };
     let registers = (0xC1..0xC9).chain(0x186..0x18E).chain(0x309..0x30C).chain(global);
     let file = RegisterFile::new(registers, 0xC1);

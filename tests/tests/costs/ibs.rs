@@ -31,7 +31,7 @@ fn measure(family: u32, model: u32, ibs: IbsConfiguration, kind: IbsKind) -> [Co
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(ibs));
     let _ = mock.with_pmu(|pmu| pmu.write(0xC000_0301, 0));
-    let counter_unit = pmu_amd::counters(&mock.snapshot()).unwrap();
+    let counter_unit = pmu_amd::counters(&mock.snapshot());
     let units = IbsUnits::of(&ibs_processor(family, model, ibs.capabilities)).unwrap();
     let (lent, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();

@@ -61,7 +61,7 @@ fn measure(version: u8, records: PreciseConfiguration, freezes: bool) -> [Cost; 
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_precise(precise, ram, &instructions);
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
-    let counter_unit = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let counter_unit = pmu_intel::counters(&mock.snapshot());
     let unit = PreciseUnit::detect(&mock.snapshot(), &&mock).unwrap();
     let table = EventTable::<[EventEntry; 2]>::new();
     let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();

@@ -35,7 +35,7 @@ fn measure(freezing: bool) -> [Cost; 9] {
     let mock = Mock::strict(pmu).with_top_down(metrics);
     let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
     let unit = TopDownUnit::of(&mock.snapshot(), &&mock).unwrap();
-    let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let counters = pmu_intel::counters(&mock.snapshot());
     let (lent, table) = (DivisionMemory::new(), EventTable::<[EventEntry; 16]>::new());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let source = Events::new(&counters, &table as &EventTable);

@@ -7,7 +7,9 @@ use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{Claim, CounterSession, CounterSet, Event, Events, GenericEvent, service};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
-use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
+use pmu_virt::configuration::{
+    AmdConfiguration, Configuration, IntelConfiguration, IntelFeature, Vendor,
+};
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
 
@@ -37,8 +39,10 @@ fn a_total_loses_nothing_when_its_counter_wraps_unread() {
     ] {
         let fed = FedEvents::new(&KEYS).unwrap();
         let processor = snapshot(configuration, Deviations::NONE);
-        let unit = pmu_intel::counters(&processor).or_else(|_| pmu_amd::counters(&processor));
-        let unit = unit.unwrap();
+        let unit = match configuration.vendor() {
+            Vendor::Intel => pmu_intel::counters(&processor),
+            Vendor::Amd => pmu_amd::counters(&processor),
+        };
         let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
         let events = EventTable::<[EventEntry; 2]>::new();
         let source = Events::new(&unit, &events);

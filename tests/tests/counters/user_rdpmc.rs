@@ -27,7 +27,7 @@ type Mock<'h> = MockMsr<'h, 8>;
 static INSTRUCTIONS_EVENT: Event = Event::generic(GenericEvent::Instructions);
 
 fn unit(configuration: Configuration) -> CounterUnit {
-    pmu_intel::counters(&snapshot(configuration, Deviations::NONE)).unwrap()
+    pmu_intel::counters(&snapshot(configuration, Deviations::NONE))
 }
 
 const VERSION_4: Configuration = Configuration::Intel(IntelConfiguration::new(4, 2, 3));

@@ -25,7 +25,7 @@ fn zx_c() -> Processor {
         intel.set(IntelFeature::FullWidthWrites, false);
     });
     let deviations = Deviations::of(&[Deviation::AcknowledgesWhileEnabled]);
-    let unit = pmu_intel::counters(&snapshot).unwrap();
+    let unit = pmu_intel::counters(&snapshot);
     let configuration = Configuration::Intel(intel);
     Processor { configuration, deviations, freezing: false, unit, snapshot }
 }

@@ -31,7 +31,7 @@ fn raw(bits: u64) -> Event {
 
 /// Opens, starts and closes events on a recorded processor's counters.
 fn outcomes(file: &str, events: impl IntoIterator<Item = Event>) -> Vec<Result<(), CounterError>> {
-    let unit = pmu_amd::counters(&recorded(file)).unwrap();
+    let unit = pmu_amd::counters(&recorded(file));
     // The legacy counters, the core extension's, and the global registers.
     let registers = [0xC001_0000..0xC001_0008, 0xC001_0200..0xC001_020C, 0xC000_0300..0xC000_0304];
     let registers = registers.into_iter().flatten();

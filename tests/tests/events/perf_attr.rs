@@ -291,7 +291,7 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     let pmu = VirtualPmu::new(configuration, fed_events()).unwrap();
     let mock = Mock::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
     let (unit, units) =
-        (pmu::amd::counters(&mock.snapshot()).unwrap(), IbsUnits::of(&mock.snapshot()).unwrap());
+        (pmu::amd::counters(&mock.snapshot()), IbsUnits::of(&mock.snapshot()).unwrap());
     let (memory, table) = (IbsMemory::new(), EventTable::<[EventEntry; 2]>::new());
     let counters = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let source = Events::new(&unit, &table as &EventTable).with(Ibs::new(&units, &memory));

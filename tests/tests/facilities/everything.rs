@@ -189,11 +189,8 @@ impl Machine {
         }
         let snapshot: Snapshot = mock.snapshot();
         let (counter_unit, branch_unit) = match version {
-            0 | 1 => (pmu_amd::counters(&snapshot).unwrap(), pmu_amd::branches(&snapshot).unwrap()),
-            _ => (
-                pmu_intel::counters(&snapshot).unwrap(),
-                pmu_intel::branches(&snapshot, mock).unwrap(),
-            ),
+            0 | 1 => (pmu_amd::counters(&snapshot), pmu_amd::branches(&snapshot).unwrap()),
+            _ => (pmu_intel::counters(&snapshot), pmu_intel::branches(&snapshot, mock).unwrap()),
         };
         let precise_unit = precise.map(|_| PreciseUnit::detect(&snapshot, mock).unwrap());
         let reload = (version == 6).then(|| pmu_intel::counter_reload(&snapshot).unwrap());

@@ -128,7 +128,7 @@ impl Machine {
             name: format!("version {version}, {branches:?}, {:?}, {freezes}", precise.records),
             freezes,
             mock,
-            counter_unit: pmu_intel::counters(&snapshot).unwrap(),
+            counter_unit: pmu_intel::counters(&snapshot),
             branch_unit: pmu_intel::branches(&snapshot, mock).unwrap(),
             precise_unit: PreciseUnit::detect(&snapshot, mock).unwrap(),
             counters: CounterMemory::new(),

@@ -90,7 +90,6 @@ fn run(machine: Machine, event: &Event) -> Outcome {
     let snapshot = mock.snapshot();
     let (is_amd, sampling) = (&snapshot.vendor() == b"AuthenticAMD", IbsMemory::new());
     let unit = if is_amd { pmu_amd::counters(&snapshot) } else { pmu_intel::counters(&snapshot) };
-    let unit = unit.unwrap();
     // Of the family and model, with its errata.
     let units = match machine {
         Machine::Amd(name) => Some(named(name).units()),

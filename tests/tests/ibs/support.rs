@@ -239,7 +239,7 @@ impl Kernel {
         Self {
             units: processor.units(),
             kind,
-            counters: pmu_amd::counters(&mock.snapshot()).unwrap(),
+            counters: pmu_amd::counters(&mock.snapshot()),
             memory: IbsMemory::new(),
             counter_memory: CounterMemory::new(),
             table: EventTable::new(),

@@ -94,7 +94,7 @@ fn counters_and_bits_of_leaf_0x23_replace_those_of_leaf_0x0a() {
                 _ => [0; 4],
             })
         });
-        pmu_intel::counters(&processor).unwrap()
+        pmu_intel::counters(&processor)
     };
     let (unit_mask_2, equal) = (0xFF << 40, 1 << 36);
     for (features, legal) in
@@ -118,7 +118,7 @@ fn counters_and_bits_of_leaf_0x23_replace_those_of_leaf_0x0a() {
 fn counters_of_amd_are_those_that_cpuid_declares() {
     let counters = |core, perfmon_v2| {
         let processor = Amd { features: [core, Amd::LONG_MODE], perfmon_v2, ..Amd::of(0x19, 0) };
-        let unit = pmu_amd::counters(&processor.snapshot()).unwrap();
+        let unit = pmu_amd::counters(&processor.snapshot());
         (unit.counters().len(), unit.global().is_some())
     };
     assert_eq!(counters(0, [0, 0]), (4, false));
@@ -145,7 +145,7 @@ fn reference_cycles_of_amd_come_with_zen_4() {
         (0x19, 0xA0, true),
         (0x1A, 0x44, true),
     ] {
-        let unit = pmu_amd::counters(&Amd::of(family, model).snapshot()).unwrap();
+        let unit = pmu_amd::counters(&Amd::of(family, model).snapshot());
         let there = unit.generic(GenericEvent::ReferenceCycles).is_some();
         assert_eq!(there, has, "family {family:#X} model {model:#X}");
     }
@@ -157,7 +157,7 @@ fn an_event_of_guests_takes_svm() {
     const SVM: u32 = 1 << 2;
     for (ecx, has) in [(0, false), (SVM, true), (!(SVM | Amd::CORE_EXTENSION), false)] {
         let processor = Amd { features: [ecx, Amd::LONG_MODE], ..Amd::of(0x19, 0x21) };
-        let unit = pmu_amd::counters(&processor.snapshot()).unwrap();
+        let unit = pmu_amd::counters(&processor.snapshot());
         let memory = CounterMemory::<[CounterSlot; 8]>::new();
         let events = EventTable::<[EventEntry; 2]>::new();
         let (msr, platform) = (RegisterFile::amd(), FakePlatform::default());
@@ -201,7 +201,7 @@ fn a_zen_without_long_mode_or_under_a_hypervisor_that_hides_its_counters_is_not_
     assert!(Zen::detect(&zen.snapshot()).is_some());
     let snapshot = Amd { features: [0, !Amd::LONG_MODE], ..zen }.snapshot();
     assert!(Zen::detect(&snapshot).is_none());
-    assert_eq!(pmu_amd::counters(&snapshot).err(), Some(NoInterface::NoLongMode));
+    assert_eq!(pmu_amd::counters(&snapshot).why_absent(), Some(NoInterface::NoLongMode));
     // A hypervisor that says it is Microsoft's, without the partition privilege for counters.
     let hides = Snapshot::capture(move |leaf: u32, subleaf: u32| -> CpuIdResult {
         let mut found = zen.snapshot().leaf(leaf, subleaf);
@@ -213,6 +213,6 @@ fn a_zen_without_long_mode_or_under_a_hypervisor_that_hides_its_counters_is_not_
         }
         found
     });
-    assert_eq!(pmu_amd::counters(&hides).err(), Some(NoInterface::HiddenByHypervisor));
+    assert_eq!(pmu_amd::counters(&hides).why_absent(), Some(NoInterface::HiddenByHypervisor));
     assert!(Zen::detect(&hides).is_none());
 }

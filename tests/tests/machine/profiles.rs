@@ -21,8 +21,8 @@ fn a_machine_reports_the_overflows_of_its_interface() {
     for processor in processors(Deviations::NONE) {
         let machine = Machine::detect(&processor.snapshot);
         let has_it = match processor.configuration {
-            Configuration::Intel(_) => matches!(machine, Machine::Intel(_)),
-            _ => matches!(machine, Machine::Amd(_)),
+            Configuration::Intel(_) => machine.name() == "Emon",
+            _ => machine.name() == "Amd64",
         };
         assert!(has_it, "{processor:?}: {machine:?}");
         let (memory, mock) = (Memory::new(), processor.mock());
@@ -54,7 +54,7 @@ fn a_zens_own_sources_are_reported() {
     let mock = Mock::strict(pmu_virt::VirtualPmu::new(configuration, fed_events()).unwrap());
     let snapshot = mock.snapshot();
     let machine = Machine::detect_zen(&snapshot);
-    assert!(matches!(machine, Machine::Zen(_)), "{machine:?}");
+    assert_eq!(machine.name(), "Zen");
     let (memory, told) = (Memory::new(), RefCell::new(Vec::new()));
     let handler = |mock: &Mock<'_>| {
         let count = |overflow: pmu_core::profile::Overflow| told.borrow_mut().push(overflow.source);
@@ -169,7 +169,7 @@ fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched
     let machine = Machine::detect(&Snapshot::capture(|_: u32, _: u32| {
         pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }
     }));
-    assert!(matches!(machine, Machine::TimeOnly(..)), "{machine:?}");
+    assert!(machine.why_time_only().is_some(), "{machine:?}");
     let memory = Memory::new();
     let mock = Processor::intel(IntelConfiguration::new(4, 4, 3)).mock();
     mock.clear();

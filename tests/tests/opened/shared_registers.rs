@@ -95,7 +95,7 @@ fn an_interrupt_with_another_source_touches_nothing() {
 /// Bits of the status that are no session's are acknowledged on request, and the session's own are not.
 #[test]
 fn what_has_no_owner_is_acknowledged_on_request() {
-    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();
+    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4));
     let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
     registers.set(0x38E, 1 << 62);
@@ -117,7 +117,7 @@ fn what_has_no_owner_is_acknowledged_on_request() {
 /// A trace's interrupt (bit 55) is its owner's; unmasking the LVT entry may raise a spurious one.
 #[test]
 fn an_interrupt_of_a_buffer_is_claimed_ahead_and_told() {
-    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4)).unwrap();
+    let unit = pmu_intel::counters(&pmu_tests::intel_processor(4, 4));
     let (registers, platform) = (RegisterFile::intel(4, true), FakePlatform::default());
     let (memory, table) = (Memory::new(), Table::new());
     let source = Events::new(&unit, &table);

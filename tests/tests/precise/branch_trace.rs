@@ -74,7 +74,7 @@ pub(crate) fn scene_on(deviations: Deviations) -> &'static Scene {
         seen,
         // SAFETY: the mock writes to the lent memory alone, which lasts.
         trace: unsafe { BranchTrace::new(unit, memory, None, report) },
-        counters: pmu_intel::counters(&mock.snapshot()).unwrap(),
+        counters: pmu_intel::counters(&mock.snapshot()),
         lent: Memory::new(),
         table: Table::new(),
     }))

@@ -103,7 +103,7 @@ impl Scene {
             processor,
             mock,
             unit,
-            counters: pmu_intel::counters(&snapshot).unwrap(),
+            counters: pmu_intel::counters(&snapshot),
             memory,
             counter_memory: CounterMemory::new(),
             table: EventTable::new(),

@@ -54,7 +54,7 @@ fn samples_of<F: EventFacility + 'static>(
     let records: &'static BranchMemory<[BranchSlot; 32]> = Box::leak(Box::default());
     // SAFETY: the mock writes to the lent memory alone, which lasts.
     let pebs = unsafe { Pebs::new(unit, memory, Some(PHYSICAL)) }.unwrap();
-    let counters: &'static _ = Box::leak(Box::new(pmu_intel::counters(&snapshot).unwrap()));
+    let counters: &'static _ = Box::leak(Box::new(pmu_intel::counters(&snapshot)));
     let table: &'static EventTable<[EventEntry; 8]> = Box::leak(Box::default());
     let lent: &'static CounterMemory<[CounterSlot; MAX_COUNTERS]> = Box::leak(Box::default());
     table.set_min_period(1);

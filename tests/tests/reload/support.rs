@@ -67,7 +67,7 @@ impl Kernel {
         let snapshot = mock.snapshot();
         Self {
             freezing,
-            unit: pmu_intel::counters(&snapshot).unwrap(),
+            unit: pmu_intel::counters(&snapshot),
             reload: pmu_intel::counter_reload(&snapshot).unwrap(),
             reloads: ReloadMemory::new(),
             memory: CounterMemory::new(),

@@ -22,7 +22,7 @@ fn unit(version: u32) -> CounterUnit {
         };
         answer
     });
-    pmu_intel::counters(&processor).unwrap()
+    pmu_intel::counters(&processor)
 }
 
 fn registers() -> RegisterFile {

@@ -153,7 +153,7 @@ fn a_counter_from_which_it_cannot_be_taken_is_told_and_the_others_are_cleared() 
 fn the_counters_that_were_cleared_are_taken_and_the_others_are_left_out() {
     let processor = processor(6, DECLARED);
     let (unit, msr, platform) =
-        (pmu_intel::counters(&processor).unwrap(), registers(), FakePlatform::default());
+        (pmu_intel::counters(&processor), registers(), FakePlatform::default());
     msr.fail(Fault::WritesTo(0x1987));
     let only = ALL.without(pmu_intel::clear_stale(&processor, ALL, &msr));
     let (memory, table) = (Memory::new(), Table::new());

@@ -2,12 +2,13 @@
 
 use core::cell::Cell;
 
-use pmu::Watchdog;
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::registers::{CounterId, MAX_COUNTERS};
 use pmu::core::{
-    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
+    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Snapshot,
+    service,
 };
+use pmu::{Machine, Watchdog};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::software_pmu::*;
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
@@ -24,7 +25,7 @@ fn fed() -> FedEvents {
 }
 
 fn unit_of(processor: &Snapshot) -> CounterUnit {
-    pmu_intel::counters(processor).or_else(|_| pmu_amd::counters(processor)).unwrap()
+    *Machine::detect(processor).unit()
 }
 
 /// A processor that has the watchdog's event on its counter, and the verdicts of its handler.

@@ -78,7 +78,7 @@ impl Processor {
     }
 
     pub(crate) fn counters(&self, mock: &Mock<'_>) -> CounterUnit {
-        pmu_intel::counters(&mock.snapshot()).unwrap()
+        pmu_intel::counters(&mock.snapshot())
     }
 
     pub(crate) fn unit(&self, mock: &Mock<'_>) -> TopDownUnit {

@@ -376,7 +376,7 @@ fn an_e_core_has_the_same_parts_as_counts() {
     let mock = Mock::strict(pmu);
     let unit = TopDownUnit::of(&mock.snapshot(), &mock).unwrap();
     assert!(!unit.has_metrics() && !unit.has_level_2());
-    let counters = pmu_intel::counters(&mock.snapshot()).unwrap();
+    let counters = pmu_intel::counters(&mock.snapshot());
     let memory = pmu_core::memory::CounterMemory::<[_; 24]>::new();
     let table = pmu_core::memory::EventTable::<[pmu_core::memory::EventEntry; 8]>::new();
     // No facility is needed.

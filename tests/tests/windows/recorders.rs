@@ -33,7 +33,7 @@ fn a_mediated_guest_is_not_recorded_and_finds_no_record() {
             }
             Vendor::Amd => (pmu_amd::counters(&snapshot), pmu_amd::branches(&snapshot)),
         };
-        let (unit, branches) = (unit.unwrap(), branches.unwrap());
+        let branches = branches.unwrap();
         let (memory, table) = (
             CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new(),
             EventTable::<[EventEntry; 4]>::new(),

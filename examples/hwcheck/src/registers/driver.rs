@@ -82,8 +82,9 @@ impl Platform for NoInterrupts {
 /// The counters that the vendor's driver detects.
 pub fn unit(registers: &Registers<'_>) -> Option<CounterUnit> {
     let snapshot = Snapshot::capture(Cpuid(registers.machine));
-    match registers.configuration.vendor() {
-        Vendor::Intel => pmu_intel::counters(&snapshot).ok(),
-        Vendor::Amd => pmu_amd::counters(&snapshot).ok(),
-    }
+    let unit = match registers.configuration.vendor() {
+        Vendor::Intel => pmu_intel::counters(&snapshot),
+        Vendor::Amd => pmu_amd::counters(&snapshot),
+    };
+    unit.why_absent().is_none().then_some(unit)
 }

@@ -118,10 +118,10 @@ fn list_sources(
 
 /// Returns the meaning of a source on this machine, on AMD's of this generation.
 fn meaning(machine: &Machine, generation: Option<Generation>, source: &ProfileSource) -> Meaning {
-    match machine {
-        Machine::Intel(_) => intel_meaning(source),
-        Machine::Amd(_) | Machine::Zen(_) => amd_meaning(source, generation),
-        Machine::TimeOnly(..) => Meaning::Even,
+    match machine.name() {
+        "Emon" => intel_meaning(source),
+        "Amd64" | "Zen" => amd_meaning(source, generation),
+        _ => Meaning::Even,
     }
 }
 

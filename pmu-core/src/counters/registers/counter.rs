@@ -120,7 +120,7 @@ impl Counter {
 
     /// Returns the counter's width in bits: from 32 to 64, or less if it is a sampling unit.
     pub const fn width(&self) -> u32 {
-        self.mask.count_ones()
+        u64::BITS - self.mask.leading_zeros()
     }
 
     /// Returns the start value from which the counter overflows after `events` events.

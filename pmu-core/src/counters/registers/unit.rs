@@ -88,8 +88,15 @@ impl CounterUnit {
         Self { absent: reason, ..Self::NONE }
     }
 
-    /// Returns the reason why there are no counters, if there are none.
-    pub(crate) const fn why_absent(&self) -> Option<NoInterface> {
+    /// Returns the reason why there are no counters; `None` if there are any.
+    ///
+    /// ```
+    /// # use pmu_core::CounterUnit;
+    /// # use pmu_core::error::NoInterface;
+    /// let absent = CounterUnit::absent(NoInterface::NoLongMode);
+    /// assert_eq!(absent.why_absent(), Some(NoInterface::NoLongMode));
+    /// ```
+    pub const fn why_absent(&self) -> Option<NoInterface> {
         if self.counters.is_empty() { Some(self.absent) } else { None }
     }
 

@@ -182,17 +182,18 @@ impl EventEntry {
     /// Returns the event as data, after it was detached from its counter.
     #[inline(never)] // Inlined, the parts are moved one by one. 144 bytes of the glue.
     pub(crate) fn extract(&self) -> SavedEvent {
-        let mut event = SavedEvent {
-            started: self.state() as u8 >= EventState::Waiting as u8,
-            extra: self.extra.load(),
-            branches: self.branches(),
-            period: self.period.load(),
-            rate: self.rate.load(),
-            count: self.count(),
-            forgotten: self.forgotten.each_ref().map(|time| time.load(Relaxed)),
-            ..SavedEvent::NONE
-        };
+        // Part by part: a literal has all of them in registers before it stores the first.
+        let mut event = SavedEvent::NONE;
+        event.started = self.state() as u8 >= EventState::Waiting as u8;
         self.members.load_into(&mut event);
+        event.extra = self.extra.load();
+        event.branches = self.branches();
+        event.period = self.period.load();
+        event.rate = self.rate.load();
+        event.count = self.count();
+        for (time, shared) in event.forgotten.iter_mut().zip(&self.forgotten) {
+            *time = shared.load(Relaxed);
+        }
         event
     }
 

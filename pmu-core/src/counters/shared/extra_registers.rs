@@ -150,10 +150,12 @@ impl SharedExtra {
     }
 
     pub(crate) fn load(&self) -> Extra {
-        Extra {
-            value: self.value.load(Relaxed),
-            registers: self.registers.each_ref().map(SharedAddress::load),
-            differences: self.differences.load(Relaxed),
+        let mut extra = Extra::NONE;
+        extra.value = self.value.load(Relaxed);
+        for (register, shared) in extra.registers.iter_mut().zip(&self.registers) {
+            *register = shared.load();
         }
+        extra.differences = self.differences.load(Relaxed);
+        extra
     }
 }
