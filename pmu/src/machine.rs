@@ -80,6 +80,7 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 #[derive(Debug)]
 pub struct Machine {
     kind: Kind,
+    counters: fn(&Snapshot) -> CounterUnit,
     /// A variable per source of AMD's table, the longest.
     sources: ProfileSources<[AtomicU32; pmu_amd::SOURCES.len()]>,
 }
@@ -88,7 +89,7 @@ pub struct Machine {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Emon(ArchitecturalPerfmon),
-    Amd64 { legacy: bool },
+    Amd64,
     Zen(&'static SourceTable),
     TimeOnly(NoInterface),
 }
@@ -104,7 +105,8 @@ impl Machine {
     /// - [`AddedSources::add_event`](pmu_core::profile::AddedSources::add_event) turns an event, such as cycles, into a
     ///   source.
     pub fn detect(snapshot: &Snapshot) -> Self {
-        Self::windows(snapshot, Emon::detect(snapshot), Amd64::detect(snapshot).map(|_| false))
+        let kind = Kind::of(Emon::detect(snapshot), Amd64::detect(snapshot));
+        Self::of(snapshot, kind, counters)
     }
 
     /// Detects the machine as [`detect`](Self::detect) does, except on a Zen processor. On Zen, the machine has the
@@ -133,7 +135,7 @@ impl Machine {
     /// ```
     pub fn detect_zen(snapshot: &Snapshot) -> Self {
         match Zen::detect(snapshot) {
-            Some(zen) => Self::of(snapshot, Kind::Zen(zen.table())),
+            Some(zen) => Self::of(snapshot, Kind::Zen(zen.table()), counters),
             None => Self::detect(snapshot),
         }
     }
@@ -162,43 +164,28 @@ impl Machine {
     /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn detect_as_of(snapshot: &Snapshot, rules: Rules) -> Self {
-        let legacy =
-            Amd64::detect_as_of(snapshot, rules).map(|_| rules.version.has_four_amd_counters());
-        Self::windows(snapshot, Emon::detect_as_of(snapshot, rules), legacy)
+        let (emon, amd64) =
+            (Emon::detect_as_of(snapshot, rules), Amd64::detect_as_of(snapshot, rules));
+        let has_four = amd64.is_ok() && rules.version.has_four_amd_counters();
+        let counters = if has_four { pmu_amd::legacy_counters } else { counters };
+        Self::of(snapshot, Kind::of(emon, amd64), counters)
     }
 
-    /// Returns the machine of an interface of Windows', whichever was detected. `legacy` is set if Amd64 has only the
-    /// legacy counters.
-    fn windows(
-        snapshot: &Snapshot,
-        emon: Result<Emon, NoInterface>,
-        legacy: Result<bool, NoInterface>,
-    ) -> Self {
-        let kind = match (emon, legacy) {
-            // They are of different vendors: at most one was detected.
-            (Ok(emon), _) => Kind::Emon(*emon.perfmon()),
-            (_, Ok(legacy)) => Kind::Amd64 { legacy },
-            // At least one of the two says that the processor is another vendor's. The other one's reason counts.
-            (Err(intel), Err(amd)) => Kind::TimeOnly(intel.or(amd)),
-        };
-        Self::of(snapshot, kind)
-    }
-
-    fn of(snapshot: &Snapshot, kind: Kind) -> Self {
+    fn of(snapshot: &Snapshot, kind: Kind, counters: fn(&Snapshot) -> CounterUnit) -> Self {
         let name = match kind {
             Kind::Emon(_) => "Emon",
-            Kind::Amd64 { .. } => "Amd64",
+            Kind::Amd64 => "Amd64",
             Kind::Zen(_) => "Zen",
             Kind::TimeOnly(_) => "Default",
         };
-        Self { kind, sources: ProfileSources::new(name, kind.counters_of(snapshot)) }
+        Self { kind, counters, sources: ProfileSources::new(name, counters(snapshot)) }
     }
 
     /// Creates a machine without counters, whose only source is `ProfileTime`. A kernel uses it in place of a machine
     /// whose counters do not answer.
     pub const fn without_counters(reason: NoInterface) -> Self {
         let sources = ProfileSources::new("Default", CounterUnit::absent(reason));
-        Self { kind: Kind::TimeOnly(reason), sources }
+        Self { kind: Kind::TimeOnly(reason), counters, sources }
     }
 
     /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources. The
@@ -207,7 +194,7 @@ impl Machine {
     pub const fn why_time_only(&self) -> Option<NoInterface> {
         match self.kind {
             Kind::TimeOnly(why) => Some(why),
-            Kind::Emon(_) | Kind::Amd64 { .. } | Kind::Zen(_) => None,
+            Kind::Emon(_) | Kind::Amd64 | Kind::Zen(_) => None,
         }
     }
 
@@ -218,19 +205,25 @@ impl Machine {
 }
 
 impl Kind {
-    /// Returns the counters of a processor, of any known vendor.
-    // Linked once: a machine asks as it is detected, and for each processor.
-    #[inline(never)]
-    fn counters_of(self, processor: &Snapshot) -> CounterUnit {
-        let intel = pmu_intel::counters(processor);
-        match (intel.why_absent(), self) {
-            (Some(NoInterface::OtherVendor(_)), Self::Amd64 { legacy: true }) => {
-                pmu_amd::legacy_counters(processor)
-            }
-            (Some(NoInterface::OtherVendor(_)), _) => pmu_amd::counters(processor),
-            _ => intel,
+    /// Returns that of the interface of Windows' that was detected.
+    fn of(emon: Result<Emon, NoInterface>, amd64: Result<Amd64, NoInterface>) -> Self {
+        match (emon, amd64) {
+            // They are of different vendors: at most one was detected.
+            (Ok(emon), _) => Self::Emon(*emon.perfmon()),
+            (_, Ok(_)) => Self::Amd64,
+            // At least one of the two says that the processor is another vendor's. The other one's reason counts.
+            (Err(intel), Err(amd)) => Self::TimeOnly(intel.or(amd)),
         }
     }
+}
+
+/// Returns the counters of a processor, of any known vendor.
+fn counters(processor: &Snapshot) -> CounterUnit {
+    let mut unit = pmu_intel::counters(processor);
+    if let Some(NoInterface::OtherVendor(_)) = unit.why_absent() {
+        unit = pmu_amd::counters(processor);
+    }
+    unit
 }
 
 // SAFETY: the unit is a field that nothing changes; that of another processor is what its CPUID declares; there is no
@@ -250,14 +243,14 @@ unsafe impl EventSource for Machine {
     fn table(&self) -> &'static SourceTable {
         match self.kind {
             Kind::Emon(_) => Emon::TABLE,
-            Kind::Amd64 { .. } => Amd64::TABLE,
+            Kind::Amd64 => Amd64::TABLE,
             Kind::Zen(table) => table,
             Kind::TimeOnly(_) => DefaultInterface::TABLE,
         }
     }
 
     fn unit_of(&self, processor: &Snapshot) -> CounterUnit {
-        self.kind.counters_of(processor)
+        (self.counters)(processor)
     }
 
     fn is_declared(&self, row: usize) -> bool {
@@ -268,7 +261,7 @@ unsafe impl EventSource for Machine {
     }
 
     fn requires_memory(&self) -> bool {
-        matches!(self.kind, Kind::Amd64 { .. } | Kind::Zen(_))
+        matches!(self.kind, Kind::Amd64 | Kind::Zen(_))
     }
 }
 

@@ -171,6 +171,11 @@ impl CounterSet {
         self.0.count_ones() as usize
     }
 
+    /// Returns whether the set has one counter.
+    pub(crate) const fn is_one(self) -> bool {
+        self.0.is_power_of_two()
+    }
+
     /// Returns whether `counter` is in the set.
     #[inline]
     pub const fn contains(self, counter: CounterId) -> bool {

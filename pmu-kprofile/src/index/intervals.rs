@@ -77,7 +77,8 @@ impl<const N: usize> ElementaryIntervals<N> {
         let is_upper = befores.get(upper).is_some_and(|before| *before < address);
         let first = select_unpredictable(is_upper, upper, first);
         let found = match half {
-            256.. => search::<512>(befores, first, half, address),
+            // A table of constant length below that has none so long.
+            256.. if 3 * N >= 512 => search::<512>(befores, first, half, address),
             _ => search::<1>(befores, first, half, address),
         };
         Found::HitList(self.heads.as_flattened().get(found).copied().unwrap_or(NONE))

@@ -66,7 +66,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         (planner.leaving, planner.counters) = self.difference(&planner.before, &planner.plan);
         let changing = planner.before.besides(&planner.plan) | planner.counters;
         // Then it comes when the facilities are settled on it already.
-        let comes_alone = planner.leaving.is_empty() && planner.counters.len() == 1;
+        let comes_alone = planner.leaving.is_empty() && planner.counters.is_one();
         let is_gated = |placed: Placement| {
             let entry = self.table().entry(placed.event);
             let is_gated = |entry: &EventEntry| {

@@ -273,22 +273,22 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     fn insert(
         &self,
         processor: &CounterUnit,
-        event: &SavedEvent,
+        event: &mut SavedEvent,
         now: u64,
     ) -> Result<EventId, CounterError> {
         let (id, entry) = self.free_entry(None)?;
-        let mut event = *event;
-        // The processor from which the event comes may have had the other kind of RDPMC control.
-        event.select = event.select_on(processor).select_bits();
-        self.table().unthrottle(&mut event);
         let membership = Membership::unpack(event.membership);
         if membership.reload != 0 && membership.group == 0 {
             return Err(CounterError::NotReloadable);
         }
+        // Nothing fails from here on. The processor from which the event comes may have had the other kind of RDPMC
+        // control.
+        event.select = event.select_on(processor).select_bits();
+        self.table().unthrottle(event);
         // The facility that an event asks for may be another core type's alone.
         // That it is beside another one was checked when the group was opened.
         let here = if S::Facility::OFFERS && !(S::Facility::SOFTWARE && event.is_software()) {
-            let asked = Asked::of_saved(&event);
+            let asked = Asked::of_saved(event);
             self.resolve(asked, event.counters(), |_| membership.group != 0).map(Some)
         } else {
             Self::check_plain(membership.reload, event.branches, event.precise()).map(|()| None)
@@ -297,8 +297,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let is_part = S::Facility::DIVIDES && event.is_part() && here.is_ok();
         let is_software = S::Facility::SOFTWARE && event.is_software();
         let takes_none = is_part || is_software;
-        let can_count = |counters| self.can_count(processor, &event, counters, takes_none);
-        entry.insert(&event, counters.is_ok_and(can_count));
+        let can_count = |counters| self.can_count(processor, event, counters, takes_none);
+        entry.insert(event, counters.is_ok_and(can_count));
         if let Ok(Some(here)) = here {
             entry.adapt(&here);
         }

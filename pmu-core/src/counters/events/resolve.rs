@@ -98,7 +98,7 @@ impl CounterUnit {
         }
         // One fixed counter counts its event, by whatever name.
         let asked_fixed = event.counters & CounterSet::FIXED;
-        let one_fixed = event.counters.len() == 1 && !asked_fixed.is_empty();
+        let one_fixed = event.counters.is_one() && !asked_fixed.is_empty();
         let capable = if one_fixed { self.counters() } else { self.counters_for(plain) };
         // A fixed counter counts its event without the extra register.
         let capable = if event.extra.is_none() { capable } else { capable & CounterSet::GENERAL };

@@ -263,7 +263,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             return Err(EventsError::of_group(CounterError::NotStarted(event)));
         }
         self.bring_up_to(now);
-        if on.len() == 1 {
+        if on.is_one() {
             // A single counter stops by its own control. Pausing it would only add two writes.
             on = CounterSet::NONE;
         }
