@@ -2,6 +2,8 @@
 //!
 //! Sets are large and no interrupt path uses these operations, so they are not inlined.
 
+use core::num::NonZero;
+
 use pmu_core::frame::ProcessorNumber;
 
 /// Maximum number of processor groups in a set, as in `KAFFINITY_EX` of Windows 11.
@@ -136,11 +138,9 @@ pub(crate) fn processors_in(mask: impl Fn(usize) -> u64) -> impl Iterator<Item =
             left = mask(next);
             next += 1;
         }
-        let number = left.trailing_zeros() as u8;
-        (left != 0).then(|| {
-            left &= left - 1;
-            ProcessorNumber { group: next as u16 - 1, number }
-        })
+        let lowest = NonZero::new(left)?;
+        left &= left - 1;
+        Some(ProcessorNumber { group: next as u16 - 1, number: lowest.trailing_zeros() as u8 })
     })
 }
 

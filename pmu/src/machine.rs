@@ -239,7 +239,7 @@ unsafe impl EventSource for Machine {
         &self.sources
     }
 
-    #[inline]
+    #[inline(never)]
     fn table(&self) -> &'static SourceTable {
         match self.kind {
             Kind::Emon(_) => Emon::TABLE,

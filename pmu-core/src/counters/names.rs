@@ -166,7 +166,7 @@ impl CounterSet {
     }
 
     /// Returns the number of counters in the set.
-    #[inline]
+    #[inline(never)]
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }

@@ -50,6 +50,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Returns the entries of the objects, ordered by key.
+    #[inline(never)]
     pub(super) fn started(&self) -> &[Entry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }
@@ -109,19 +110,17 @@ impl<const N: usize> Index<N> {
         pc: u64,
         mut hit: impl FnMut(ObjectPtr<Basic<'static>>),
     ) {
-        match self.intervals.find(group.ranges, pc) {
+        // One call of `hit`, which is inlined.
+        let mut found = match self.intervals.find(group.ranges, pc) {
             Found::Only(only) => {
-                let entry = self.entries.get(only as usize);
-                if let Some(entry) = entry.filter(|e| e.base <= pc && pc <= e.last) {
-                    hit(entry.basic);
-                }
+                let entry = self.entry(only).filter(|e| e.base <= pc && pc <= e.last);
+                entry.map(|entry| (entry.basic, NONE))
             }
-            Found::HitList(mut node) => {
-                while let Some((basic, next)) = self.hit_lists.follow(node, pc) {
-                    hit(basic);
-                    node = next;
-                }
-            }
+            Found::HitList(node) => self.hit_lists.follow(node, pc),
+        };
+        while let Some((basic, next)) = found {
+            hit(basic);
+            found = self.hit_lists.follow(next, pc);
         }
     }
 

@@ -84,6 +84,7 @@ impl CounterUnit {
     };
 
     /// Describes a processor without counters. [`take`](crate::CounterSession::take) returns the `reason` in its error.
+    #[inline(never)]
     pub const fn absent(reason: NoInterface) -> Self {
         Self { absent: reason, ..Self::NONE }
     }

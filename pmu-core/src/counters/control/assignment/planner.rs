@@ -168,7 +168,7 @@ impl Planner<'_> {
     /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign). After an error, events are
     /// missing in the plan that were to make room.
     // Inlined into its few callers, for the sake of the stack.
-    #[inline(always)]
+    #[inline(never)]
     pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
         let mut above_gone = 0;
         // Each round takes an event off the plan. Once none is left that may go, `first_to_go` ends the loop.
