@@ -143,6 +143,7 @@ impl Snapshot {
 
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The method uses the extended
     /// model in family 15 and above, and in families 6 and 7 of every vendor except AMD.
+    #[inline(never)]
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;

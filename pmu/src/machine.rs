@@ -171,6 +171,7 @@ impl Machine {
         Self::of(snapshot, Kind::of(emon, amd64), counters)
     }
 
+    #[inline(never)]
     fn of(snapshot: &Snapshot, kind: Kind, counters: fn(&Snapshot) -> CounterUnit) -> Self {
         let name = match kind {
             Kind::Emon(_) => "Emon",

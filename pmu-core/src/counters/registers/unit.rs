@@ -378,6 +378,7 @@ impl CounterUnit {
     /// }
     /// # let _ = everywhere;
     /// ```
+    #[inline(never)]
     pub fn shared_with(&self, other: &Self) -> CounterSet {
         let global = |unit: &Self| unit.global.map(|global| (global.control, global.frozen));
         if self.bank.value != other.bank.value || global(self) != global(other) {

@@ -144,6 +144,7 @@ impl Planner<'_> {
     }
 
     /// Returns the counter that an event is on at present.
+    #[inline(never)]
     pub(crate) fn running(&self, event: EventId) -> Option<CounterId> {
         self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
     }
@@ -168,7 +169,7 @@ impl Planner<'_> {
     /// Plans for an event: see [`CounterSession::assign`](crate::CounterSession::assign). After an error, events are
     /// missing in the plan that were to make room.
     // Inlined into its few callers, for the sake of the stack.
-    #[inline(never)]
+    #[inline(always)]
     pub(crate) fn plan(&mut self, event: EventId, great: Option<u32>) -> Result<(), NoRoom> {
         let mut above_gone = 0;
         // Each round takes an event off the plan. Once none is left that may go, `first_to_go` ends the loop.
