@@ -4,6 +4,7 @@ mod counted_only;
 mod event_selects;
 mod frames;
 mod frozen_interrupts;
+mod layouts;
 mod registers;
 mod user_page;
 mod user_rdpmc;

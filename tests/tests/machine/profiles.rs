@@ -165,6 +165,18 @@ fn a_machine_takes_the_bytes_that_costs_says() {
 }
 
 #[test]
+fn a_machine_made_without_counters_says_why_and_has_time() {
+    static MACHINE: Machine = Machine::without_counters(NoInterface::HiddenByHypervisor);
+    let why = Some(NoInterface::HiddenByHypervisor);
+    assert_eq!((MACHINE.why_time_only(), MACHINE.unit().why_absent()), (why, why));
+    let supported = |source| MACHINE.query(source).is_supported();
+    let sources =
+        [KProfileSource::TIME, KProfileSource::TOTAL_CYCLES, KProfileSource::TOTAL_ISSUES];
+    assert_eq!(sources.map(supported), [true, false, false]);
+    assert!(!MACHINE.requires_memory());
+}
+
+#[test]
 fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched() {
     let machine = Machine::detect(&Snapshot::capture(|_: u32, _: u32| {
         pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }
