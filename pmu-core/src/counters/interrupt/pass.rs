@@ -101,7 +101,6 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
     }
 
     /// Unmasks the interrupt where its delivery masked it.
-    #[inline(never)]
     pub(crate) fn unmask(&self) {
         if self.unit.is_masked_on_delivery() {
             self.hardware.unmask_performance_interrupt();
