@@ -75,7 +75,6 @@ pub fn legacy_counters(processor: &Snapshot) -> CounterUnit {
 }
 
 /// Returns the best counters that a processor of one of these vendors declares. Those of others are absent.
-#[inline(never)]
 pub(crate) fn unit(processor: &Snapshot, vendors: &[[u8; 12]]) -> CounterUnit {
     if let Err(why) = check(processor, vendors) {
         return CounterUnit::absent(why);

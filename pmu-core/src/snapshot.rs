@@ -143,7 +143,7 @@ impl Snapshot {
 
     /// Returns the model as manuals print it: extended model and base model (leaf 1, EAX). The method uses the extended
     /// model in family 15 and above, and in families 6 and 7 of every vendor except AMD.
-    #[inline(never)]
+    #[inline(never)] // 608 bytes of the Hermit-like glue, at `opt-level` 3.
     pub fn model(&self) -> u8 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 4 & 0xF) as u8;

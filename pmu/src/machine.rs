@@ -171,7 +171,7 @@ impl Machine {
         Self::of(snapshot, Kind::of(emon, amd64), counters)
     }
 
-    #[inline(never)]
+    #[inline(never)] // 560 bytes of the glue, at `opt-level` 3.
     fn of(snapshot: &Snapshot, kind: Kind, counters: fn(&Snapshot) -> CounterUnit) -> Self {
         let name = match kind {
             Kind::Emon(_) => "Emon",
@@ -240,7 +240,7 @@ unsafe impl EventSource for Machine {
         &self.sources
     }
 
-    #[inline(never)]
+    #[inline(never)] // 192 bytes of the glue.
     fn table(&self) -> &'static SourceTable {
         match self.kind {
             Kind::Emon(_) => Emon::TABLE,

@@ -165,7 +165,7 @@ impl<'a, I: EventSource, H: Hardware> Session<'a, I, H> {
     }
 
     /// Returns the index of a source in the interface's table.
-    #[inline(never)]
+    #[inline(never)] // 32 bytes of the glue, at `opt-level` 3.
     fn row(&self, source: KProfileSource) -> Option<usize> {
         self.interface().table().row_by_call(source)
     }

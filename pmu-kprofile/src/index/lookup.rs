@@ -50,7 +50,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Returns the entries of the objects, ordered by key.
-    #[inline(never)]
+    #[inline(never)] // 144 bytes of the glue.
     pub(super) fn started(&self) -> &[Entry] {
         self.entries.get(..self.length).unwrap_or(&[])
     }
@@ -77,7 +77,7 @@ impl<const N: usize> Index<N> {
     }
 
     /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
-    #[inline(never)]
+    #[inline(never)] // 48 bytes of the glue, at `opt-level` 3.
     pub(super) fn place_of(&self, number: u32, tag: u32) -> Option<usize> {
         let first = number as usize % N;
         (first..N).chain(0..first).find(|place| {

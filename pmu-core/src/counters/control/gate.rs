@@ -89,7 +89,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Returns these counters except those that run for events of guests, by the guests' value of the global control
     /// register: in the host's value their bits stay clear.
-    #[inline(never)]
+    #[inline(never)] // 32 bytes of the glue, at `opt-level` 3.
     pub(crate) fn outside_guests(&self, counters: CounterSet) -> CounterSet {
         let in_guests = |counter| {
             let event = self.slot(counter).and_then(CounterSlot::running);

@@ -1,5 +1,5 @@
-//! What a vendor's crate says of a processor: its counters, and the selects by which they count events. A
-//! `CounterUnit` is made of both.
+//! The layout of a processor's counters and of its event selects, which a vendor's crate describes. A `CounterUnit` is
+//! made of both.
 
 use crate::counters::names::{CounterSet, GenericEvent};
 use crate::counters::registers::counter::{CounterBank, FixedCounters, FullWidth};
@@ -9,8 +9,8 @@ use crate::counters::registers::unused::PreciseSampling;
 /// The counters of a processor and their registers.
 ///
 /// The register addresses are those that all processors of a vendor share. Everything else comes from the
-/// identification of one processor, such as its CPUID. [`CounterUnit::of`](crate::CounterUnit::of) calls each method once. Interrupts use the
-/// [`CounterUnit`](crate::CounterUnit), which is plain data.
+/// identification of one processor, such as its CPUID. [`CounterUnit::of`](crate::CounterUnit::of) calls each method
+/// once. Interrupts use the [`CounterUnit`](crate::CounterUnit), which is plain data.
 ///
 /// # Safety
 /// - For each general counter in [`counters`](Self::counters), [`general`](Self::general) gives the addresses of its

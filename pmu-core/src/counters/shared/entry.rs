@@ -159,7 +159,7 @@ impl EventEntry {
     }
 
     /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
-    #[inline(never)]
+    #[inline(never)] // 432 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.opening.fetch_add(1, Relaxed);
         fence(Release); // Another processor that reads this event's count finds its number, too.
@@ -412,7 +412,7 @@ impl EventEntry {
 
     /// Returns the event's share, in units of 2⁻³¹: the part of its recent started time in which it was on a counter.
     /// The share of an event that was not started recently is 1.
-    #[inline(never)]
+    #[inline(never)] // 112 bytes of the glue.
     pub(crate) fn share(&self) -> u32 {
         let [enabled, running] = self.recent();
         // Both times are cut to 32 bits, so that the quotient's 31 bits of fraction fit. The running time is never the
@@ -526,7 +526,7 @@ impl EventEntry {
 
     /// Returns whether the counter of an event without a period has wrapped since it was loaded. From then on the
     /// counter's value alone does not show the next wrap.
-    #[inline(never)]
+    #[inline(never)] // 144 bytes of the glue, at `opt-level` 3.
     pub(crate) fn has_wrapped(&self) -> bool {
         !self.period.reports() && self.counted_to.load(Relaxed) == 0
     }
