@@ -208,6 +208,11 @@ impl PerfmonExtension {
     }
 }
 
+/// Returns whether a model is in a list. (The library's search for a byte is made for long lists, and is long itself.)
+pub(crate) fn is_among(model: u8, models: &[u8]) -> bool {
+    models.iter().any(|listed| *listed == model)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

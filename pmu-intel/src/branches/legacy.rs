@@ -9,6 +9,7 @@ use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAddress, RegisterBits};
 
 use crate::cpuid::ArchitecturalPerfmon;
+use crate::cpuid::is_among;
 use crate::registers::{
     DebugCtl, IA32_DEBUGCTL, IA32_PERF_GLOBAL_OVF_CTRL, LbrInfo, LbrSelect,
     MSR_LASTBRANCH_0_FROM_IP, MSR_LASTBRANCH_0_FROM_IP_CORE, MSR_LASTBRANCH_0_TO_IP,
@@ -28,7 +29,7 @@ pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoFac
     // No known model has format 0: hypervisors hide the stack by it.
     let format = match LbrFormat::of_number(format) {
         None | Some(LbrFormat::Bits32) => return Err(NoFacility::NotDeclared),
-        Some(LbrFormat::Linear) if family == 6 && KNIGHTS.contains(&model) => LbrFormat::FromFlags,
+        Some(LbrFormat::Linear) if family == 6 && is_among(model, &KNIGHTS) => LbrFormat::FromFlags,
         Some(format) => format,
     };
     let stack = Stack::of(processor).ok_or(NoFacility::UnknownModel { family, model })?;
@@ -71,7 +72,7 @@ pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoFac
         info: format.has_info().then_some(MSR_LBR_INFO_0),
         step: 1,
     };
-    let is_haswell = family == 6 && HASWELL.contains(&model);
+    let is_haswell = family == 6 && is_among(model, &HASWELL);
     let functions = match format {
         LbrFormat::FromTsxFlags if !transactions => &WITHOUT_TSX,
         LbrFormat::FromTsxFlags if is_haswell => &WITH_DOUBLED_ABORTS,
@@ -254,7 +255,7 @@ impl Stack {
     /// Returns the stack of a processor, if its model is known.
     pub(crate) fn of(processor: &Snapshot) -> Option<&'static Self> {
         let (family, model) = (processor.family(), processor.model());
-        let has = |stack: &&Self| family == 6 && stack.models.contains(&model);
+        let has = |stack: &&Self| family == 6 && is_among(model, stack.models);
         STACKS.iter().find(has)
     }
 }

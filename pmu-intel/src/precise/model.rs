@@ -4,6 +4,7 @@ use pmu_core::precise::Precision;
 use pmu_core::registers::EventSelect;
 use pmu_core::{CounterSet, Snapshot};
 
+use crate::cpuid::is_among;
 use crate::precise::source::SourceEncoding;
 
 /// The event by which loads of a given latency are sampled.
@@ -314,7 +315,7 @@ impl Model {
             _ => true,
         };
         let is_it =
-            |row: &&Self| row.family == family && row.models.contains(&model) && is_kind(row);
+            |row: &&Self| row.family == family && is_among(model, row.models) && is_kind(row);
         let unlisted = match core_type {
             0x40 if family == 6 => other_performance,
             0x20 if family == 6 => other_efficient,
@@ -326,7 +327,7 @@ impl Model {
     /// Returns the encoding of data sources of a processor with these properties.
     pub(crate) fn source_encoding(&self, processor: &Snapshot) -> SourceEncoding {
         match self.sources {
-            SourceEncoding::Skylake if SERVERS.contains(&processor.model()) => {
+            SourceEncoding::Skylake if is_among(processor.model(), &SERVERS) => {
                 SourceEncoding::SkylakeServer
             }
             sources => sources,

@@ -9,6 +9,7 @@ use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::{CounterSet, CounterUnit, Event, EventCount, Snapshot};
 
 use crate::counters::{INTEL, counters};
+use crate::cpuid::is_among;
 use crate::registers::{IA32_PERF_CAPABILITIES, PERF_METRICS_AVAILABLE};
 use crate::topdown::TopDownCounts;
 
@@ -87,7 +88,7 @@ impl TopDownUnit {
             && unit.global().is_some()
             && read_capabilities(msr)? & PERF_METRICS_AVAILABLE != 0
         {
-            let level_2 = processor.family() != 6 || !LEVEL_1_ALONE.contains(&processor.model());
+            let level_2 = processor.family() != 6 || !is_among(processor.model(), &LEVEL_1_ALONE);
             return Ok(Self { processor: unit, kind: Kind::Metrics { level_2 } });
         }
         if PART_COUNTERS.without(unit.counters()).is_empty() {
