@@ -55,8 +55,9 @@ pub fn counters(processor: &Snapshot) -> CounterUnit {
     unit(processor, &[AMD, HYGON])
 }
 
-/// Detects the four legacy counters of an AMD processor, which every processor has, at their legacy addresses. Other
-/// drivers may use the remaining counters.
+/// Detects the four legacy counters of an AMD or Hygon processor, which every processor has, at their legacy addresses.
+/// Other drivers may use the remaining counters. The counters are [absent](CounterUnit::why_absent) where those of
+/// [`counters`] are.
 ///
 /// ```
 /// # use pmu_core::dump::CpuidDump;
@@ -71,7 +72,7 @@ pub fn counters(processor: &Snapshot) -> CounterUnit {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn legacy_counters(processor: &Snapshot) -> CounterUnit {
-    as_legacy(&unit(processor, &[AMD]))
+    as_legacy(&counters(processor))
 }
 
 /// Returns the best counters that a processor of one of these vendors declares. Those of others are absent.
@@ -122,7 +123,9 @@ impl Core {
     };
 }
 
-// SAFETY: event selects and counters; no value of them makes the processor write to memory.
+// SAFETY: (1) four counters are in the legacy registers, which every processor has, and six, or up to 15, in those of the
+// core extension, as CPUID declares; (2) they are event selects and counters; no value of them makes the processor write
+// to memory.
 unsafe impl CounterLayout for Core {
     fn counters(&self) -> CounterSet {
         CounterSet::from_bits((1 << self.counters.counters()) - 1)

@@ -9,6 +9,7 @@ use pmu_core::{CounterUnit, EventSource, Snapshot};
 use crate::counters;
 use crate::generation::Generation;
 use crate::registers::PerfCtl;
+use crate::sources::SOURCES;
 
 /// Profile interface for AMD's Zen processors. Its profile sources are the sources of Windows that are not specific to
 /// a vendor. Each source counts the event in its name.
@@ -46,6 +47,11 @@ pub struct Zen {
     table: &'static SourceTable,
     sources: ProfileSources<[AtomicU32; ZEN_3.len()]>,
 }
+
+const _: () = assert!(
+    ZEN_1.len() <= ZEN_3.len() && ZEN_6.len() <= ZEN_3.len() && ZEN_3.len() <= SOURCES.len(),
+    "each has the variables of its sources, here and in a machine of any vendor"
+);
 
 impl Zen {
     /// Detects the Zen profile interface of a processor. Returns `None` if the processor does not belong to one of the

@@ -34,6 +34,9 @@ pub enum NoInterface {
         /// The declared width of the counters in bits.
         width: u8,
     },
+    /// The processor's counters do not answer, though CPUID declares them.
+    #[error("the processor's counters do not answer")]
+    Unresponsive,
     /// The HAL of the given Windows version has no profile interface for the processor's counters.
     #[error("{0} has no profile interface for them")]
     NotInVersion(Rules),

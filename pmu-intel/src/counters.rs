@@ -65,22 +65,27 @@ pub fn counters(processor: &Snapshot) -> CounterUnit {
 /// Returns the counters of an Intel processor, or of a Zhaoxin processor. Those of others are absent.
 pub(crate) fn unit(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
-    if let Err(why) = check(processor, &perfmon, is_zhaoxin) {
-        return CounterUnit::absent(why);
+    match check(processor, &perfmon, is_zhaoxin) {
+        Ok(()) => declared(processor, is_zhaoxin),
+        Err(why) => CounterUnit::absent(why),
     }
-    let registers = if is_zhaoxin { Registers::ZHAOXIN } else { Registers::of(perfmon.version()) };
-    let mut declared = Perfmon::new(perfmon, registers);
-    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
+}
+
+/// Returns the counters that CPUID declares, whether they can be used or not.
+pub(crate) fn declared(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
+    let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
+    let mut declared = Perfmon::new(perfmon);
     if is_zhaoxin {
-        declared.has_events = false;
-    } else {
-        declared.extension = PerfmonExtension::from_snapshot(processor);
-        declared.event_bits = event_bits(processor, &perfmon, &declared.extension);
-        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
-        declared.has_full_width = perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15);
-        // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
-        declared.has_precise_sampling = has(processor.leaf(1, 0).edx, 21);
+        (declared.registers, declared.has_events) = (Registers::ZHAOXIN, false);
+        return CounterUnit::of(&declared);
     }
+    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
+    declared.extension = PerfmonExtension::from_snapshot(processor);
+    declared.event_bits = event_bits(processor, &perfmon, &declared.extension);
+    // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+    declared.has_full_width = perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15);
+    // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
+    declared.has_precise_sampling = has(processor.leaf(1, 0).edx, 21);
     let mut unit = CounterUnit::of(&declared);
     // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
     if has(processor.leaf(7, 0).edx, 15) {
@@ -130,12 +135,12 @@ pub(crate) struct Perfmon {
 }
 
 impl Perfmon {
-    /// Returns what leaf 0x0A alone declares.
-    pub(crate) const fn new(perfmon: ArchitecturalPerfmon, registers: Registers) -> Self {
+    /// Returns what leaf 0x0A of an Intel processor alone declares.
+    pub(crate) const fn new(perfmon: ArchitecturalPerfmon) -> Self {
         Self {
             perfmon,
             extension: PerfmonExtension::NONE,
-            registers,
+            registers: Registers::of(perfmon.version()),
             event_bits: PLAIN_EVENT_BITS,
             has_events: true,
             has_full_width: false,
@@ -144,9 +149,12 @@ impl Perfmon {
     }
 }
 
-// SAFETY: event selects and counters, and the fixed counters with their control; no value of them makes the processor
-// write to memory. (Precise sampling needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.) The
-// full-width addresses are of the same counters (SDM vol. 3B, "Full-Width Writes to Performance Counter Registers").
+// SAFETY: (1) the registers are those of the version that CPUID declares: ten general counters at most before version 6,
+// and as many as there can be in a unit from then on; fixed counters from version 2 on. (2) They are event selects and
+// counters, and the fixed counters' control; no value of them makes the processor write to memory. (Precise sampling
+// needs IA32_PEBS_ENABLE as well, which is behind an unsafe operation.) (3) The full-width addresses are of the same
+// counters, and reading IA32_PERF_CAPABILITIES has no effect (SDM vol. 3B, "Full-Width Writes to Performance Counter
+// Registers").
 unsafe impl CounterLayout for Perfmon {
     /// Those of leaf 0x0A; if leaf 0x23 has bitmaps of counters, they replace leaf 0x0A's numbers.
     fn counters(&self) -> CounterSet {

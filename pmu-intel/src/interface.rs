@@ -7,7 +7,7 @@ use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
 use pmu_core::{CounterUnit, EventSource, Snapshot};
 
-use crate::counters::{self, Perfmon, Registers};
+use crate::counters::{self, Perfmon};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::sources::{SOURCES, TABLE};
 
@@ -121,8 +121,7 @@ impl Emon {
     /// tool can use this interface to list the sources on any machine.
     pub fn declared() -> Self {
         let perfmon = ArchitecturalPerfmon::from_registers(0x0730_0401, 0, 0, 0);
-        let registers = Registers::of(perfmon.version());
-        Self::new(perfmon, CounterUnit::of(&Perfmon::new(perfmon, registers)))
+        Self::new(perfmon, CounterUnit::of(&Perfmon::new(perfmon)))
     }
 
     const fn new(perfmon: ArchitecturalPerfmon, unit: CounterUnit) -> Self {

@@ -3,9 +3,9 @@
 
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::UnusedRegisters;
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::{CounterSet, CounterUnit, Snapshot};
 
-use crate::counters::{INTEL, unit};
+use crate::counters::{INTEL, declared};
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::registers::{
     IA32_PMC_FX0_CFG_B, IA32_PMC_FX0_CFG_C, IA32_PMC_FX0_CTR, IA32_PMC_GP0_CFG_B,
@@ -86,7 +86,9 @@ pub fn clear_stale(
     counters: CounterSet,
     msr: &impl MsrBackend,
 ) -> CounterSet {
-    let unit = unit(processor, false);
+    // Those that a hypervisor hides, too: the next kernel may find them.
+    let unit =
+        if processor.vendor() == INTEL { declared(processor, false) } else { CounterUnit::NONE };
     let [reload, record] = unused_registers(processor);
     reload.clear(&unit, counters, msr) | record.clear(&unit, counters, msr)
 }

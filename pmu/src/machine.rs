@@ -85,6 +85,8 @@ pub struct Machine {
     sources: ProfileSources<[AtomicU32; pmu_amd::SOURCES.len()]>,
 }
 
+const _: () = assert!(pmu_intel::SOURCES.len() <= pmu_amd::SOURCES.len());
+
 /// The profile interface that a machine has.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
@@ -186,7 +188,7 @@ impl Machine {
     /// whose counters do not answer.
     pub const fn without_counters(reason: NoInterface) -> Self {
         let sources = ProfileSources::new("Default", CounterUnit::absent(reason));
-        Self { kind: Kind::TimeOnly(reason), counters, sources }
+        Self { kind: Kind::TimeOnly(reason), counters: |_| CounterUnit::NONE, sources }
     }
 
     /// Returns the reason why `ProfileTime` is the machine's only source; `None` if the machine has other sources. The
@@ -199,9 +201,13 @@ impl Machine {
         }
     }
 
-    /// Returns whether the machine has Intel's profile interface.
-    pub(crate) const fn is_emon(&self) -> bool {
-        matches!(self.kind, Kind::Emon(_))
+    /// Returns CPUID leaf 0x0A of the boot processor if the machine has the sources of Intel's Emon interface; `None` if it
+    /// has others. The [`name`](EventSource::name) tells which: `Emon`, `Amd64`, `Zen` or `Default`.
+    pub const fn perfmon(&self) -> Option<&ArchitecturalPerfmon> {
+        match &self.kind {
+            Kind::Emon(perfmon) => Some(perfmon),
+            Kind::Amd64 | Kind::Zen(_) | Kind::TimeOnly(_) => None,
+        }
     }
 }
 

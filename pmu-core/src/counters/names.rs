@@ -166,7 +166,6 @@ impl CounterSet {
     }
 
     /// Returns the number of counters in the set.
-    #[inline(never)] // 144 bytes of the glue.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }

@@ -219,8 +219,8 @@ impl DefaultInterface {
         Self::instead_of(NoInterface::NoPerformanceMonitoring)
     }
 
-    /// Creates the interface of a machine on which no counters were detected. `reason` is the error that the vendor
-    /// crate's detection of counters returned.
+    /// Creates the interface of a machine on which no counters were detected. `reason` is what the vendor crate's unit
+    /// [says](CounterUnit::why_absent).
     ///
     /// ```
     /// # use pmu_core::EventSource;
@@ -230,14 +230,7 @@ impl DefaultInterface {
     /// assert_eq!(interface.sources().len(), 1); // Only `ProfileTime`.
     /// ```
     pub const fn instead_of(reason: NoInterface) -> Self {
-        Self::beside(CounterUnit::absent(reason))
-    }
-
-    /// Creates the interface of a machine that has counters, but no profile sources on them. `unit` describes the boot
-    /// processor's counters. The interface does not know those of other processors, so that its
-    /// [`unit_of`](EventSource::unit_of) has none: an interface that contains this one asks each processor.
-    pub const fn beside(unit: CounterUnit) -> Self {
-        Self(ProfileSources::new("Default", unit))
+        Self(ProfileSources::new("Default", CounterUnit::absent(reason)))
     }
 }
 
@@ -272,7 +265,6 @@ unsafe impl EventSource for DefaultInterface {
     }
 
     fn unit_of(&self, _: &Snapshot) -> CounterUnit {
-        let unit = self.unit();
-        if unit.counters().is_empty() { *unit } else { CounterUnit::NONE }
+        *self.unit()
     }
 }

@@ -69,7 +69,9 @@ impl PreciseUnit {
             return Err(NoFacility::OtherVendor(processor.vendor()));
         }
         let counters = unit(processor, false);
-        if counters.global().is_none() {
+        if let Some(why) = counters.why_absent() {
+            return Err(NoFacility::NoCounters(why));
+        } else if counters.global().is_none() {
             return Err(NoFacility::NoStatus);
         }
         let of_model = Model::of(processor);

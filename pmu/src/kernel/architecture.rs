@@ -253,7 +253,7 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
     /// A part of a sample or of the issue slots has the select that Linux has for it, on no counter.
     fn perf_counters(machine: &Machine, select: EventSelect) -> Option<CounterSet> {
         let is_part = || Event::raw(select).on(CounterSet::NONE).is_part();
-        (machine.is_emon() && is_part()).then_some(CounterSet::NONE)
+        (machine.perfmon().is_some() && is_part()).then_some(CounterSet::NONE)
     }
 }
 

@@ -92,10 +92,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             is_blind: false,
             error: None,
         };
-        if let (Some(of), Some(sources)) =
+        if let (Some(of), Some(machine)) =
             (self.processors.get(K::this_processor()), self.machine())
         {
-            let events = self.events(of, sources);
+            let events = self.events(of, machine);
             let is_stuck = &mut interrupted.is_stuck;
             let mut accounted = [false; E];
             let report = |sample: PmuSample<'_, K>| match events.overflow(&sample) {
@@ -253,7 +253,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         &'static self,
         processor: usize,
     ) -> Option<(PmuEvents<K>, &'static CounterMemory)> {
-        let (of, sources) = (self.processors.get(processor)?, self.machine()?);
-        Some((self.events(of, sources), &of.counters))
+        let (of, machine) = (self.processors.get(processor)?, self.machine()?);
+        Some((self.events(of, machine), &of.counters))
     }
 }

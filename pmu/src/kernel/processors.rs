@@ -63,7 +63,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         let (this, counters) = K::pinned(|| {
             let index = K::this_processor();
             let of = self.processors.get(index).ok_or(Busy::NoPlace { processor: index })?;
-            let sources = self.detect(this_processor);
+            let machine = self.detect(this_processor);
             self.session_slot(|slot| {
                 if slot.is_some() {
                     return Err(PmuError::IsUp);
@@ -72,13 +72,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 // promises the rest.
                 unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
                 let session = Session::take(
-                    self.events(of, sources),
+                    self.events(of, machine),
                     this_processor,
                     K::counters(),
                     (K::msr(), KernelHooks::new()),
                     &of.counters,
                 )?;
-                let (unit, counters) = (sources.unit_of(this_processor), session.counters().usable);
+                let (unit, counters) = (machine.unit_of(this_processor), session.counters().usable);
                 *slot = Some(LocalState { session, unit, is_suspended: false });
                 of.is_up.store(true, Relaxed);
                 Ok((number(index), counters))
@@ -365,7 +365,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         mut sampled: impl FnMut(PmuSample<'_, K>),
     ) -> impl FnMut(PmuSample<'_, K>) {
         let here = self.processors.get(K::this_processor()).zip(self.machine());
-        let here = here.map(|(of, sources)| (self.events(of, sources), of.watchdog_tag()));
+        let here = here.map(|(of, machine)| (self.events(of, machine), of.watchdog_tag()));
         move |sample| {
             if here.is_some_and(|(events, tag)| {
                 sample.tag != tag && events.overflow(&sample).is_none()

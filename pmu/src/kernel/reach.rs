@@ -210,8 +210,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> RemoteProcessors
 
     fn supports(&self, source: KProfileSource) -> bool {
         let queried =
-            |sources| Events::new(sources, EventTable::none()).adding(&self.0.added).query(source);
-        self.0.machine().is_some_and(|sources| queried(sources).is_supported())
+            |machine| Events::new(machine, EventTable::none()).adding(&self.0.added).query(source);
+        self.0.machine().is_some_and(|machine| queried(machine).is_supported())
     }
 
     #[inline(never)] // 656 bytes of the glue, at `opt-level` 3.

@@ -86,6 +86,7 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&NoInterface::OtherVendor(*b"  Shanghai  "), &["Shanghai"]),
         (&NoInterface::NoPerformanceMonitoring, &["performance monitoring"]),
         (&NoInterface::CyclesUnavailable, &["cycles"]),
+        (&NoInterface::Unresponsive, &["answer"]),
         (&NoInterface::NoLongMode, &["long mode"]),
         (&NoInterface::HiddenByHypervisor, &["hypervisor"]),
         (&NoInterface::ImplausibleCounters { count: 77, width: 99 }, &["77", "99"]),

@@ -3,12 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use pmu::Machine;
 use pmu_amd::Amd64;
 use pmu_core::Snapshot;
 use pmu_core::dump::CpuidDump;
-use pmu_core::error::NoInterface;
+use pmu_core::error::{NoFacility, NoInterface};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
-use pmu_tests::{Row, data};
+use pmu_tests::{RegisterFile, Row, data};
 
 fn snapshot(file: &str) -> Snapshot {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cpuid").join(file);
@@ -157,6 +158,11 @@ mod choice {
                 Err(NoInterface::ImplausibleCounters { count, width })
             );
         }
+        // Of two reasons, that of the counters.
+        assert_eq!(
+            claim(|r| (r.eax, r.ebx) = (0x0700_0004 | 11 << 8 | 48 << 16, 1)),
+            Err(NoInterface::ImplausibleCounters { count: 11, width: 48 })
+        );
         let short = changed("intel-skylake.txt", 0, |r| r.eax = 9);
         assert_eq!(Emon::detect(&short).map(|_| ()), Err(NoInterface::NoPerformanceMonitoring));
     }
@@ -188,6 +194,25 @@ mod choice {
     }
 
     /// A source is supported if its event's bit is meaningful and clear; the timer always.
+    /// What is beside the counters is hidden with them, for the same reason.
+    #[test]
+    fn where_counters_are_hidden_the_reason_is_told_of_what_is_beside_them() {
+        let hidden = snapshot("vm-hyperv-icelake.txt");
+        // With the version that a processor of this kind has.
+        let hidden = Snapshot::capture(|leaf: u32, subleaf: u32| {
+            let mut result = (&hidden).cpuid2(leaf, subleaf);
+            result.eax = if leaf == 0x0A { 0x0830_0805 } else { result.eax };
+            result
+        });
+        let why = NoInterface::HiddenByHypervisor;
+        let machine = Machine::detect(&hidden);
+        assert_eq!(machine.why_time_only(), Some(why));
+        let msr = RegisterFile::new(0x345..0x346, 0);
+        let precise = machine.precise_of(&hidden, &msr).map(drop);
+        let top_down = machine.top_down_of(&hidden, &msr).map(drop);
+        assert_eq!([precise, top_down], [Err(NoFacility::NoCounters(why)); 2]);
+    }
+
     #[test]
     fn emon_supports_a_source_by_its_event_bit() {
         use pmu_core::EventSource;
@@ -198,7 +223,9 @@ mod choice {
                     r.eax = r.eax & 0x00FF_FFFF | length << 24;
                     r.ebx = unavailable;
                 });
-                let emon = Emon::detect(&snapshot).unwrap();
+                let (emon, machine) =
+                    (Emon::detect(&snapshot).unwrap(), Machine::detect(&snapshot));
+                assert!(!machine.requires_memory());
                 for row in &data!("emon_sources.csv") {
                     let expected = row
                         .optional("ebx_bit")
@@ -206,6 +233,7 @@ mod choice {
                     let entry = &emon.sources()
                         [emon.row((row.number("value") as u32).try_into().unwrap()).unwrap()];
                     assert_eq!(emon.query(entry.source()).is_supported(), expected);
+                    assert_eq!(machine.query(entry.source()).is_supported(), expected);
                 }
             }
         }

@@ -55,12 +55,14 @@ fn an_interface_has_its_name_its_rows_and_their_first_intervals() {
     let (emon, amd64) = (Emon::declared(), Amd64::declared());
     let zen = Zen::detect(&Amd::of(0x19, 0x61).snapshot()).unwrap();
     let amd = Machine::detect(&Amd::of(0x19, 0x61).snapshot());
+    let zen_machine = Machine::detect_zen(&Amd::of(0x19, 0x61).snapshot());
     let none = Machine::detect(&Snapshot::capture(|_: u32, _: u32| result([0; 4])));
-    let all: [(&dyn EventSource<Processor = Snapshot, Facility = ()>, _, _); 5] = [
+    let all: [(&dyn EventSource<Processor = Snapshot, Facility = ()>, _, _); 6] = [
         (&emon, "Emon", false),
         (&amd64, "Amd64", true),
         (&zen, "Zen", true),
         (&amd, "Amd64", true),
+        (&zen_machine, "Zen", true),
         (&none, "Default", false),
     ];
     for (interface, name, requires_memory) in all {

@@ -174,6 +174,9 @@ fn a_machine_made_without_counters_says_why_and_has_time() {
         [KProfileSource::TIME, KProfileSource::TOTAL_CYCLES, KProfileSource::TOTAL_ISSUES];
     assert_eq!(sources.map(supported), [true, false, false]);
     assert!(!MACHINE.requires_memory());
+    let this = Processor::intel(IntelConfiguration::new(4, 4, 3)).snapshot;
+    assert!(!Machine::detect(&this).unit_of(&this).counters().is_empty());
+    assert!(MACHINE.unit_of(&this).counters().is_empty());
 }
 
 #[test]

@@ -131,6 +131,23 @@ fn registers_that_cpuid_does_not_declare_are_not_touched() {
     assert_eq!(clear(&hidden, ALL, registers()).1, []);
 }
 
+/// Counters that a session refuses are cleared nevertheless, for the kernel that comes next.
+#[test]
+fn registers_of_counters_that_cannot_be_used_are_cleared() {
+    let declared = processor(6, DECLARED);
+    let implausible = Snapshot::capture(move |leaf, subleaf| {
+        let mut answer = declared.leaf(leaf, subleaf);
+        // 31 bits wide.
+        answer.eax = if leaf == 0x0A { answer.eax & !0xFF_0000 | 31 << 16 } else { answer.eax };
+        answer
+    });
+    assert!(pmu_intel::counters(&implausible).counters().is_empty());
+    let mut all = existing().map(|(register, _)| register).to_vec();
+    all.sort_unstable();
+    let (stays, touched, file) = clear(&implausible, ALL, registers());
+    assert_eq!((stays, touched, left(&file)), (NONE, all, vec![]));
+}
+
 #[test]
 fn a_counter_from_which_it_cannot_be_taken_is_told_and_the_others_are_cleared() {
     let processor = processor(6, DECLARED);

@@ -59,7 +59,7 @@ impl Bench {
 
     /// Returns whether the counters are Intel's.
     pub fn is_intel(&self) -> bool {
-        self.machine.name() == "Emon"
+        self.machine.perfmon().is_some()
     }
 
     /// Returns the general counter of this place, from 0.

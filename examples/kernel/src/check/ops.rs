@@ -109,7 +109,9 @@ fn sampled(sample: Option<PreciseSample>) {
 /// Takes the units, and calls `act` with their session; the reason why not, if they cannot be taken.
 fn with_ops(act: impl FnOnce(&mut Ops) -> Result<Outcome, CounterError>) -> Outcome {
     let processor = Snapshot::capture(CpuIdReaderNative);
-    let found = IbsUnits::of(&processor).map(|units| (units, pmu::amd::counters(&processor)));
+    let counters = pmu::amd::counters(&processor);
+    let counters = counters.why_absent().is_none().then_some(counters);
+    let found = IbsUnits::of(&processor).zip(counters);
     let counts_ops = |unit: IbsUnit| unit.capabilities().counts_ops();
     let Some((units, unit)) = found.filter(|_| unit(IbsKind::Op).is_some_and(counts_ops)) else {
         return Outcome::ABSENT;

@@ -118,10 +118,12 @@ fn list_sources(
 
 /// Returns the meaning of a source on this machine, on AMD's of this generation.
 fn meaning(machine: &Machine, generation: Option<Generation>, source: &ProfileSource) -> Meaning {
-    match machine.name() {
-        "Emon" => intel_meaning(source),
-        "Amd64" | "Zen" => amd_meaning(source, generation),
-        _ => Meaning::Even,
+    if machine.why_time_only().is_some() {
+        Meaning::Even
+    } else if machine.perfmon().is_some() {
+        intel_meaning(source)
+    } else {
+        amd_meaning(source, generation)
     }
 }
 

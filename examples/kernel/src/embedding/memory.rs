@@ -14,7 +14,7 @@ pub static PMU: Pmu<Kernel, MAX_PROCESSORS, 8, 8> = Pmu::new();
 /// The machine, as it is described before any of its counters is touched.
 pub static MACHINE: Once<Machine> = Once::new();
 /// The machine in place of one whose counters do not answer, though CPUID declares them: it profiles by time.
-pub static TIME_ONLY: Machine = Machine::without_counters(NoInterface::NoPerformanceMonitoring);
+pub static TIME_ONLY: Machine = Machine::without_counters(NoInterface::Unresponsive);
 
 /// The most branch records that a processor has.
 pub const MAX_RECORDS: usize = 32;

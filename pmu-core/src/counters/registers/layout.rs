@@ -13,12 +13,13 @@ use crate::counters::registers::unused::PreciseSampling;
 /// once. Interrupts use the [`CounterUnit`](crate::CounterUnit), which is plain data.
 ///
 /// # Safety
+/// On the processor that the value describes:
 /// - For each general counter in [`counters`](Self::counters), [`general`](Self::general) gives the addresses of its
 ///   event select and of its value register. For each fixed counter, [`fixed`](Self::fixed) gives the addresses of the
 ///   shared control register and of the counter's value register. No value of these registers makes the processor write
 ///   to memory.
-/// - If the processor declares the addresses of [`full_width`](Self::full_width), a write to address *n* writes the
-///   value register of general counter *n*.
+/// - Reading the capability register of [`full_width`](Self::full_width) has no effect. If its bit declares the
+///   full-width addresses, a write to address *n* writes the value register of general counter *n*.
 ///
 /// ```
 /// use pmu_core::registers::{CounterBank, CounterLayout, SelectLayout};
@@ -54,7 +55,9 @@ use crate::counters::registers::unused::PreciseSampling;
 /// ```
 ///
 /// Wrong: `CounterSet::from_bits(0x1FFF)` above. The select of a fifth counter would be the first counter's value, and
-/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption.
+/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption. Also wrong: fixed counters for Intel's
+/// architectural version 1, which has no registers for them, or a [`FullWidth`] whose bit declares another feature, such
+/// as `PEBS_BASELINE`.
 pub unsafe trait CounterLayout {
     /// Returns the processor's counters. A counter's bit is that of the [global registers](Self::global).
     fn counters(&self) -> CounterSet;
@@ -62,9 +65,9 @@ pub unsafe trait CounterLayout {
     /// Returns the registers of the general counters, and the width of each in bits (32–64).
     fn general(&self) -> (&'static CounterBank, u8);
 
-    /// Returns the registers of the fixed counters, and the width of each in bits (32–64). A processor with fixed
-    /// counters must also have [global registers](Self::global). The default is `None`: there are no fixed counters,
-    /// whatever [`counters`](Self::counters) says.
+    /// Returns the registers of the fixed counters, and the width of each in bits (32–64). The default is `None`. A
+    /// processor without these registers, or without [global registers](Self::global), has no fixed counters, whatever
+    /// [`counters`](Self::counters) says.
     fn fixed(&self) -> Option<(&'static FixedCounters, u8)> {
         None
     }

@@ -1,5 +1,4 @@
-//! A processor's counters as data: the counters' registers, and the events that the counters can count. The examples
-//! are of Intel's registers.
+//! A processor's counters as data: the counters' registers, and the events that the counters can count.
 
 use crate::counters::names::{CounterId, CounterSet, GenericEvent, MAX_FIXED, MAX_GENERAL};
 use crate::counters::registers::counter::{
@@ -104,7 +103,8 @@ impl CounterUnit {
     /// Describes the counters of a processor, by what a vendor's crate says of them.
     pub fn of(processor: &(impl CounterLayout + SelectLayout)) -> Self {
         let (bank, width) = processor.general();
-        let fixed = processor.fixed();
+        let global = processor.global();
+        let fixed = processor.fixed().filter(|_| global.is_some());
         let kinds = if fixed.is_some() { CounterSet::ALL } else { CounterSet::GENERAL };
         let (fixed, fixed_width) = fixed.unwrap_or((Self::NONE.fixed, 64));
         let (named, has_generic) = processor.generic_events();
@@ -123,7 +123,7 @@ impl CounterUnit {
             core_type: 0,
             merged: processor.merged_events(),
             guest_bits: processor.guest_bits(),
-            global: processor.global(),
+            global,
             precise: processor.precise_sampling(),
             absent: NoInterface::NoPerformanceMonitoring,
         }
@@ -166,6 +166,12 @@ impl CounterUnit {
     /// the same events.
     pub const fn set_core_type(&mut self, core_type: u32) {
         self.core_type = core_type;
+    }
+
+    /// Changes whether the interrupt controller [may mask](Self::is_masked_on_delivery) the performance interrupt when it
+    /// delivers it, for a hypervisor whose interrupt controller differs from the processor's.
+    pub const fn set_masked_on_delivery(&mut self, masked: bool) {
+        self.masked_on_delivery = masked;
     }
 
     /// Returns the set of the unit's counters.
