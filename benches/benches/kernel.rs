@@ -48,7 +48,7 @@ fn hand() -> PlainFrame {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 317)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 297)])))]
 #[bench::version_4(hand())]
 fn by_hand(frame: PlainFrame) -> Claim {
     let frame = black_box(&frame);
@@ -67,7 +67,7 @@ fn by_hand(frame: PlainFrame) -> Claim {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 306)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 312)])))]
 #[bench::version_4(profile(&PMU))]
 fn by_pmu(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame), |_| ()).claim

@@ -192,9 +192,9 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(processor: &Processor<I>) -> 
     (black_box(last), serviced.map_or(Claim::OursAndMore, |serviced| serviced.claim))
 }
 
-// The same of a machine that was detected, which is asked which interface it has.
+// The same of a machine that was detected, which is asked for the table of its interface.
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 176)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
 #[bench::version_4(intel_as(Machine::detect, 4, true))]
 fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
     interrupt(black_box(&processor))

@@ -77,7 +77,6 @@ impl<const N: usize> Index<N> {
     }
 
     /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
-    #[inline(never)] // 48 bytes of the glue, at `opt-level` 3.
     pub(super) fn place_of(&self, number: u32, tag: u32) -> Option<usize> {
         let first = number as usize % N;
         (first..N).chain(0..first).find(|place| {
@@ -111,17 +110,19 @@ impl<const N: usize> Index<N> {
         pc: u64,
         mut hit: impl FnMut(ObjectPtr<Basic<'static>>),
     ) {
-        // One call of `hit`, which is inlined.
-        let mut found = match self.intervals.find(group.ranges, pc) {
+        match self.intervals.find(group.ranges, pc) {
             Found::Only(only) => {
-                let entry = self.entry(only).filter(|e| e.base <= pc && pc <= e.last);
-                entry.map(|entry| (entry.basic, NONE))
+                let entry = self.entries.get(only as usize);
+                if let Some(entry) = entry.filter(|e| e.base <= pc && pc <= e.last) {
+                    hit(entry.basic);
+                }
             }
-            Found::HitList(node) => self.hit_lists.follow(node, pc),
-        };
-        while let Some((basic, next)) = found {
-            hit(basic);
-            found = self.hit_lists.follow(next, pc);
+            Found::HitList(mut node) => {
+                while let Some((basic, next)) = self.hit_lists.follow(node, pc) {
+                    hit(basic);
+                    node = next;
+                }
+            }
         }
     }
 

@@ -9,8 +9,46 @@ use pmu_core::reading::sample_read;
 use pmu_core::{Claim, EventCount, EventId, EventSource, Events, Platform, Sample, service};
 
 use crate::kernel::architecture::{Architecture, FacilityOf};
-use crate::kernel::pmu::{Pmu, PmuError, PmuEvents};
+use crate::kernel::pmu::{Pmu, PmuError, PmuEvents, ProcessorMemory};
 use crate::kernel::required::{Kernel, KernelHooks};
+
+/// What an interrupt does with its samples.
+struct Report<'i, K: Kernel, F, const P: usize, const E: usize, const N: usize> {
+    pmu: &'static Pmu<K, P, E, N>,
+    of: &'static ProcessorMemory<K, E>,
+    events: &'i PmuEvents<K>,
+    frame: &'i F,
+    is_stuck: bool,
+    /// The events of which a sample has counted toward their limit per tick.
+    accounted: [bool; E],
+}
+
+impl<K: Kernel, F: InterruptFrame, const P: usize, const E: usize, const N: usize>
+    Report<'_, K, F, P, E, N>
+{
+    #[inline(always)]
+    fn take(&mut self, sample: PmuSample<'_, K>, sampled: &mut impl FnMut(PmuSample<'_, K>)) {
+        let of = self.of;
+        match self.events.overflow(&sample) {
+            Some(overflow) => {
+                let exact = sample.instruction().and_then(|instruction| instruction.address);
+                let frame = SampledFrame::new(self.frame, exact);
+                self.pmu.profiles.interrupt(&frame, overflow.source);
+                sampled(sample);
+            }
+            None if sample.tag == of.watchdog_tag() => {
+                self.is_stuck |= of.watchdog.is_stuck(sample.event);
+            }
+            None => {
+                let place = sample.event.place().and_then(|place| self.accounted.get_mut(place));
+                // One interrupt may report many records of an event. It counts once toward the limit per tick.
+                let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
+                of.events.account_sample(sample.event, is_first, K::now);
+                sampled(sample);
+            }
+        }
+    }
+}
 
 /// One sample of a kernel's [`Pmu`]: an overflow, with what the kernel's [`Facilities`](crate::Facilities) recorded.
 pub type PmuSample<'s, K> = Sample<'s, FacilityOf<K>>;
@@ -96,31 +134,20 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             (self.processors.get(K::this_processor()), self.machine())
         {
             let events = self.events(of, machine);
-            let is_stuck = &mut interrupted.is_stuck;
-            let mut accounted = [false; E];
-            let report = |sample: PmuSample<'_, K>| match events.overflow(&sample) {
-                Some(overflow) => {
-                    let exact = sample.instruction().and_then(|instruction| instruction.address);
-                    self.profiles.interrupt(&SampledFrame::new(frame, exact), overflow.source);
-                    sampled(sample);
-                }
-                None if sample.tag == of.watchdog_tag() => {
-                    *is_stuck |= of.watchdog.is_stuck(sample.event);
-                }
-                None => {
-                    let place = sample.event.place().and_then(|place| accounted.get_mut(place));
-                    // One interrupt may report many records of an event. It counts once toward the limit per tick.
-                    let is_first = place.is_some_and(|of| !core::mem::replace(of, true));
-                    of.events.account_sample(sample.event, is_first, K::now);
-                    sampled(sample);
-                }
-            };
+            let (events, frame) = (&events, frame);
+            // One value, so that the interrupt's steps hand on one reference.
+            let mut report =
+                Report { pmu: self, of, events, frame, is_stuck: false, accounted: [false; E] };
             let hardware = (K::msr(), KernelHooks::<K>::new());
             // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 hardware.mask_performance_interrupt();
             }
-            match service(&events, &hardware, &of.counters, report) {
+            let serviced = service(events, &hardware, &of.counters, |sample| {
+                report.take(sample, &mut sampled);
+            });
+            interrupted.is_stuck = report.is_stuck;
+            match serviced {
                 Ok(serviced) => {
                     interrupted.claim = serviced.claim;
                     interrupted.lent = serviced.lent;
