@@ -81,7 +81,6 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Returns whether a counter that has wrapped since it was loaded, and now reads as `value`, has wrapped once more
     /// without an interrupt so far. Reads the status if the value does not decide.
-    #[inline(never)] // 224 bytes of the glue, at `opt-level` 3.
     pub(crate) fn wrapped_again(
         &self,
         counter: CounterId,
