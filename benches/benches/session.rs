@@ -115,15 +115,15 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 #[library_benchmark]
 #[bench::one(args = (group(1, false)), config = at_most(3_950))]
 #[bench::four(args = (group(4, false)), config = at_most(10_450))]
-#[bench::eight(args = (group(8, false)), config = at_most(18_300))]
+#[bench::eight(args = (group(8, false)), config = at_most(18_320))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
 
 #[library_benchmark]
 #[bench::one(args = (group(1, true)), config = at_most(520))]
-#[bench::four(args = (group(4, true)), config = at_most(1_930))]
-#[bench::eight(args = (group(8, true)), config = at_most(3_490))]
+#[bench::four(args = (group(4, true)), config = at_most(1_940))]
+#[bench::eight(args = (group(8, true)), config = at_most(3_510))]
 fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
     let mut counts = [EventCount::default(); COUNTERS];
     let read = black_box(bench.session).read_group(bench.of, 2, &mut counts);
@@ -133,16 +133,16 @@ fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
 
 #[library_benchmark]
 #[bench::one(args = (group(1, true)), config = at_most(1_000))]
-#[bench::four(args = (group(4, true)), config = at_most(3_380))]
-#[bench::eight(args = (group(8, true)), config = at_most(6_530))]
+#[bench::four(args = (group(4, true)), config = at_most(3_390))]
+#[bench::eight(args = (group(8, true)), config = at_most(6_560))]
 fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).stop(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (turns(1)), config = at_most(5_350))]
-#[bench::four(args = (turns(4)), config = at_most(29_300))]
-#[bench::eight(args = (turns(8)), config = at_most(86_700))]
+#[bench::one(args = (turns(1)), config = at_most(5_390))]
+#[bench::four(args = (turns(4)), config = at_most(29_630))]
+#[bench::eight(args = (turns(8)), config = at_most(87_650))]
 fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
     black_box(bench.session).rotate(2)
 }
@@ -150,7 +150,7 @@ fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
 #[library_benchmark]
 #[bench::one(args = (thread(1, true)), config = at_most(810))]
 #[bench::four(args = (thread(4, true)), config = at_most(3_180))]
-#[bench::eight(args = (thread(8, true)), config = at_most(7_320))]
+#[bench::eight(args = (thread(8, true)), config = at_most(7_340))]
 fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_out(bench.of, 2, |_| ())
 }
@@ -173,7 +173,7 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(28_700))]
+#[bench::moves_seven(args = (chain()), config = at_most(28_980))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }

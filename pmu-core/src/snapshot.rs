@@ -135,6 +135,7 @@ impl Snapshot {
     /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
     /// # Ok::<(), pmu_core::dump::DumpError>(())
     /// ```
+    #[inline(never)] // 48 bytes of the glue, at `opt-level` 3.
     pub fn family(&self) -> u16 {
         let signature = self.leaf(1, 0).eax;
         let base = (signature >> 8 & 0xF) as u16;

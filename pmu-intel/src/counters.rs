@@ -75,20 +75,20 @@ pub(crate) fn unit(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
 pub(crate) fn declared(processor: &Snapshot, is_zhaoxin: bool) -> CounterUnit {
     let perfmon = ArchitecturalPerfmon::from_snapshot(processor);
     let mut declared = Perfmon::new(perfmon);
+    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
     if is_zhaoxin {
         (declared.registers, declared.has_events) = (Registers::ZHAOXIN, false);
-        return CounterUnit::of(&declared);
+    } else {
+        declared.extension = PerfmonExtension::from_snapshot(processor);
+        declared.event_bits = event_bits(processor, &perfmon, &declared.extension);
+        // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
+        declared.has_full_width = perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15);
+        // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
+        declared.has_precise_sampling = has(processor.leaf(1, 0).edx, 21);
     }
-    let has = |register: u32, bit: u32| register >> bit & 1 != 0;
-    declared.extension = PerfmonExtension::from_snapshot(processor);
-    declared.event_bits = event_bits(processor, &perfmon, &declared.extension);
-    // SDM vol. 2A, CPUID leaf 1, ECX bit 15, PDCM: there is IA32_PERF_CAPABILITIES.
-    declared.has_full_width = perfmon.version() < 6 && has(processor.leaf(1, 0).ecx, 15);
-    // SDM vol. 3B, §20.6.2.4: CPUID leaf 1, EDX bit 21, DS; and IA32_MISC_ENABLE must not deny it.
-    declared.has_precise_sampling = has(processor.leaf(1, 0).edx, 21);
     let mut unit = CounterUnit::of(&declared);
     // SDM vol. 2A, CPUID leaf 7, EDX bit 15, Hybrid; leaf 0x1A, EAX: the core's type and native model.
-    if has(processor.leaf(7, 0).edx, 15) {
+    if !is_zhaoxin && has(processor.leaf(7, 0).edx, 15) {
         unit.set_core_type(processor.leaf(0x1A, 0).eax);
     }
     unit

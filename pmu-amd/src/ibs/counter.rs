@@ -61,6 +61,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Returns the number of events that the unit counted since it was started; `None`: it has a sample. A unit whose
     /// register was lost counted nothing.
+    #[inline(never)] // 128 bytes of the Hermit-like glue, at `opt-level` 3.
     fn counted(&self, control: u64) -> Option<u32> {
         let memory = self.memory;
         if !self.unit.holds(control, memory.target.load(Relaxed)) {
@@ -304,11 +305,13 @@ impl IbsUnit {
     }
 
     /// Returns whether the other registers hold a sample.
+    #[inline(never)] // 64 bytes of the Hermit-like glue.
     pub(crate) fn is_valid(&self, control: u64) -> bool {
         control & self.registers().valid != 0
     }
 
     /// Returns whether the control register is as the unit was started for a period of `target`.
+    #[inline(never)] // 128 bytes of the Hermit-like glue.
     pub(crate) fn holds(&self, control: u64, target: u32) -> bool {
         let period = self.period_bits(Programmed { target, count: 0 });
         let registers = self.registers();
@@ -379,11 +382,13 @@ impl IbsUnit {
     }
 
     /// Leaves the unit stopped and without a sample. `found` is the control register's value before.
+    #[inline(never)] // 112 bytes of the Hermit-like glue.
     pub(crate) fn clear<M: MsrBackend>(&self, msr: &M, found: u64) -> Result<(), MsrFault> {
         self.write_stopped(msr, found & !self.registers().valid, 0)
     }
 
     /// Writes a value of the control register that disables the unit, in place of `found`.
+    #[inline(never)] // 272 bytes of the Hermit-like glue, at `opt-level` 3.
     fn write_stopped<M: MsrBackend>(
         &self,
         msr: &M,

@@ -124,6 +124,7 @@ impl BranchFilter {
     /// // The calls of user mode: all but bits 1, 3 and 4.
     /// assert_eq!(BranchFilter::USER.only(BranchKinds::CALLS).excluded(), 0x1E5);
     /// ```
+    #[inline(never)] // 112 bytes of the Hermit-like glue, at `opt-level` 3.
     pub fn excluded(&self) -> u64 {
         let bit = |excluded: bool, bit: u32| u64::from(excluded) << bit;
         let kind = |kind: BranchKind, number: u32| bit(!self.has(kind), number);

@@ -55,6 +55,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
+    #[inline(never)] // 128 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
         let Some(freeze) = &self.unit.registers().freeze else { return Ok(()) };
         if self.memory.mode() & UNFREEZABLE != 0 {
@@ -232,6 +233,7 @@ impl BranchUnit {
     }
 
     /// Stops branch sampling before its records are read: the enabling register keeps the number of filled records.
+    #[inline(never)] // 64 bytes of the Hermit-like glue.
     pub(crate) fn suspend_sampling(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
         let BranchEnable::Bits { bits, on, off } = self.registers().enable else { return Ok(()) };
         let mut update = bits.set_to(off);

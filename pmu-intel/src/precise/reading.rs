@@ -44,6 +44,7 @@ impl Reading {
 
 impl Pebs<'_> {
     /// Returns the number of bytes that are in the buffer.
+    #[inline(never)] // 304 bytes of the Hermit-like glue.
     pub(crate) fn filled<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
         let filled = if self.unit.needs_physical_address() {
             let found = PebsIndex::from_bits(msr.rdmsr_retrying(index_register())?);
@@ -57,12 +58,14 @@ impl Pebs<'_> {
     }
 
     /// Returns the records between two places of the buffer.
+    #[inline(never)] // 144 bytes of the Hermit-like glue.
     fn records(&self, from: u32, to: u32) -> PreciseRecords<'static> {
         let words = self.memory.buffer().get(from as usize / 8..to as usize / 8);
         PreciseRecords::from_words(self.unit.format(), words.unwrap_or_default())
     }
 
     /// Counts the records of a counter between two places of the buffer.
+    #[inline(never)] // 208 bytes of the Hermit-like glue, at `opt-level` 3.
     fn count(&self, counter: CounterId, (from, to): (u32, u32), generation: u16) -> u32 {
         if from >= to {
             return 0;

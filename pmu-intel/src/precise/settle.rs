@@ -106,12 +106,14 @@ impl Pebs<'_> {
     }
 
     /// Returns whether the event on a counter is the one that the interrupt knows.
+    #[inline(never)] // 160 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn is_described(&self, counter: CounterId, running: &Running<'_>) -> bool {
         let slot = self.memory.state.slot(counter).zip(running.on(counter));
         slot.is_some_and(|(slot, event)| event.precision().is_some() && slot.is_of(event.id()))
     }
 
     /// Returns the number of bytes of the buffer that are used.
+    #[inline(never)] // 64 bytes of the Hermit-like glue.
     fn usable(&self) -> usize {
         let capacity = self.memory.capacity();
         if self.unit.model.one_page { capacity.min(PAGE) } else { capacity }
@@ -400,6 +402,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Programs one counter's records of architectural PEBS.
+    #[inline(never)] // 208 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn write_control(&self, counter: CounterId, enable: bool) -> Result<(), MsrFault> {
         let slot = self.pebs.memory.state.slot(counter).filter(|_| enable);
         let value = slot

@@ -85,6 +85,7 @@ impl State {
         }
     }
 
+    #[inline(never)] // 96 bytes of the Hermit-like glue.
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&EventSlot> {
         let first = if counter.is_fixed() { MAX_GENERAL } else { 0 };
         self.slots.get(first + usize::from(counter.number()))
@@ -316,6 +317,7 @@ impl DepartedEvents {
     }
 
     /// Returns the end of the records of the events that left this counter.
+    #[inline(never)] // 256 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn end(&self, counter: CounterId, generation: u16) -> u32 {
         let of_counter = self.of(generation).filter(|departed| departed.counter == counter);
         of_counter.map(|departed| departed.until).max().unwrap_or(0)

@@ -292,6 +292,7 @@ impl<'p, const N: usize, const P: usize> WriteLock<'p, N, P> {
     }
 
     /// Returns the current snapshot of the lists, which is not written while the lock is held.
+    #[inline(never)] // 128 bytes of the glue.
     pub(super) fn lists(&self) -> Lists<'_, N> {
         let current = self.0.snapshot(self.0.current.load(Ordering::Relaxed)).get();
         // SAFETY: (1) this is the write lock's holder; (2) `WriteGuard::replace`, which writes the other snapshot, is

@@ -45,7 +45,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Returns those of the counters that are sampling units: no register of the counters knows them.
-    #[inline]
+    #[inline(never)] // 1440 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn units_of(&self, counters: CounterSet) -> CounterSet {
         if S::Facility::UNITS {
             counters & self.source.facility().units()

@@ -36,6 +36,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Returns an event as data, as it was asked for.
+    #[inline(never)] // 224 bytes of the Hermit-like glue.
     pub(crate) fn extract(&self, entry: &EventEntry) -> SavedEvent {
         let mut event = entry.extract();
         if self.is_software(entry) {
@@ -46,6 +47,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Returns what the facilities make of an event on this processor. `is_beside` says whether another event is
     /// counted beside it.
+    #[inline(never)] // 160 bytes of the Hermit-like glue.
     pub(crate) fn resolve(
         &self,
         mut asked: Asked,
@@ -147,12 +149,14 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Tells the facilities that an event was closed.
+    #[inline(never)] // 48 bytes of the Hermit-like glue.
     pub(crate) fn forget_in_facilities(&self, event: EventId) {
         if S::Facility::RECORDS {
             self.source.facility().forget(event);
         }
     }
 
+    #[inline(never)] // 80 bytes of the Hermit-like glue.
     fn on_counters(&self, counters: CounterSet, moment: Moment) -> Running<'_> {
         let (unit, memory, table) = (self.unit(), self.memory, self.table());
         Running { unit, memory, table, counters, moment, coming: None }

@@ -101,6 +101,7 @@ impl<'r> Running<'r> {
     }
 
     /// Returns the event that is on a counter.
+    #[inline(never)] // 672 bytes of the Hermit-like glue, at `opt-level` 3.
     pub fn on(&self, counter: CounterId) -> Option<RunningEvent<'r>> {
         let slot = self.memory.slot(counter).filter(|_| !self.are_lent())?;
         let coming = self.coming.filter(|(on, _)| *on == counter).map(|(_, event)| event);

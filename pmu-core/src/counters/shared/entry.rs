@@ -159,7 +159,6 @@ impl EventEntry {
     }
 
     /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
-    #[inline(never)] // 432 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.opening.fetch_add(1, Relaxed);
         fence(Release); // Another processor that reads this event's count finds its number, too.
@@ -356,6 +355,7 @@ impl EventEntry {
     }
 
     /// Makes the event's times count from `now` on. The event stays stopped.
+    #[inline(never)] // 32 bytes of the glue.
     pub(crate) fn begin_time(&self, now: u64) {
         // In this order: a sample that waited may throttle the event in between, and the tick ends that.
         self.rate.unthrottle();

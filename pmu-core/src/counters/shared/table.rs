@@ -263,6 +263,7 @@ impl EventTable {
     }
 
     /// Returns the shortest period of an event with this select.
+    #[inline(never)] // 32 bytes of the glue.
     pub(crate) fn min_period_of(&self, select: EventSelect) -> u64 {
         match SoftwareEvent::of_select(select) {
             None => self.at_least_min(0),

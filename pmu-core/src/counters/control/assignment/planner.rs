@@ -158,6 +158,7 @@ impl Planner<'_> {
     }
 
     /// Returns the counters that an event may have.
+    #[inline(never)] // 160 bytes of the glue, at `opt-level` 3.
     pub(crate) fn capable(&self, event: EventId) -> CounterSet {
         match if self.moves { None } else { self.before.find(event) } {
             Some(counter) => counter.only(),
