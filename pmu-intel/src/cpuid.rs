@@ -208,7 +208,8 @@ impl PerfmonExtension {
     }
 }
 
-/// Returns whether a model is in a list. (The library's search for a byte is made for long lists, and is long itself.)
+/// Returns whether a model is in a list.
+#[expect(clippy::manual_contains, reason = "the library's search for a byte is long itself")]
 pub(crate) fn is_among(model: u8, models: &[u8]) -> bool {
     models.iter().any(|listed| *listed == model)
 }

@@ -180,10 +180,9 @@ pub unsafe trait EventSource {
         self.table().rows()
     }
 
-    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows; there may be
-    /// more. Each
-    /// interval is from 1 to 2³¹ − 1, as [`set_interval`](Self::set_interval) stores it. The rows of one source's
-    /// [names](crate::profile::ProfileSource::another_name_of) hold one value.
+    /// Returns the variables with the machine-wide intervals of the table's rows, in the order of the rows; there may
+    /// be more. Each interval is from 1 to 2³¹ − 1, as [`set_interval`](Self::set_interval) stores it. The rows of one
+    /// source's [names](crate::profile::ProfileSource::another_name_of) hold one value.
     #[inline]
     fn intervals(&self) -> &[AtomicU32] {
         &self.profile_sources().intervals

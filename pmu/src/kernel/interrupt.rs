@@ -12,7 +12,7 @@ use crate::kernel::architecture::{Architecture, FacilityOf};
 use crate::kernel::pmu::{Pmu, PmuError, PmuEvents, ProcessorMemory};
 use crate::kernel::required::{Kernel, KernelHooks};
 
-/// What an interrupt does with its samples.
+/// The receiver of an interrupt's samples.
 struct Report<'i, K: Kernel, F, const P: usize, const E: usize, const N: usize> {
     pmu: &'static Pmu<K, P, E, N>,
     of: &'static ProcessorMemory<K, E>,

@@ -168,8 +168,8 @@ impl CounterUnit {
         self.core_type = core_type;
     }
 
-    /// Changes whether the interrupt controller [may mask](Self::is_masked_on_delivery) the performance interrupt when it
-    /// delivers it, for a hypervisor whose interrupt controller differs from the processor's.
+    /// Changes whether the interrupt controller [may mask](Self::is_masked_on_delivery) the performance interrupt when
+    /// it delivers it, for a hypervisor whose interrupt controller differs from the processor's.
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
