@@ -201,8 +201,8 @@ impl Machine {
         }
     }
 
-    /// Returns CPUID leaf 0x0A of the boot processor if the machine has the sources of Intel's Emon interface, and `None`
-    /// if it has others. The [`name`](EventSource::name) tells which: `Emon`, `Amd64`, `Zen` or `Default`.
+    /// Returns CPUID leaf 0x0A of the boot processor if the machine has the sources of Intel's Emon interface. Returns
+    /// `None` if it has others. The [`name`](EventSource::name) tells which: `Emon`, `Amd64`, `Zen` or `Default`.
     pub const fn perfmon(&self) -> Option<&ArchitecturalPerfmon> {
         match &self.kind {
             Kind::Emon(perfmon) => Some(perfmon),
