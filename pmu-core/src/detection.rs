@@ -12,8 +12,8 @@ pub enum NoInterface {
     /// The processor is from another vendor. The value is the vendor's name in CPUID leaf 0.
     #[error("no profile interface for processors of \"{}\"", .0.escape_ascii())]
     OtherVendor([u8; 12]),
-    /// CPUID declares no performance monitoring: leaf 0x0A is absent, has version 0, or declares no events. On Arm,
-    /// `ID_AA64DFR0_EL1` declares no PMUv3.
+    /// The processor declares no counters. On x86, CPUID leaf 0x0A is absent, has version 0, or declares no events. On
+    /// Arm, `ID_AA64DFR0_EL1` declares no PMUv3.
     #[error("the processor declares no performance monitoring")]
     NoPerformanceMonitoring,
     /// The processor does not have the event of unhalted cycles, which the Emon interface needs.

@@ -44,6 +44,14 @@ pub trait Platform {
     /// the overflow status. The overflow status then stays set, and could raise an unmasked interrupt again and again.
     fn mask_performance_interrupt(&self);
 
+    /// Returns whether the performance interrupt is a level, active until the overflow is acknowledged. An embedder
+    /// [masks](Self::mask_performance_interrupt) a level that it cannot serve at the moment, so that each service
+    /// unmasks it again. The default implementation returns `false`: on x86, the interrupt is an edge.
+    #[inline]
+    fn is_level_interrupt(&self) -> bool {
+        false
+    }
+
     /// Unmasks an extended entry of AMD's local vector table, and writes the performance interrupt's vector or delivery
     /// mode to the entry. The entry is at offset 0x500 + 16·`entry` of the local APIC. A driver, such as the driver of
     /// instruction-based sampling, calls this method in task context. The driver never masks the entry again, because
@@ -76,6 +84,9 @@ impl<P: Platform + ?Sized> Platform for &P {
     }
     fn mask_performance_interrupt(&self) {
         (**self).mask_performance_interrupt();
+    }
+    fn is_level_interrupt(&self) -> bool {
+        (**self).is_level_interrupt()
     }
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         (**self).unmask_extended_interrupt(entry)
@@ -145,6 +156,11 @@ impl<M: MsrBackend, P: Platform> Platform for (M, P) {
 
     fn mask_performance_interrupt(&self) {
         self.1.mask_performance_interrupt();
+    }
+
+    #[inline]
+    fn is_level_interrupt(&self) -> bool {
+        self.1.is_level_interrupt()
     }
 
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {

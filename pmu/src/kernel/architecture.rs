@@ -82,9 +82,8 @@ pub trait Architecture: 'static {
 
     /// Set if the counters' interrupt is a level, active until the overflow is acknowledged. [`Pmu`](crate::Pmu) then
     /// masks an interrupt that it cannot serve at the moment: one that comes while its counters are lent, or a task
-    /// programs or serves them. Otherwise, the interrupt would come again at once, and the task would never go on. A
-    /// unit that [is masked on delivery](pmu_core::registers::CounterLayout::is_masked_on_delivery) makes each service
-    /// unmask it again. On x86, the interrupt is an edge.
+    /// programs or serves them. Otherwise, the interrupt would come again at once, and the task would never go on. Each
+    /// service then unmasks it again. On x86, the interrupt is an edge.
     const LEVEL_INTERRUPT: bool = false;
 
     /// Detects the machine from the first processor that comes up. If several processors come up at the same time, each

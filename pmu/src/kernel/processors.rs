@@ -26,9 +26,10 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// [`Machine`](crate::Machine).
     ///
     /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
-    /// profiles by time need none, and the result has none. [`Machine::why_time_only`](crate::Machine::why_time_only)
-    /// is the reason, which is also in the error of each operation that needs a counter:
-    /// [`NoCounters`](pmu_core::error::CounterError::NoCounters).
+    /// profiles by time need none, and the result has none. The reason is that of the first processor's unit,
+    /// [`why_absent`](pmu_core::CounterUnit::why_absent), and in the error of each operation that needs a counter:
+    /// [`NoCounters`](pmu_core::error::CounterError::NoCounters). A processor without counters on a machine whose first
+    /// processor has some is refused, as another type of processor.
     ///
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }

@@ -312,6 +312,11 @@ impl<K: Kernel> Platform for KernelHooks<K> {
         K::set_interrupt_masked(true);
     }
 
+    #[inline]
+    fn is_level_interrupt(&self) -> bool {
+        K::Architecture::LEVEL_INTERRUPT
+    }
+
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         K::Architecture::unmask_extended_interrupt(K::msr(), entry)
     }

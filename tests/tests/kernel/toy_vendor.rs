@@ -90,9 +90,6 @@ unsafe impl CounterLayout for Identification {
     fn global(&self) -> Option<&'static GlobalRegisters> {
         Some(&GLOBAL)
     }
-    fn is_masked_on_delivery(&self) -> bool {
-        true
-    }
 }
 
 impl SelectLayout for Identification {
@@ -177,6 +174,11 @@ impl MsrBackend for Registers {
     type Error = MsrErrorKind;
 
     fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+        match INTERRUPTED.take() {
+            Some((0, frame)) => drop(PMU.get().unwrap().interrupt(&frame, |_| ())),
+            Some((later, frame)) => INTERRUPTED.set(Some((later - 1, frame))),
+            None => {}
+        }
         let included = |filter: u64, user, kernel| {
             let filter = filter as u32;
             let bit = |excluded, bit| if filter & excluded == 0 { bit } else { 0 };
@@ -264,6 +266,8 @@ thread_local! {
     static PMU: Cell<Option<&'static Pmu<ToyKernel, PROCESSORS>>> = const { Cell::new(None) };
     static HERE: Cell<usize> = const { Cell::new(0) };
     static NOW: Cell<u64> = const { Cell::new(0) };
+    /// The access at which the interrupt comes, and its frame.
+    static INTERRUPTED: Cell<Option<(u32, PlainFrame)>> = const { Cell::new(None) };
 }
 
 fn toy() -> &'static Toy {
@@ -394,6 +398,25 @@ fn a_pmu_samples_on_registers_that_are_unlike_x86() {
         pmu.disable(event).unwrap();
         pmu.close(event).unwrap();
     }
+    shut_down(pmu);
+}
+
+/// The delivery does not mask the interrupt, but `Pmu` masks a level that it cannot serve. It would stay masked.
+#[test]
+fn a_level_that_was_masked_while_nothing_served_it_is_unmasked_again() {
+    let pmu = machine();
+    let event = pmu.start(&Event::generic(GenericEvent::Branches).every(10_000).tagged(7)).unwrap();
+    assert_eq!(execute(true, 10_000), [7]);
+    let frame = PlainFrame::new(PLACE, 0x33, 0, 0);
+    for access in 0..60 {
+        pmu.processor_suspended(|_| ()).unwrap();
+        INTERRUPTED.set(Some((access, frame)));
+        pmu.processor_resumed().unwrap();
+        INTERRUPTED.set(None);
+        assert!(toy().is_unmasked.get(), "{access}");
+    }
+    assert_eq!(execute(true, 20_000), [7, 7]);
+    pmu.close(event).unwrap();
     shut_down(pmu);
 }
 

@@ -100,9 +100,9 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
         self.note(written).is_some()
     }
 
-    /// Unmasks the interrupt where its delivery masked it.
+    /// Unmasks the interrupt where its delivery masked it, or an embedder may have done.
     pub(crate) fn unmask(&self) {
-        if self.unit.is_masked_on_delivery() {
+        if self.unit.is_masked_on_delivery() || self.hardware.is_level_interrupt() {
             self.hardware.unmask_performance_interrupt();
         }
     }

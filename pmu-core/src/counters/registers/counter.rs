@@ -417,8 +417,10 @@ pub struct FixedCounters {
     pub value: u32,
     /// Difference between the addresses of adjacent counters' value registers.
     pub step: u32,
-    /// Each counter's event: the event number and unit mask, as in bits 15:0 of an event select. The value is 0 if no
-    /// event number and unit mask stand for the counter's event.
+    /// Each counter's event: the event number and unit mask, as in bits 15:0 of an event select. A counter whose value
+    /// is 0 counts no event that is opened. If the processor gives the counter's event no number, the vendor's crate
+    /// makes one up whose bits 7:0 are 0, as 0x0300 for Intel's reference cycles: no general counter counts it then,
+    /// unless the bank [counts every number](CounterBank::counts_every_number).
     pub events: [u16; MAX_FIXED],
 }
 

@@ -55,11 +55,12 @@ use crate::counters::registers::unused::PreciseSampling;
 /// ```
 ///
 /// Wrong: `CounterSet::from_bits(0x1FFF)` above. The select of a fifth counter would be the first counter's value, and
-/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption. Also wrong: fixed counters for
-/// Intel's architectural version 1, which has no registers for them, or a [`FullWidth`] whose bit declares another
+/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption. Also wrong: registers of
+/// fixed counters for Intel's architectural version 1, which has none, or a [`FullWidth`] whose bit declares another
 /// feature, such as `PEBS_BASELINE`.
 pub unsafe trait CounterLayout {
-    /// Returns the processor's counters. A counter's bit is that of the [global registers](Self::global).
+    /// Returns the processor's counters. A counter's bit is that of the [global registers](Self::global). Fixed
+    /// counters without registers are left out of the unit: see [`fixed`](Self::fixed).
     fn counters(&self) -> CounterSet;
 
     /// Returns the registers of the general counters, and the width of each in bits (32–64).
@@ -94,7 +95,8 @@ pub unsafe trait CounterLayout {
     }
 
     /// Returns whether the interrupt controller may mask the performance interrupt when it delivers it. With `true`,
-    /// [`service`](crate::service) unmasks the interrupt each time. The default is `false`.
+    /// [`service`](crate::service) unmasks the interrupt each time, as it does where the interrupt
+    /// [is a level](crate::Platform::is_level_interrupt). The default is `false`.
     fn is_masked_on_delivery(&self) -> bool {
         false
     }
@@ -122,8 +124,9 @@ pub unsafe trait CounterLayout {
 /// }
 /// ```
 pub trait SelectLayout {
-    /// Returns the mask of the select bits that an event may set. Setting any other bit faults, or changes something
-    /// other than the event.
+    /// Returns the mask of the select bits that an event may set, the mode bits 16 and 17 among them: without these, no
+    /// generic event and no profile source can be opened. Setting any other bit faults, or changes something other than
+    /// the event.
     fn event_bits(&self) -> u64;
 
     /// Returns the event number and unit mask of each [`GenericEvent`], in the order of [`GenericEvent::ALL`], and a
