@@ -67,6 +67,15 @@ impl Zen {
     }
 
     /// Returns the table of the interface's sources.
+    ///
+    /// ```
+    /// # use pmu_amd::Zen;
+    /// # use pmu_core::profile::KProfileSource;
+    /// fn has_cycles(zen: &Zen) -> bool {
+    ///     zen.table().row(KProfileSource::TOTAL_CYCLES).is_some()
+    /// }
+    /// # let _ = has_cycles;
+    /// ```
     pub const fn table(&self) -> &'static SourceTable {
         self.table
     }

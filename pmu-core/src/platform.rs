@@ -47,6 +47,20 @@ pub trait Platform {
     /// Returns whether the performance interrupt is a level, active until the overflow is acknowledged. An embedder
     /// [masks](Self::mask_performance_interrupt) a level that it cannot serve at the moment, so that each service
     /// unmasks it again. The default implementation returns `false`: on x86, the interrupt is an edge.
+    ///
+    /// ```
+    /// use pmu_core::Platform;
+    /// /// A controller whose line for the counters is active until the overflow is acknowledged.
+    /// struct Line;
+    /// impl Platform for Line {
+    ///     fn unmask_performance_interrupt(&self) {} // enables the line
+    ///     fn mask_performance_interrupt(&self) {} // disables it
+    ///     fn is_level_interrupt(&self) -> bool {
+    ///         true
+    ///     }
+    /// }
+    /// assert!(Line.is_level_interrupt());
+    /// ```
     #[inline]
     fn is_level_interrupt(&self) -> bool {
         false

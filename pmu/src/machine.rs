@@ -186,6 +186,16 @@ impl Machine {
 
     /// Creates a machine without counters, whose only source is `ProfileTime`. A kernel uses it in place of a machine
     /// whose counters do not answer.
+    ///
+    /// ```
+    /// use pmu::Machine;
+    /// use pmu::core::EventSource;
+    /// use pmu::core::error::NoInterface;
+    /// use pmu::core::profile::KProfileSource;
+    /// static TIME_ONLY: Machine = Machine::without_counters(NoInterface::Unresponsive);
+    /// assert!(TIME_ONLY.query(KProfileSource::TIME).is_supported());
+    /// assert_eq!(TIME_ONLY.unit().why_absent(), Some(NoInterface::Unresponsive));
+    /// ```
     pub const fn without_counters(reason: NoInterface) -> Self {
         let sources = ProfileSources::new("Default", CounterUnit::absent(reason));
         Self { kind: Kind::TimeOnly(reason), counters: |_| CounterUnit::NONE, sources }
@@ -203,6 +213,15 @@ impl Machine {
 
     /// Returns CPUID leaf 0x0A of the boot processor if the machine has the sources of Intel's Emon interface. Returns
     /// `None` if it has others. The [`name`](EventSource::name) tells which: `Emon`, `Amd64`, `Zen` or `Default`.
+    ///
+    /// ```
+    /// # use pmu::Machine;
+    /// /// Returns whether the sources of a machine count architectural events, which mean the same on each processor.
+    /// fn is_architectural(machine: &Machine) -> bool {
+    ///     machine.perfmon().is_some_and(|perfmon| perfmon.version() >= 2)
+    /// }
+    /// # let _ = is_architectural;
+    /// ```
     pub const fn perfmon(&self) -> Option<&ArchitecturalPerfmon> {
         match &self.kind {
             Kind::Emon(perfmon) => Some(perfmon),

@@ -101,6 +101,15 @@ impl CounterUnit {
     }
 
     /// Describes the counters of a processor, by what a vendor's crate says of them.
+    ///
+    /// ```
+    /// # use pmu_core::CounterUnit;
+    /// # use pmu_core::registers::{CounterLayout, SelectLayout};
+    /// /// Returns the counters of processors that describe themselves, for a vendor's `EventSource::unit_of`.
+    /// fn unit_of<P: CounterLayout + SelectLayout>(processor: &P) -> CounterUnit {
+    ///     CounterUnit::of(processor)
+    /// }
+    /// ```
     pub fn of(processor: &(impl CounterLayout + SelectLayout)) -> Self {
         let (bank, width) = processor.general();
         let global = processor.global();
@@ -170,6 +179,16 @@ impl CounterUnit {
 
     /// Changes whether the interrupt controller [may mask](Self::is_masked_on_delivery) the performance interrupt when
     /// it delivers it, for a hypervisor whose interrupt controller differs from the processor's.
+    ///
+    /// ```
+    /// # use pmu_core::CounterUnit;
+    /// /// Returns the unit of a processor whose interrupts come by a controller that masks none.
+    /// fn unmasked(mut unit: CounterUnit) -> CounterUnit {
+    ///     unit.set_masked_on_delivery(false);
+    ///     unit
+    /// }
+    /// assert!(!unmasked(CounterUnit::NONE).is_masked_on_delivery());
+    /// ```
     pub const fn set_masked_on_delivery(&mut self, masked: bool) {
         self.masked_on_delivery = masked;
     }
