@@ -36,7 +36,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Returns an event as data, as it was asked for.
-    #[inline(never)] // 224 bytes of the Hermit-like glue.
     pub(crate) fn extract(&self, entry: &EventEntry) -> SavedEvent {
         let mut event = entry.extract();
         if self.is_software(entry) {
