@@ -62,8 +62,8 @@ impl Zen {
     pub fn detect(processor: &Snapshot) -> Option<Self> {
         let table = table(Generation::of(processor)?)?;
         let unit = counters::unit(processor, &[counters::AMD]);
-        let sources = ProfileSources::new("Zen", unit);
-        unit.why_absent().is_none().then_some(Self { table, sources })
+        let zen = || Self { table, sources: ProfileSources::new("Zen", unit) };
+        unit.why_absent().is_none().then(zen)
     }
 
     /// Returns the table of the interface's sources.

@@ -229,11 +229,6 @@ unsafe impl CounterLayout for Counters<'_> {
             (false, false) => &GLOBAL,
         })
     }
-
-    /// A kernel masks the interrupt, which is a level, if it cannot be served at the moment.
-    fn is_masked_on_delivery(&self) -> bool {
-        true
-    }
 }
 
 impl SelectLayout for Counters<'_> {

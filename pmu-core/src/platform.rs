@@ -264,6 +264,11 @@ mod tests {
             self.note("mask");
         }
 
+        fn is_level_interrupt(&self) -> bool {
+            self.note("is_level");
+            true
+        }
+
         fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
             self.note("unmask_extended");
             Err(PlatformError::ExtendedEntryInUse(entry.into()))
@@ -291,13 +296,15 @@ mod tests {
         assert_eq!(pair.user_index(PmcIndex::new(0)), PmcIndex::new(9));
         pair.unmask_performance_interrupt();
         pair.mask_performance_interrupt();
+        assert!(pair.is_level_interrupt() && Platform::is_level_interrupt(&&pair));
         let taken = Err(PlatformError::ExtendedEntryInUse(2));
         assert_eq!(pair.unmask_extended_interrupt(2), taken);
         let interval = IntervalLimits::TIME.check(10_000).unwrap();
         assert_eq!(pair.start_profile_timer(interval), Ok(()));
         pair.stop_profile_timer();
         assert_eq!(*pair.0.0.borrow(), ["read", "write", "read_pmc", "update", "user_index"]);
-        let of_the_other = ["unmask", "mask", "unmask_extended", "start", "stop"];
+        let of_the_other =
+            ["unmask", "mask", "is_level", "is_level", "unmask_extended", "start", "stop"];
         assert_eq!(*pair.1.0.borrow(), of_the_other);
     }
 }

@@ -77,7 +77,7 @@ impl<const N: usize> ElementaryIntervals<N> {
         let is_upper = befores.get(upper).is_some_and(|before| *before < address);
         let first = select_unpredictable(is_upper, upper, first);
         let found = match half {
-            // A table of constant length below that has none so long.
+            // The compiler leaves this out of a shorter table, which has no part so long.
             256.. if 3 * N >= 512 => search::<512>(befores, first, half, address),
             _ => search::<1>(befores, first, half, address),
         };

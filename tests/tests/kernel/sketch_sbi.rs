@@ -133,9 +133,6 @@ unsafe impl CounterLayout for Counters {
     fn global(&self) -> Option<&'static GlobalRegisters> {
         Some(&GLOBAL)
     }
-    fn is_masked_on_delivery(&self) -> bool {
-        true
-    }
 }
 
 impl SelectLayout for Counters {

@@ -194,7 +194,7 @@ mod choice {
     }
 
     /// A source is supported if its event's bit is meaningful and clear; the timer always.
-    /// What is beside the counters is hidden with them, for the same reason.
+    /// A hypervisor that hides the counters hides the hardware beside them, for the same reason.
     #[test]
     fn where_counters_are_hidden_the_reason_is_told_of_what_is_beside_them() {
         let hidden = snapshot("vm-hyperv-icelake.txt");

@@ -201,6 +201,11 @@ fn a_windows_whose_hal_has_four_of_amds_counters_takes_four() {
             assert_eq!(first.control().register().get(), select, "{rules}");
         }
     }
+    // Hygon's are like AMD's; of another vendor's processor there are none, and the reason stays.
+    let hygon = recorded!("hygon-dhyana.txt");
+    assert_eq!(pmu_amd::legacy_counters(&hygon).counters(), CounterSet::from_bits(0b1111));
+    let intel = pmu_amd::legacy_counters(&recorded!("intel-skylake.txt"));
+    assert_eq!(intel.why_absent(), Some(NoInterface::OtherVendor(*b"GenuineIntel")));
     // Whatever Windows it is to be like, a processor with four has four.
     let old = Amd64::detect_as_of(&amd_processor(false, 0), x64(Windows11)).unwrap();
     assert_eq!(old.unit().counters().len(), 4);

@@ -100,9 +100,14 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
         self.note(written).is_some()
     }
 
-    /// Unmasks the interrupt where its delivery masked it, or an embedder may have done.
+    /// Returns whether the interrupt may be masked: by its delivery, or by an embedder that could not serve a level.
+    fn may_be_masked(&self) -> bool {
+        self.unit.is_masked_on_delivery() || self.hardware.is_level_interrupt()
+    }
+
+    /// Unmasks the interrupt where it may be masked.
     pub(crate) fn unmask(&self) {
-        if self.unit.is_masked_on_delivery() || self.hardware.is_level_interrupt() {
+        if self.may_be_masked() {
             self.hardware.unmask_performance_interrupt();
         }
     }
@@ -219,7 +224,7 @@ where
         // While a bit of another owner's counter is set, unmasking may raise a spurious interrupt: one is expected,
         // beside those of the session's own counters.
         if others & INTERRUPTING != 0 {
-            self.raised += u32::from(self.unit.is_masked_on_delivery());
+            self.raised += u32::from(self.may_be_masked());
         }
         let accounted = self.collect(status, CounterSet::from_bits(overflowed));
         if S::Facility::DIVIDES && !self.facility.is_idle() {

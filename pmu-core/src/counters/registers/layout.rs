@@ -55,9 +55,9 @@ use crate::counters::registers::unused::PreciseSampling;
 /// ```
 ///
 /// Wrong: `CounterSet::from_bits(0x1FFF)` above. The select of a fifth counter would be the first counter's value, and
-/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption. Also wrong: registers of
-/// fixed counters for Intel's architectural version 1, which has none, or a [`FullWidth`] whose bit declares another
-/// feature, such as `PEBS_BASELINE`.
+/// the value of a thirteenth 0xC0010010, SYSCFG, which controls memory encryption. Also wrong: registers of fixed
+/// counters for Intel's architectural version 1, which has none, or a [`FullWidth`] whose bit declares another feature,
+/// such as `PEBS_BASELINE`.
 pub unsafe trait CounterLayout {
     /// Returns the processor's counters. A counter's bit is that of the [global registers](Self::global). Fixed
     /// counters without registers are left out of the unit: see [`fixed`](Self::fixed).
