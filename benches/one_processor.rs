@@ -59,6 +59,9 @@ impl ApicRegisters for Registers {
     fn write_performance_entry(&self, entry: LvtEntry) {
         FILE[0].store(entry.into(), Relaxed);
     }
+    fn read_performance_entry(&self) -> Option<u32> {
+        Some(FILE[0].load(Relaxed) as u32)
+    }
     fn read_extended_entry(&self, _: u8) -> Option<u32> {
         Some(0x0001_0400) // masked, an NMI
     }

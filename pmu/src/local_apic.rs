@@ -47,15 +47,22 @@ pub trait ApicRegisters {
     /// [`XAPIC_OFFSET`](LocalApic::XAPIC_OFFSET) in the page of registers.
     fn write_performance_entry(&self, entry: LvtEntry);
 
+    /// Reads the LVT entry for performance counters. The sampling units of AMD's processors are then delivered as the
+    /// counters are. The default implementation returns `None`: the entry cannot be read.
+    fn read_performance_entry(&self) -> Option<u32> {
+        None
+    }
+
     /// Reads an extended LVT entry of AMD's processors. Such an entry delivers the interrupts of instruction-based
     /// sampling. Returns `None` if the local APIC has no entry with this number. In x2APIC mode, the entry is the MSR
     /// [`X2APIC_EXTENDED_MSR`](LocalApic::X2APIC_EXTENDED_MSR) + `number`. In xAPIC mode, the entry is at
     /// [`XAPIC_EXTENDED_OFFSET`](LocalApic::XAPIC_EXTENDED_OFFSET) + 16·`number`.
     ///
-    /// Bits 23:16 of the extended features (MSR 0x840, offset 0x400) are the number of entries. These registers exist
-    /// if bit 31 of the version (MSR 0x803, offset 0x30) is set. Where they are absent, a read faults in x2APIC mode,
-    /// and returns an undefined value in xAPIC mode (AMD APM vol. 2, "Extended Interrupts"). The method is called only
-    /// on processors with instruction-based sampling.
+    /// Bits 23:16 of the extended features (MSR 0x840, offset 0x400) are the number of entries. Where these registers
+    /// are absent, a read faults in x2APIC mode, and returns an undefined value in xAPIC mode (AMD APM vol. 2,
+    /// "Extended Interrupts"). So in xAPIC mode, read them only if bit 31 of the version (offset 0x30) is set. In x2APIC
+    /// mode, do not ask for this bit: KVM leaves it clear, also where the registers exist. The method is called only on
+    /// processors with instruction-based sampling.
     ///
     /// The default implementation, for a kernel that uses no extended entry, returns `None`.
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
@@ -73,6 +80,9 @@ pub trait ApicRegisters {
 impl<A: ApicRegisters + ?Sized> ApicRegisters for &A {
     fn write_performance_entry(&self, entry: LvtEntry) {
         (**self).write_performance_entry(entry);
+    }
+    fn read_performance_entry(&self) -> Option<u32> {
+        (**self).read_performance_entry()
     }
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
         (**self).read_extended_entry(number)
@@ -125,6 +135,23 @@ impl Delivery {
     /// ```
     pub const fn vector(vector: u8) -> Result<Self, InvalidVector> {
         if vector < 32 { Err(InvalidVector(vector)) } else { Ok(Self(vector as u32)) }
+    }
+
+    /// Returns the delivery of an LVT entry; `None` if the entry is neither an NMI nor the vector of an interrupt, as
+    /// after a reset.
+    ///
+    /// ```
+    /// use pmu::apic::Delivery;
+    /// assert_eq!(Delivery::of_entry(0x1_0400), Some(Delivery::NON_MASKABLE)); // masked
+    /// assert_eq!(Delivery::of_entry(0xE1), Delivery::vector(0xE1).ok());
+    /// assert_eq!(Delivery::of_entry(0x1_0000), None);
+    /// ```
+    pub const fn of_entry(entry: u32) -> Option<Self> {
+        match entry >> 8 & 0b111 {
+            0b100 => Some(Self::NON_MASKABLE),
+            0 if entry as u8 >= 32 => Some(Self(entry & 0xFF)),
+            _ => None,
+        }
     }
 
     /// Returns the value of the unmasked LVT entry for this delivery. Bits 7:0 are the vector, and bits 10:8 are the

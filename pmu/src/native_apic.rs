@@ -133,6 +133,10 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
         unsafe { register.write_volatile(entry.into()) };
     }
 
+    fn read_performance_entry(&self) -> Option<u32> {
+        self.read(LocalApic::<Self>::XAPIC_OFFSET)
+    }
+
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
         self.read(self.extended(number)?)
     }

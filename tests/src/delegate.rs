@@ -27,13 +27,17 @@ macro_rules! delegate_registers {
     };
 }
 
-/// The local APIC of a mock as a kernel returns it: `delegate_apic!(Type, mock)`, of which `mock()` is the mock.
+/// The local APIC of a mock as a kernel returns it: `delegate_apic!(Type, mock, entry)`, of which `mock()` is the mock,
+/// and `entry` what the kernel wrote into the entry for performance counters.
 #[macro_export]
 macro_rules! delegate_apic {
-    ($apic:ty, $mock:path) => {
+    ($apic:ty, $mock:path, $entry:expr) => {
         impl ::pmu::apic::ApicRegisters for $apic {
             fn write_performance_entry(&self, entry: ::pmu::apic::LvtEntry) {
                 panic!("{entry:?}: the kernel has a function for it")
+            }
+            fn read_performance_entry(&self) -> Option<u32> {
+                Some($entry)
             }
             fn read_extended_entry(&self, number: u8) -> Option<u32> {
                 (number < 4).then(|| $mock().extended_entry(number))

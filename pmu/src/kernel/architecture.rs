@@ -242,7 +242,9 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
 
     fn unmask_extended_interrupt<M: MsrBackend>(msr: M, entry: u8) -> Result<(), PlatformError> {
         let apic = K::apic(msr).ok_or(PlatformError::NoExtendedEntry)?;
-        LocalApic::new(apic, K::delivery(), NoTimer).unmask_extended_interrupt(entry)
+        let delivery = apic.read_performance_entry().and_then(Delivery::of_entry);
+        let delivery = delivery.ok_or(PlatformError::NoDelivery)?;
+        LocalApic::new(apic, delivery, NoTimer).unmask_extended_interrupt(entry)
     }
 
     fn shared_core() -> Option<CoreThread<'static>> {
@@ -256,38 +258,35 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
     }
 }
 
-/// Functions that a kernel on x86 may provide beside its [`Kernel`](crate::Kernel), for hardware that few processors
-/// have. A kernel for which the defaults are right names `()` in [`X86`]. Any other kernel names its own type.
+/// Functions that a kernel on x86 may provide beside its [`Kernel`](crate::Kernel). A kernel for which the defaults are
+/// right names `()` in [`X86`]. Any other kernel names its own type.
 ///
 /// # For implementers
 /// `shared_core` is called in task, interrupt and NMI context, and takes no lock that the interrupted code may hold.
-/// The other functions are called in task context.
+/// `apic` is called in task context.
 ///
 /// ```
-/// use pmu::apic::Delivery;
 /// use pmu::{PreciseRecords, X86, X86Kernel};
 /// struct MyKernel; // also a `Kernel`, whose `Architecture` this is:
 /// type Processors = X86<PreciseRecords<8192>, MyKernel>;
+/// # use pmu::apic::{ApicRegisters, NativeApic};
+/// # use pmu::core::msr::MsrBackend;
 ///
 /// impl X86Kernel for MyKernel {
-///     fn delivery() -> Delivery {
-///         const { Delivery::vector(0xE1) }.unwrap_or(Delivery::NON_MASKABLE)
+///     fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+///         None::<NativeApic<M>> // no samples by IBS
 ///     }
 /// }
 /// # let _: Option<Processors> = None;
 /// ```
 pub trait X86Kernel: 'static {
-    /// Returns how AMD's sampled ops and fetches interrupt: as the counters do, by the same handler. The default
-    /// implementation selects an NMI.
-    fn delivery() -> Delivery {
-        Delivery::NON_MASKABLE
-    }
-
     /// Returns the local APIC of the processor that executes the call. AMD's sampled ops and fetches interrupt through
-    /// one of its [extended entries](ApicRegisters::read_extended_entry). The default implementation returns the local
-    /// APIC in x2APIC mode, and `None` in xAPIC mode. The function is called on processors that declare IBS and an
-    /// extended entry for it. On a virtual one that then lacks the registers, an access faults, as `msr` treats a
-    /// fault.
+    /// one of its [extended entries](ApicRegisters::read_extended_entry), which gets the NMI or the vector that the
+    /// [entry for counters](ApicRegisters::read_performance_entry) has after
+    /// [`set_interrupt_masked`](crate::Kernel::set_interrupt_masked): one handler serves both. The default
+    /// implementation returns the local APIC in x2APIC mode, and `None` in xAPIC mode: the processor then has no sampled
+    /// ops and fetches. The function is called on processors that declare IBS and an extended entry for it. On a virtual
+    /// one that then lacks the registers, an access faults, as `msr` treats a fault.
     ///
     /// ```
     /// use pmu::X86Kernel;
@@ -335,3 +334,41 @@ pub trait X86Kernel: 'static {
 }
 
 impl X86Kernel for () {}
+
+#[cfg(test)]
+mod tests {
+    use pmu_core::testing::ScriptedMsr;
+
+    use super::*;
+    use crate::local_apic::LvtEntry;
+
+    /// The entry for counters is as after a reset, and the extended one is masked.
+    struct AfterReset;
+
+    impl ApicRegisters for AfterReset {
+        fn write_performance_entry(&self, _: LvtEntry) {}
+        fn read_performance_entry(&self) -> Option<u32> {
+            Some(0x1_0000)
+        }
+        fn read_extended_entry(&self, _: u8) -> Option<u32> {
+            Some(0x1_0000)
+        }
+        fn write_extended_entry(&self, _: u8, entry: u32) {
+            panic!("{entry:#x}: nobody said how the counters interrupt");
+        }
+    }
+
+    impl X86Kernel for AfterReset {
+        fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+            Some(Self)
+        }
+    }
+
+    #[test]
+    fn an_extended_entry_gets_no_delivery_that_the_counters_entry_has_not() {
+        let msr = ScriptedMsr::new(&[]);
+        let outcome = X86::<(), AfterReset>::unmask_extended_interrupt(&msr, 0);
+        assert_eq!(outcome, Err(PlatformError::NoDelivery));
+        msr.finish();
+    }
+}

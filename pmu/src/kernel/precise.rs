@@ -14,9 +14,9 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 /// Precise samples of one processor: Intel's precise records (PEBS), with a buffer of `WORDS` 64-bit words, and AMD's
-/// instruction-based sampling (IBS). `WORDS` is a multiple of 512; architectural PEBS also needs a power of two. IBS
-/// interrupts through an extended LVT entry: a kernel for AMD's processors in xAPIC mode, or with a vector for its
-/// interrupts, implements [`X86Kernel`](crate::X86Kernel).
+/// instruction-based sampling (IBS). `WORDS` is at least 512 and a multiple of 512; architectural PEBS also needs a power
+/// of two. IBS interrupts through an extended LVT entry, as an NMI or by the vector that the kernel set for the counters.
+/// In xAPIC mode, a kernel for AMD's processors implements [`X86Kernel::apic`](crate::X86Kernel::apic).
 ///
 /// A kernel whose [`Facilities`] have this type can open
 /// [precise](pmu_core::Event::precise) events. For both precise events and branches, the kernel chooses a pair:

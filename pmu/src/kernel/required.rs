@@ -318,6 +318,9 @@ impl<K: Kernel> Platform for KernelHooks<K> {
     }
 
     fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        // So that the entry for counters, which the kernel may not have written yet, has its delivery. The session
+        // unmasks it once it has programmed the counters.
+        K::set_interrupt_masked(true);
         K::Architecture::unmask_extended_interrupt(K::msr(), entry)
     }
 

@@ -88,9 +88,6 @@ unsafe impl Kernel for Hermit {
 }
 
 impl X86Kernel for Hermit {
-    fn delivery() -> Delivery {
-        DELIVERY
-    }
     fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Apic)
     }
@@ -102,6 +99,9 @@ struct Apic;
 impl ApicRegisters for Apic {
     fn write_performance_entry(&self, entry: LvtEntry) {
         apic::write(LocalApic::<()>::X2APIC_MSR, entry.into());
+    }
+    fn read_performance_entry(&self) -> Option<u32> {
+        Some(apic::read(LocalApic::<()>::X2APIC_MSR))
     }
     fn read_extended_entry(&self, number: u8) -> Option<u32> {
         // The version's bit 31, which declares the register, is clear under KVM.

@@ -188,6 +188,7 @@ impl Host for Played {
             EXTENDED_ENTRIES.. if self.is_amd && register - EXTENDED_ENTRIES < EXTENDED_COUNT => {
                 self.mocks[self.here.get()].extended_entry((register - EXTENDED_ENTRIES) as u8)
             }
+            PERFORMANCE_ENTRY => self.mocks[self.here.get()].performance_entry(),
             absent => panic!("{absent:#x} faults"),
         }
     }

@@ -2,7 +2,7 @@
 
 use core::cell::{Cell, OnceCell, RefCell};
 
-use pmu::apic::{ApicRegisters, Delivery};
+use pmu::apic::ApicRegisters;
 use pmu::core::frame::PlainFrame;
 use pmu::core::interrupt::EventOverflow;
 use pmu::core::msr::MsrBackend;
@@ -286,17 +286,16 @@ fn mock() -> &'static Mock<'static> {
 }
 
 pmu_tests::delegate_registers!(Registers, mock);
-pmu_tests::delegate_apic!(Registers, mock);
+pmu_tests::delegate_apic!(
+    Registers,
+    mock,
+    if machine().by_vector.get() { 0x1_00E1 } else { 0x1_0400 }
+);
 
 /// The kernel.
 pub(crate) struct World;
 
 impl X86Kernel for World {
-    fn delivery() -> Delivery {
-        let by_vector = machine().by_vector.get();
-        if by_vector { Delivery::vector(0xE1).unwrap() } else { Delivery::NON_MASKABLE }
-    }
-
     fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Registers)
     }

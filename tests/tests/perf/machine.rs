@@ -49,7 +49,7 @@ fn mock() -> &'static Mock {
 pub(crate) struct Registers;
 
 pmu_tests::delegate_registers!(Registers, mock);
-pmu_tests::delegate_apic!(Registers, mock);
+pmu_tests::delegate_apic!(Registers, mock, 0x1_0400);
 
 pub(crate) struct World;
 

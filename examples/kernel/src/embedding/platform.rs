@@ -23,10 +23,6 @@ use crate::machine::{apic, clock, processor, smp};
 pub struct Kernel;
 
 impl X86Kernel for Kernel {
-    fn delivery() -> Delivery {
-        if IS_BY_VECTOR.load(Relaxed) { BY_VECTOR } else { Delivery::NON_MASKABLE }
-    }
-
     fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
         native_apic()
     }
@@ -54,7 +50,9 @@ unsafe impl pmu::Kernel for Kernel {
     }
 
     fn set_interrupt_masked(masked: bool) {
-        apic::write_performance_entry(LvtEntry::new(Self::delivery(), masked).into());
+        let by_vector = IS_BY_VECTOR.load(Relaxed);
+        let delivery = if by_vector { BY_VECTOR } else { Delivery::NON_MASKABLE };
+        apic::write_performance_entry(LvtEntry::new(delivery, masked).into());
     }
 
     fn physical_address(first: *const (), _: usize) -> Option<u64> {
