@@ -10,6 +10,7 @@ mod event_attr;
 mod event_text;
 pub(crate) mod generic;
 mod records;
+mod sampled_ops;
 
 pub use attributes::{
     HARDWARE_EVENTS, PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes,
@@ -21,3 +22,4 @@ pub use event_attr::{AttrFlags, PerfEventAttr};
 pub use event_text::{CoreKind, PerfEvent};
 pub use generic::{Cache, CacheEvent, CacheOperation, PERF_TYPE_HW_CACHE};
 pub use records::{RecordFormat, SampleContext};
+pub use sampled_ops::{PERF_TYPE_IBS_FETCH, PERF_TYPE_IBS_OP};

@@ -259,7 +259,7 @@ impl AddedSources {
     /// ```
     ///
     /// # Errors
-    /// - [`NoPeriod`](InterfaceError::NoPeriod): the event has no period.
+    /// - [`NoPeriod`](InterfaceError::NoPeriod): the event has no period, or a [frequency](Event::at_frequency).
     /// - [`Interval`](InterfaceError::Interval): the period is outside the [limits](IntervalLimits::EVENTS).
     /// - [`Full`](InterfaceError::Full).
     pub fn add_event(&'static self, event: &Event) -> Result<KProfileSource, InterfaceError> {
@@ -453,7 +453,8 @@ impl AddedSources {
 
 /// Returns an event's period as the interval of a source.
 fn interval_of(event: &Event) -> Result<Interval, InterfaceError> {
-    let period = event.period().ok_or(InterfaceError::NoPeriod)?;
+    let period = event.period().filter(|_| event.frequency().is_none());
+    let period = period.ok_or(InterfaceError::NoPeriod)?;
     IntervalLimits::EVENTS.check(period).map_err(InterfaceError::Interval)
 }
 

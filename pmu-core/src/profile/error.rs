@@ -54,8 +54,9 @@ pub enum InterfaceError {
         /// Number of sources for which the [`AddedSources`](crate::profile::AddedSources) have room.
         room: usize,
     },
-    /// The event of an added source does not interrupt, because it has no period.
-    #[error("an event without a period does not interrupt")]
+    /// The event of an added source has no period, so it does not interrupt; or it is sampled at a
+    /// [frequency](crate::Event::at_frequency), so its period changes, and a source's interval does not.
+    #[error("a source's event needs a period of its own, and no frequency")]
     NoPeriod,
 }
 

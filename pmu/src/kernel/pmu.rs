@@ -283,9 +283,12 @@ impl PmuError {
     /// ```
     pub const fn errno(&self) -> i32 {
         match self {
-            Self::Counters(reason) | Self::Interface(InterfaceError::Counters(reason)) => {
-                errno(*reason)
-            }
+            Self::Counters(reason)
+            | Self::Interface(InterfaceError::Counters(reason))
+            | Self::Profile(ProfileError::Hardware {
+                error: InterfaceError::Counters(reason),
+                ..
+            }) => errno(*reason),
             Self::Events(error) => errno(error.reason),
             Self::Perf(error) => error.errno(),
             Self::NotUp | Self::Session(Busy::NoPlace { .. }) => 19,

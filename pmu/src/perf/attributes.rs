@@ -9,6 +9,7 @@ use pmu_core::{CounterSet, Event, GenericEvent, SoftwareEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
 
 use crate::perf::error::PerfError;
+use crate::perf::sampled_ops::{PERF_TYPE_IBS_FETCH, PERF_TYPE_IBS_OP};
 
 /// Type of perf's generic events, `PERF_TYPE_HARDWARE`: the configuration is the number of an event in
 /// [`HARDWARE_EVENTS`].
@@ -127,6 +128,15 @@ impl PerfAttributes {
         self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
     ) -> Result<Event, PerfError> {
+        self.event_with(false, constraints)
+    }
+
+    /// Converts the attributes into an event. If it is a sampled op, its samples have `physical` addresses or not.
+    pub(crate) fn event_with(
+        self,
+        physical: bool,
+        constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
+    ) -> Result<Event, PerfError> {
         let event = match self.type_ {
             PERF_TYPE_HARDWARE => {
                 let known = HARDWARE_EVENTS.iter().find(|(number, _)| *number == self.config);
@@ -134,6 +144,10 @@ impl PerfAttributes {
                 Event::generic(*name)
             }
             PERF_TYPE_SOFTWARE => return self.software(),
+            PERF_TYPE_IBS_FETCH | PERF_TYPE_IBS_OP => {
+                let sampling = self.sampling()?;
+                if physical { sampling.with_physical_addresses() } else { sampling }.event()
+            }
             PERF_TYPE_RAW => {
                 let select = RawConfig::new(self.config)?.select();
                 Event::raw(select).on(constraints(select).unwrap_or(CounterSet::ALL))
@@ -142,7 +156,7 @@ impl PerfAttributes {
         };
         let raw = self.type_ == PERF_TYPE_RAW;
         let event = match extra_register(self.config).filter(|_| raw) {
-            _ if self.config1 == 0 => event,
+            _ if self.config1 == 0 || self.is_of_ibs() => event,
             Some(register) => event.with_extra(register, self.config1),
             None => return Err(PerfError::NoExtraRegister(self.config)),
         };
@@ -201,8 +215,8 @@ impl PerfAttributes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct PerfAttributes {
-    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`] or [`PERF_TYPE_RAW`]. [`resolved`](Self::resolved)
-    /// converts some events of other types into raw events.
+    /// `type`: [`PERF_TYPE_HARDWARE`], [`PERF_TYPE_SOFTWARE`], [`PERF_TYPE_RAW`], [`PERF_TYPE_IBS_OP`] or
+    /// [`PERF_TYPE_IBS_FETCH`]. [`resolved`](Self::resolved) converts some events of other types into raw events.
     pub type_: u32,
     /// `config`: the event, in the encoding that `type` selects.
     pub config: u64,

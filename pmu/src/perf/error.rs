@@ -96,7 +96,7 @@ pub enum PerfError {
     /// The attributes need a facility in addition to a counter. The value is the facility.
     #[error("there is no support for {0}")]
     Facility(Facility),
-    /// `config3` or `config4` is not 0, although the field has no meaning for a counter. The value is 3 or 4.
+    /// `config2`, `config3` or `config4` has a value without a meaning for a counter. The number is 2, 3 or 4.
     #[error("config{0} has no meaning for a counter")]
     Extension(u8),
     /// The text contains a term, modifier or name that needs a facility in addition to a counter.
@@ -178,8 +178,6 @@ pub enum Facility {
     BranchRecords,
     /// Processor traces: Intel PT (`aux_output`).
     ProcessorTrace,
-    /// Counters whose overflows reload other counters (`acr_mask`, `config2`).
-    AutoCounterReload,
     /// BPF programs that count the event (`:b`).
     Bpf,
     /// Software events that no [`SoftwareEvent`](pmu_core::SoftwareEvent) is: `cgroup-switches` and `bpf-output`.
@@ -198,7 +196,6 @@ impl fmt::Display for Facility {
             Self::PreciseSampling => "precise sampling",
             Self::BranchRecords => "branch records",
             Self::ProcessorTrace => "processor traces",
-            Self::AutoCounterReload => "auto counter reload",
             Self::Bpf => "BPF",
             Self::SoftwareEvents => "this software event",
             Self::Breakpoints => "breakpoints",

@@ -6,7 +6,7 @@ use pmu_core::precise::{Precision, SampleParts};
 use pmu_core::registers::EventSelect;
 use pmu_core::{CounterSet, Event};
 
-use crate::perf::attributes::{PERF_TYPE_SOFTWARE, PerfAttributes};
+use crate::perf::attributes::{PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes};
 use crate::perf::error::{Facility, PerfError};
 
 /// All fields of `perf_event_attr`, the structure that user mode passes to Linux' `perf_event_open`.
@@ -54,7 +54,7 @@ pub struct PerfEventAttr {
     pub wakeup: u32,
     /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
-    /// `config2`: a second extension of `config`. For a breakpoint, this field is `bp_len`, the length.
+    /// `config2`: a second extension of `config`: the events that reload the counter (`acr_mask`). For a breakpoint, this field is `bp_len`, the length.
     pub config2: u64,
     /// `branch_sample_type`: bits that select the branches to record in each sample.
     pub branch_sample_type: u64,
@@ -110,7 +110,14 @@ impl PerfEventAttr {
     /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. Golden
     /// Cove counts this event only in a group, behind another event. If the processor cannot sample the event
     /// precisely, opening the event fails with [`NotPrecise`](pmu_core::error::CounterError::NotPrecise). On AMD's
-    /// processors, the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux.
+    /// processors, the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux. Events of the types
+    /// [`PERF_TYPE_IBS_OP`](crate::perf::PERF_TYPE_IBS_OP) and
+    /// [`PERF_TYPE_IBS_FETCH`](crate::perf::PERF_TYPE_IBS_FETCH) are sampled ops and fetches with the terms of Linux'
+    /// PMUs `ibs_op` and `ibs_fetch`, and `PERF_SAMPLE_PHYS_ADDR` gives their samples physical addresses.
+    ///
+    /// `config2`, perf's term `acr_mask`, names the events of the group that [reload](Event::reloaded_by) this event's
+    /// counter. Such an event keeps no total. An event names later ones of its group only if the group is opened at
+    /// once.
     ///
     /// If `sample_type` selects the address, the physical address, the data source or a weight, the precise event
     /// [records](Event::recording) the instruction's access to memory. Linux writes zeros if the processor's records
@@ -141,7 +148,9 @@ impl PerfEventAttr {
     /// - The errors of [`branches`](Self::branches).
     /// - [`Facility`](PerfError::Facility): the attributes ask for a facility that no event of a counter has, or
     ///   `precise_ip` is above 3.
-    /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0.
+    /// - [`Bits`](PerfError::Bits): the event is raw and precise, and has perf's term `pc` (bit 19).
+    /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0, or `config2` names more than the first six
+    ///   events of a group.
     pub fn event(
         &self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,
@@ -156,13 +165,23 @@ impl PerfEventAttr {
         }
         let branches = self.branches()?;
         let mut select = self.select;
-        // As in Linux, it says nothing of a software event.
+        // As in Linux, `precise_ip` says nothing of a software event, nor of a sampled op.
         let precision = match select.type_ {
             PERF_TYPE_SOFTWARE => None,
+            _ if select.is_of_ibs() => Some(Precision::ZeroSkidRequested),
             _ => Precision::of_level(self.precise_ip),
         };
+        let is_raw = select.type_ == PERF_TYPE_RAW;
+        if precision.is_some() && is_raw && select.config & EventSelect::OF_UNIT != 0 {
+            // In a precise event, the bit stands for a sampling unit, with what the kernel alone may ask of it.
+            return Err(PerfError::Bits(EventSelect::OF_UNIT));
+        }
         let latency = precision.and_then(|_| select.take_latency());
-        let event = select.event(constraints)?.with_total();
+        let event = select.event_with(self.sample_type & PHYSICAL != 0, constraints)?;
+        let event = match self.reloading()? {
+            0 => event.with_total(),
+            members => event.reloaded_by(members),
+        };
         let event = match self.flags.contains(AttrFlags::FREQ) {
             true => event.at_frequency(u32::try_from(select.sample_period).unwrap_or(u32::MAX)),
             false => event,
@@ -177,13 +196,19 @@ impl PerfEventAttr {
         Ok(if self.flags.contains(AttrFlags::PINNED) { event } else { event.rotating() })
     }
 
+    /// Returns the events of the group that reload this event's counter.
+    fn reloading(&self) -> Result<u8, PerfError> {
+        // `swfilt` of sampled ops: the unit counts all levels, and samples of others are dropped. So it is always.
+        let (config, most) = if self.select.is_of_ibs() { (0, 1) } else { (self.config2, 0x3F) };
+        if self.config2 > most { Err(PerfError::Extension(2)) } else { Ok(config as u8) }
+    }
+
     /// Returns the facility that the event needs beside a counter.
     fn missing(&self) -> Option<Facility> {
         let trace = self.flags.contains(AttrFlags::AUX_OUTPUT) || self.aux_action != 0;
         [
             (self.precise_ip > 3, Facility::PreciseSampling),
             (trace || self.aux_sample_size != 0, Facility::ProcessorTrace),
-            (self.config2 != 0, Facility::AutoCounterReload),
         ]
         .into_iter()
         .find_map(|(needed, facility)| needed.then_some(facility))
@@ -377,7 +402,10 @@ const RESERVED_READ_FORMAT: u64 = !((1 << 5) - 1);
 
 /// Fields of a sample that are of the instruction's access to memory: `PERF_SAMPLE_ADDR`, `_WEIGHT`, `_DATA_SRC`,
 /// `_PHYS_ADDR` and `_WEIGHT_STRUCT`.
-const OF_ACCESS: u64 = 1 << 3 | 1 << 14 | 1 << 15 | 1 << 19 | 1 << 24;
+const OF_ACCESS: u64 = 1 << 3 | 1 << 14 | 1 << 15 | PHYSICAL | 1 << 24;
+
+/// `PERF_SAMPLE_PHYS_ADDR`.
+const PHYSICAL: u64 = 1 << 19;
 
 /// `PERF_SAMPLE_WEIGHT` and `PERF_SAMPLE_WEIGHT_STRUCT`, which share a word.
 const BOTH_WEIGHTS: u64 = 1 << 14 | 1 << 24;

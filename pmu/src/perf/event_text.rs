@@ -336,7 +336,7 @@ impl<'a> Parser<'a> {
             "config1" | "offcore_rsp" => attr.select.config1 |= value?,
             "ldlat" => attr.select.config1 |= at_most(16)?,
             "frontend" => attr.select.config1 |= at_most(24)?,
-            "config2" => attr.config2 = value?,
+            "config2" | "acr_mask" => attr.config2 = value?,
             "config3" => attr.config3 = value?,
             "config4" => attr.config4 = value?,
             "branch_type" => {
@@ -361,7 +361,7 @@ impl<'a> Parser<'a> {
             "inherit" => attr.flags = attr.flags | AttrFlags::INHERIT,
             "no-inherit" => attr.flags = attr.flags.without(AttrFlags::INHERIT),
             "period" | "freq" | "config1" | "config2" | "config3" | "config4" | "offcore_rsp"
-            | "ldlat" | "frontend" | "branch_type" | "name" => {
+            | "ldlat" | "frontend" | "acr_mask" | "branch_type" | "name" => {
                 return Err(PerfError::Value { at: at + name.len() });
             }
             _ => return needs(name, at).map(|()| false),
@@ -374,7 +374,6 @@ impl<'a> Parser<'a> {
 fn needs(name: &str, at: usize) -> Result<(), PerfError> {
     let facility = match name {
         "aux-output" | "aux-sample-size" | "aux-action" => Facility::ProcessorTrace,
-        "acr_mask" => Facility::AutoCounterReload,
         _ => return Ok(()),
     };
     Err(PerfError::Needs { facility, at })

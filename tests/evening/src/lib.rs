@@ -16,7 +16,7 @@ struct Bare;
 // (3) statics are mapped in each address space, and nothing else uses the registers of PEBS, BTS and IBS.
 unsafe impl Kernel for Bare {
     type Msr = NativeMsr;
-    type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // 8,192 bytes per processor; `()`: neither
+    type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // 64 KiB of records per processor; `()`: neither
     fn msr() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }

@@ -2,14 +2,15 @@
 //! at hand does not have, by offsets counted by hand.
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
+use pmu::amd::ibs::IbsSampling;
 use pmu::core::error::NoInterface;
 use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
 use pmu::core::registers::EventSelect;
 use pmu::core::{CounterSet, CounterUnit, Event, EventId, GenericEvent};
 use pmu::perf::{
-    AttrFlags, Facility, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, PerfAttributes, PerfError,
-    PerfEventAttr,
+    AttrFlags, Facility, PERF_TYPE_IBS_FETCH, PERF_TYPE_IBS_OP, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE,
+    PerfAttributes, PerfError, PerfEvent, PerfEventAttr,
 };
 use pmu_tests::Reason;
 use proptest::prelude::*;
@@ -335,6 +336,73 @@ fn a_precise_event_of_cycles_or_ops_samples_ops_on_amd() {
     assert!(plain.is_some_and(|counter| !counter.is_fixed()));
 }
 
+/// The bits are those of the `format` files of Linux' PMUs `ibs_op` and `ibs_fetch`.
+#[test]
+fn sampled_ops_and_fetches_are_events_of_types_of_their_own() {
+    const PHYSICAL: u64 = 1 << 19;
+    let attr = |type_, config, config1| PerfEventAttr {
+        select: PerfAttributes {
+            type_,
+            config,
+            config1,
+            sample_period: 0x4_0000,
+            ..PerfAttributes::default()
+        },
+        ..PerfEventAttr::default()
+    };
+    let event = |attr: PerfEventAttr| attr.event(|_| None).map(|event| event.select());
+    let of = |sampling: IbsSampling| Ok(sampling.event().select());
+    let (ops, fetches) = (PERF_TYPE_IBS_OP, PERF_TYPE_IBS_FETCH);
+    let slow = IbsSampling::cycles().slower_than(256);
+    for (attr, expected) in [
+        (attr(ops, 0, 0), of(IbsSampling::cycles())),
+        (attr(ops, 1 << 19, 0), of(IbsSampling::ops())),
+        (attr(ops, 1 << 19 | 1 << 16, 0), of(IbsSampling::ops().l3_misses_only())),
+        (attr(ops, 0, 0x17F), of(slow)),
+        (attr(ops, 0, 1 << 12 | 256), of(slow.streaming_stores_only())),
+        (attr(fetches, 1 << 57, 0), of(IbsSampling::fetches())),
+        (attr(fetches, 1 << 59, 0), of(IbsSampling::fetches().l3_misses_only())),
+        (PerfEventAttr { config2: 1, ..attr(ops, 0, 0) }, of(IbsSampling::cycles())),
+        (
+            PerfEventAttr { sample_type: PHYSICAL, ..attr(ops, 0, 0) },
+            of(IbsSampling::cycles().with_physical_addresses()),
+        ),
+        (attr(ops, 1 << 59, 0), Err(PerfError::Bits(1 << 59))),
+        (attr(fetches, 1 << 19, 0), Err(PerfError::Bits(1 << 19))),
+        (attr(fetches, 0, 1 << 12), Err(PerfError::Bits(1 << 12))),
+        (attr(ops, 0, 127), Err(PerfError::Bits(127))),
+        (attr(ops, 0, 2049), Err(PerfError::Bits(2049))),
+        (PerfEventAttr { config2: 2, ..attr(ops, 0, 0) }, Err(PerfError::Extension(2))),
+    ] {
+        assert_eq!(event(attr), expected, "{attr:?}");
+    }
+}
+
+/// Bit 19, perf's `pc`, stands for a sampling unit in a precise event: user mode is not to choose what the unit does.
+#[test]
+fn no_bits_of_user_mode_become_a_sampling_unit() {
+    let select = PerfAttributes {
+        type_: PERF_TYPE_RAW,
+        config: 1 << 19 | 0x11,
+        ..PerfAttributes::default()
+    };
+    for precise_ip in 0..=3 {
+        let outcome =
+            PerfEventAttr { select, precise_ip, ..PerfEventAttr::default() }.event(|_| None);
+        let refused = outcome.err();
+        assert_eq!(refused, (precise_ip != 0).then_some(PerfError::Bits(1 << 19)), "{precise_ip}");
+    }
+}
+
+#[test]
+fn an_event_is_reloaded_by_the_members_that_config2_names() {
+    let text = "cpu/event=0xc5,acr_mask=0x2,period=5000/";
+    let event = PerfEvent::parse(text, |_| None).unwrap().attr.event(|_| None).unwrap();
+    // Without a total, which no reloaded counter can keep.
+    let misses = Event::raw(EventSelect::from_bits(0xC5)).every(5000).reloaded_by(0b10).rotating();
+    assert_eq!(event, misses);
+}
+
 #[test]
 fn what_needs_more_than_a_counter_is_named() {
     let plain = PerfEventAttr::default();
@@ -348,8 +416,7 @@ fn what_needs_more_than_a_counter_is_named() {
     ] {
         assert_eq!(refused(trace), PerfError::Facility(Facility::ProcessorTrace));
     }
-    let reloads = PerfEventAttr { config2: 1, ..plain };
-    assert_eq!(refused(reloads), PerfError::Facility(Facility::AutoCounterReload));
+    assert_eq!(refused(PerfEventAttr { config2: 0x40, ..plain }), PerfError::Extension(2));
     assert_eq!(refused(PerfEventAttr { config3: 1, ..plain }), PerfError::Extension(3));
     assert_eq!(refused(PerfEventAttr { config4: 1, ..plain }), PerfError::Extension(4));
 }
@@ -368,8 +435,8 @@ fn an_event_that_cannot_be_has_linuxs_number() {
         let attr = PerfEventAttr { select, ..Default::default() };
         assert_eq!(attr.event(|_| None).map_err(PerfError::errno), Err(errno));
     }
-    let reloads = PerfEventAttr { config2: 1, ..Default::default() };
-    assert_eq!(reloads.event(|_| None).map_err(PerfError::errno), Err(95));
+    let reloads = PerfEventAttr { config2: 0x40, ..Default::default() };
+    assert_eq!(reloads.event(|_| None).map_err(PerfError::errno), Err(22));
 }
 
 #[test]

@@ -109,6 +109,9 @@ fn what_cannot_be_profiled_or_counted_is_refused_with_the_reason() {
     let none = Event::generic(GenericEvent::Cycles);
     let outcome = pmu.profile(none, 0..64, &BUCKETS, || unreachable!());
     assert_eq!(outcome.map(drop), Err(PmuError::Interface(InterfaceError::NoPeriod)));
+    // A source's interval stays as it is.
+    let outcome = pmu.profile(none.at_frequency(100), 0..64, &BUCKETS, || unreachable!());
+    assert_eq!(outcome.map(drop), Err(PmuError::Interface(InterfaceError::NoPeriod)));
     // Before a processor is up, no machine is known.
     let by_source = KProfileSource::TOTAL_CYCLES;
     let outcome = pmu.profile(by_source, 0..64, &BUCKETS, || unreachable!());

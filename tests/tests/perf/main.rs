@@ -243,7 +243,9 @@ fn a_profile_has_the_sampled_instructions_and_the_branches_before_them() {
         let records = read_records(machine.perf);
         if machine.sampled == INTERRUPTED {
             // The records of formats 0 and 1 have the address of the next instruction.
-            let NotPrecise::NextAddressOnly = not_precise(profile.unwrap_err()) else { panic!() };
+            let error = profile.unwrap_err();
+            assert_eq!(error.errno(), EOPNOTSUPP, "{name}");
+            let NotPrecise::NextAddressOnly = not_precise(error) else { panic!() };
             assert_eq!(records, [], "{name}");
         } else {
             let profile = profile.unwrap();

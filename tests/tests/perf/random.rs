@@ -1,15 +1,14 @@
 //! Whatever the subsystem is asked, and whatever fails: afterwards every event samples exactly.
 
-use pmu::PmuError;
-use pmu::PmuEvent;
-use pmu::amd::ibs::IbsSampling;
+use pmu::perf::{PERF_TYPE_IBS_FETCH, PERF_TYPE_IBS_OP, PerfAttributes, PerfEventAttr};
+use pmu::{PmuError, PmuEvent};
 use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
 use crate::machine::{Machine, Model, models};
 use crate::records::{read_count, read_records};
-use crate::subsystem::Task;
+use crate::subsystem::{FIELDS, Task};
 use crate::{
     BRANCHES, CYCLES, PERIOD, PLAIN, assert_cycles, bytes, of, plain, precise_cycles, with_branches,
 };
@@ -21,6 +20,8 @@ const OF_UNIT: u64 = 10;
 /// Operations of a run.
 const OPERATIONS: u64 = 40;
 const TASKS: usize = 3;
+/// `cnt_ctl` of Linux' PMU `ibs_op`: the period is of ops, not of cycles.
+const COUNT_OPS: u64 = 1 << 19;
 
 /// Returns the seeds of the runs on each processor: more where `PMU_TEST_PERF` says how many.
 fn seeds() -> impl Iterator<Item = u64> {
@@ -157,10 +158,16 @@ impl Attack {
                 perf.pmu.processor_resumed().map(drop).map_err(|_| -1)
             }
             (12, _) => {
-                let request = [IbsSampling::ops(), IbsSampling::cycles(), IbsSampling::fetches()]
-                    [number as usize];
-                let event = request.event().every(PERIOD).tagged(OF_UNIT).rotating();
-                perf.open_event(&event).map(|event| self.events.push(event))
+                let (type_, config) = [
+                    (PERF_TYPE_IBS_OP, COUNT_OPS),
+                    (PERF_TYPE_IBS_OP, 0),
+                    (PERF_TYPE_IBS_FETCH, 0),
+                ][number as usize];
+                let select =
+                    PerfAttributes { type_, config, sample_period: PERIOD, ..Default::default() };
+                let attr = PerfEventAttr { select, sample_type: FIELDS, ..Default::default() };
+                let opened = perf.open(&attr.to_bytes(), OF_UNIT, None);
+                opened.map(|event| self.events.push(event))
             }
             (_, Some(event)) => read_count(perf, event).map(drop),
             _ => Ok(()),

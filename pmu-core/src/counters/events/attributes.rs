@@ -121,6 +121,8 @@ impl Event {
     /// LbrExtV2 and branch sampling) while the event is on a counter. It may record more branches than `filter`
     /// selects: see [`BranchUnit::recorded`](crate::branches::BranchUnit::recorded).
     ///
+    /// Branches come with samples: an event without a [period](Self::every) has none.
+    ///
     /// The session's event source must have the facility [`Branches`](crate::branches::Branches), and the processor
     /// must be able to record the branches. Otherwise opening the event fails with
     /// [`BranchesUnsupported`](crate::error::CounterError::BranchesUnsupported). A thread's event is not counted on a
