@@ -6,9 +6,9 @@ use pmu_tests::deviations::single;
 use pmu_tests::opened::Random;
 use pmu_virt::mock::{Deviation, Deviations, Fault};
 
-use crate::machine::{Machine, Model, models};
+use crate::machine::{Machine, Model, attr as attr_of, models};
 use crate::records::{read_count, read_records};
-use crate::subsystem::{FIELDS, Task};
+use crate::subsystem::Task;
 use crate::{
     BRANCHES, CYCLES, PERIOD, PLAIN, assert_cycles, bytes, of, plain, precise_cycles, with_branches,
 };
@@ -165,7 +165,7 @@ impl Attack {
                 ][number as usize];
                 let select =
                     PerfAttributes { type_, config, sample_period: PERIOD, ..Default::default() };
-                let attr = PerfEventAttr { select, sample_type: FIELDS, ..Default::default() };
+                let attr = PerfEventAttr { select, ..attr_of("cycles") };
                 let opened = perf.open(&attr.to_bytes(), OF_UNIT, None);
                 opened.map(|event| self.events.push(event))
             }
