@@ -1,6 +1,8 @@
 //! Identities of counters, events and groups.
 
+use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::num::NonZero;
 use core::ops::{BitAnd, BitOr, Not};
 use core::sync::atomic::AtomicU32;
@@ -281,13 +283,48 @@ impl fmt::Debug for CounterSet {
 /// The identity of an event on a processor's counters. The event was opened on this processor, or is a row in the table
 /// of the processor's [`EventSource`](crate::EventSource).
 ///
-/// # Limitations
-/// An `EventId` is a place in a processor's table. After its event was closed, it names the next event in that place:
-/// otherwise the interrupt path would have to compare a generation at each overflow. A kernel that keeps identities
-/// longer uses the handles of `pmu::Pmu`, or compares [`EventTable::opening`](crate::memory::EventTable::opening).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// An operation on an event refuses an identity whose event was closed, also if another event has its place by then:
+/// that of [`open`](crate::CounterSession::open), of [`switch_in`](crate::CounterSession::switch_in) or of
+/// [`group_events`](crate::CounterSession::group_events) knows by which opening it came about, until 2³² openings later.
+///
+/// Identities of one place are equal, whatever event is in the place. The identity in a
+/// [`Sample`](crate::Sample) names the event that is in the place now: the interrupt path compares no opening.
+#[derive(Clone, Copy)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct EventId(u16);
+pub struct EventId {
+    bits: u16,
+    /// The low half and the high half of the number of its opening; 0: whatever event is in the place.
+    opening: [u16; 2],
+}
+
+impl PartialEq for EventId {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        self.bits == other.bits
+    }
+}
+
+impl Eq for EventId {}
+
+impl PartialOrd for EventId {
+    #[inline]
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for EventId {
+    #[inline]
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.bits.cmp(&other.bits)
+    }
+}
+
+impl Hash for EventId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.bits.hash(state);
+    }
+}
 
 impl EventId {
     /// A slot has 12 bits for an identity.
@@ -298,30 +335,40 @@ impl EventId {
 
     #[inline]
     pub(crate) const fn of_bits(bits: u16) -> Self {
-        Self(bits & Self::MASK)
+        Self { bits: bits & Self::MASK, opening: [0; 2] }
     }
 
     #[inline]
     pub(crate) const fn bits(self) -> u16 {
-        self.0
+        self.bits
+    }
+
+    /// Returns the identity of the event that came to its place by this opening.
+    pub(crate) const fn of_opening(self, number: u64) -> Self {
+        Self { opening: [number as u16, (number >> 16) as u16], ..self }
+    }
+
+    /// Returns whether it names the event that came to its place by this opening.
+    pub(crate) fn is_of_opening(self, number: u64) -> bool {
+        self.opening == [0; 2] || self.opening == self.of_opening(number).opening
     }
 
     /// Returns the identity of the event of a row.
     #[inline]
     pub(crate) const fn of_row(row: usize) -> Self {
-        Self(row as u16 & (Self::FIRST_OPENED - 1))
+        Self::of_bits(row as u16 & (Self::FIRST_OPENED - 1))
     }
 
     /// Returns the event's row in the [`EventSource`](crate::EventSource)'s table, or `None` for an opened event.
     #[inline]
     pub const fn row(self) -> Option<usize> {
-        if self.0 < Self::FIRST_OPENED { Some(self.0 as usize) } else { None }
+        if self.bits < Self::FIRST_OPENED { Some(self.bits as usize) } else { None }
     }
 
     /// Returns the identity of the opened event whose index in its [`EventTable`](crate::memory::EventTable) is
-    /// `place`.
+    /// `place`: of whatever event is there.
     pub const fn of_place(place: usize) -> Self {
-        Self(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
+        Self::of_bits(Self::FIRST_OPENED | place as u16 & (Self::FIRST_OPENED - 1))
     }
 
     /// Returns the index of an opened event in its [`EventTable`](crate::memory::EventTable). Returns `None` for a row
@@ -337,7 +384,7 @@ impl EventId {
     /// ```
     #[inline]
     pub const fn place(self) -> Option<usize> {
-        match self.0.checked_sub(Self::FIRST_OPENED) {
+        match self.bits.checked_sub(Self::FIRST_OPENED) {
             Some(place) => Some(place as usize),
             None => None,
         }
@@ -348,7 +395,7 @@ impl fmt::Debug for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place() {
             Some(place) => write!(f, "opened event {place}"),
-            None => write!(f, "event of row {}", self.0),
+            None => write!(f, "event of row {}", self.bits),
         }
     }
 }

@@ -8,6 +8,7 @@ use core::fmt;
 use crate::deviations::snapshot;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
+use pmu_core::thread::ThreadEvent;
 use pmu_core::{
     CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Snapshot,
 };
@@ -138,6 +139,12 @@ pub fn running(mock: &Mock<'_>) -> CounterSet {
 
 /// Returns an event's count.
 #[track_caller]
+/// Returns the identity that a switch gave to an event of the thread that runs.
+pub fn id_of(event: &ThreadEvent) -> EventId {
+    let ThreadEvent::Opened(id) = event else { panic!("{event:?}") };
+    *id
+}
+
 pub fn total(counters: &Opened<'_, '_>, event: EventId) -> u64 {
     count(counters, event).value
 }

@@ -66,6 +66,7 @@ fn row(configuration: Configuration, freezing: bool) -> String {
     counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).unwrap();
     counters.switch_in(&processor.unit, &mut thread, 0).unwrap();
     let switch = take(&extra, &platform);
+    let group = id_of(&thread[0]);
     counters.stop(group, 0).unwrap();
     let stop = take(&extra, &platform);
     counters.close(group, 0).unwrap();

@@ -101,7 +101,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
         let general = CounterSet::from_bits(0b11);
         let mut counters = processor.take_only(general, &mock, &memory, &table);
         let events = [raw(2).every(PERIOD).with_total(), raw(3)];
-        let group = counters.open(&processor.unit, &events).unwrap();
+        let mut group = counters.open(&processor.unit, &events).unwrap();
         counters.start(group, 0).unwrap();
         happen(&mock, 3, 5);
         mock.pass(&mut happened(2, PERIOD));
@@ -119,6 +119,7 @@ fn a_total_is_exact_after_a_groups_stop_that_an_overflow_crosses() {
                 counters.switch_out(&mut thread, 1, |o| reports.borrow_mut().push(*o)).unwrap();
                 assert_eq!(status(&mock), 0, "{way}");
                 counters.switch_in(&processor.unit, &mut thread, 2).unwrap();
+                group = id_of(&thread[0]);
             }
             _ => {
                 let window = counters.lend(1, |o| reports.borrow_mut().push(*o)).unwrap();

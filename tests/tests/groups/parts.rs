@@ -36,6 +36,12 @@ fn what_is_left_of_a_group_stops_waits_for_the_rest_and_can_be_closed() {
         assert_eq!(counters.stop(rest, 10), Err(elsewhere(rest)));
         // With it, the group is whole, and goes on.
         counters.switch_in(unit, &mut part, 20).unwrap();
+        assert_eq!(
+            counters.start(group, 20),
+            Err(no_such(group)),
+            "it has its place, and is opened anew"
+        );
+        let group = id_of(&part[0]);
         assert_eq!(running(&mock).len(), 2, "{processor:?}");
         (2..4).for_each(|kind| happen(&mock, kind, 10));
         let mut counts = [EventCount::default(); 2];
@@ -67,7 +73,7 @@ fn a_group_that_comes_in_two_parts_is_timed_from_the_second_on() {
     assert_eq!(alone, Err(EventsError { events: 1, reason }));
     counters.switch_in(unit, &mut all[1..], 50).unwrap();
     let mut counts = [EventCount::default(); 2];
-    counters.read_group(group, 60, &mut counts).unwrap();
+    counters.read_group(id_of(&all[0]), 60, &mut counts).unwrap();
     assert_eq!(counts.map(|count| (count.enabled, count.running)), [(20, 20); 2]);
 }
 

@@ -128,7 +128,7 @@ fn together(processor: &Processor, operation: Operation) {
             counters.switch_out(&mut thread, 1, |o| panic!("{o:?}")).unwrap();
             counters.switch_in(unit, &mut thread, 2).unwrap();
             ticking.set(false);
-            read(&counters, group)
+            read(&counters, id_of(&thread[0]))
         }
         Operation::Close => {
             counters.close(group, 1).unwrap();

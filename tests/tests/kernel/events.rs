@@ -2,10 +2,10 @@
 
 use core::sync::atomic::AtomicU32;
 
-use pmu::core::error::CounterError;
+use pmu::core::error::{CounterError, EventsError};
 use pmu::core::lending::LentCounters;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{Event, EventCount, GenericEvent};
+use pmu::core::{Event, EventCount, EventId, GenericEvent};
 use pmu::{PmuError, PmuEvent, PmuSample, PmuSession};
 use pmu_tests::recorded;
 use pmu_virt::mock::Fault;
@@ -430,7 +430,8 @@ fn a_handle_does_not_reach_what_has_the_place_of_an_event_that_was_closed_elsewh
         assert_eq!(pmu.close(event), Err(gone(event)));
         pmu.watch(PERIOD, 10).unwrap();
         let place = |session: &mut PmuSession<_>, _: &_| {
-            session.counters_mut().event_tag(event.id()).is_ok()
+            let place = EventId::of_place(event.id().place().unwrap());
+            session.counters_mut().event_tag(place).is_ok()
         };
         assert_eq!(pmu.with(place), Ok(true), "the watchdog's");
         for refused in [pmu.close(event), pmu.disable(event), pmu.reset(event)] {
@@ -530,4 +531,27 @@ fn a_processor_without_counters_lives_through_everything() {
     pmu.processor_resumed().unwrap();
     assert_eq!(machine.mocks[0].accesses().total(), 0);
     pmu.processor_down().unwrap();
+}
+
+/// The scheduler knows nothing of a processor that goes down and comes up under a thread: its events are gone, and those
+/// that have their places since are others'.
+#[test]
+fn a_thread_whose_processor_went_down_and_up_takes_no_other_event_with_it() {
+    on_each(|machine, pmu| {
+        let mut thread = [pmu.thread_event(&INSTRUCTIONS).unwrap(), ThreadEvent::Unused];
+        pmu.switch(&mut [], &mut thread, |_| ()).unwrap();
+        pmu.processor_down().unwrap();
+        pmu.processor_up(&machine.snapshot()).unwrap();
+        let other = pmu.start(&CYCLES).unwrap();
+        assert_eq!(thread[0], ThreadEvent::Opened(other.id()), "it has the lost one's place");
+        let ThreadEvent::Opened(lost) = thread[0] else { panic!("{thread:?}") };
+        assert_eq!(pmu.read_thread(&thread[0]), Err(CounterError::NoSuchEvent(lost).into()));
+        let switched = pmu.switch(&mut thread, &mut [], |_| ());
+        let reason = CounterError::NoSuchEvent(lost);
+        assert_eq!(switched, Err(PmuError::Events(EventsError { events: 1, reason })));
+        assert_eq!(thread, [ThreadEvent::Unused; 2]);
+        machine.happen(0, Happens::Cycles, 100);
+        assert_eq!(value(pmu.read(other)), Ok(100));
+        pmu.close(other).unwrap();
+    });
 }

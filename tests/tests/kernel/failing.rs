@@ -9,7 +9,7 @@ use pmu::core::frame::{InterruptFrame, ProcessorNumber};
 use pmu::core::profile::{InterfaceError, KProfileSource};
 use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::registers::EventSelect;
-use pmu::core::{CounterSet, Event, GenericEvent, Snapshot};
+use pmu::core::{CounterSet, Event, EventId, GenericEvent, Snapshot};
 use pmu::processors::Busy;
 use pmu::{Interrupted, PmuError};
 use pmu_kprofile::{CreateError, ProfileError};
@@ -241,7 +241,8 @@ fn periods_in_use_at_once_are_as_many_as_there_are_slots() {
     machine.down();
 }
 
-/// A loop over all events, and an identity that outlived its event: neither makes the watchdog find what is not so.
+/// A loop over all events, an identity that outlived its event, and a place that gets another one: none makes the
+/// watchdog find what is not so.
 #[test]
 fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
     let (machine, pmu) = machine();
@@ -274,8 +275,10 @@ fn the_kernel_s_events_are_not_those_of_the_watchdog_and_of_profiles() {
         assert_eq!(buffer[0].load(Ordering::Relaxed), 20);
         machine.happen(0, Happens::Cycles, 20 * PERIOD);
         assert_eq!(stuck().into_iter().filter(|is_stuck| *is_stuck).count(), 1);
-        // The kernel's error: the identity is the watchdog's now, and then that of an event of the kernel.
-        pmu.with(|session, _| session.counters_mut().close(stale, 0)).unwrap().unwrap();
+        // The identity's place is the watchdog's now, and then that of an event of the kernel.
+        let close = |event| pmu.with(|session, _| session.counters_mut().close(event, 0)).unwrap();
+        assert_eq!(close(stale).unwrap_err().reason, CounterError::NoSuchEvent(stale));
+        close(EventId::of_place(stale.place().unwrap())).unwrap(); // whatever is there: the kernel's error
         assert_eq!(open(), stale);
         for _ in 0..3 {
             machine.happen(0, Happens::Instructions, PERIOD);

@@ -4,6 +4,7 @@ use pmu::core::EventStatus;
 use pmu::core::error::CounterError;
 use pmu::core::reading::user_view;
 use pmu::{Event, GenericEvent, Kernel, SoftwareEvent, ThreadEvent};
+use pmu_tests::opened::id_of;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::Fault;
 
@@ -560,6 +561,7 @@ fn a_childs_count_joins_in_the_middle_of_a_period() {
     pmu.switch(&mut child, &mut thread, |_| ()).unwrap();
     let count = pmu.read_thread(&child[0]).unwrap();
     assert_eq!((count.value, count.running), (25_000, 25_000));
+    let id = id_of(&thread[0]);
     pmu.with(|session, _| session.counters_mut().add_count(id, count)).unwrap().unwrap();
     assert_eq!(pass(pmu, 4_999), (0, 0));
     assert_eq!(pass(pmu, 1), (1, 1));

@@ -374,3 +374,38 @@ fn reference_cycles_are_not_a_fixed_counters_that_is_not_there() {
     let select = unit.generic(GenericEvent::ReferenceCycles).unwrap();
     assert_eq!(select.select_bits() & 0xFFFF, 0x013C);
 }
+
+/// An identity that the kernel kept means no event that came to its place later, whatever is asked.
+#[test]
+fn an_identity_of_a_closed_event_names_no_later_one() {
+    for processor in processors(Deviations::NONE) {
+        let (memory, table, mock) = (Memory::new(), Table::new(), processor.mock());
+        let mut counters = processor.take(&mock, &memory, &table);
+        let unit = &processor.unit;
+        let first = counters.open(unit, &[raw(2)]).unwrap();
+        counters.close(first, 0).unwrap();
+        let second = counters.open(unit, &[raw(3)]).unwrap();
+        assert_eq!(second, first, "its place");
+        counters.start(second, 0).unwrap();
+        let gone = CounterError::NoSuchEvent(first);
+        assert_eq!(counters.counter_of(first), None);
+        assert!(!counters.is_started(first));
+        assert_eq!(counters.read(first, 0), Err(gone));
+        assert_eq!(counters.stop(first, 0).reason(), Err(gone));
+        assert_eq!(counters.enable(first, 0), Err(gone));
+        assert_eq!(counters.event_status(first), Err(gone));
+        assert_eq!(counters.open_member(unit, first, &raw(4)).reason(), Err(gone));
+        assert_eq!(table.opening(first), None);
+        let mut thread = [ThreadEvent::Opened(first)];
+        assert_eq!(counters.switch_out(&mut thread, 0, |o| panic!("{o:?}")).reason(), Err(gone));
+        assert_eq!(counters.close(first, 0).reason(), Err(gone));
+        happen(&mock, 3, 5);
+        // Whatever is in the place; and the later one itself.
+        assert_eq!(total(&counters, EventId::of_place(second.place().unwrap())), 5);
+        assert_eq!(total(&counters, second), 5);
+        assert_eq!(
+            counters.group_events(second).map(|event| total(&counters, event)).sum::<u64>(),
+            5
+        );
+    }
+}

@@ -158,7 +158,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         assert_eq!(counts, [1002, 1], "{context}");
         host.run(1);
         counters.switch_in(&processor.unit, &mut thread, 30).unwrap();
-        let ids: Vec<_> = counters.group_events(group).collect();
+        let ids: Vec<_> = thread.iter().map(id_of).collect();
         let values = |counters: &Opened<'_, '_>| [0, 1].map(|member| total(counters, ids[member]));
         host.run(2);
         assert_eq!(values(&counters), [2006, 3], "{context}");
@@ -188,7 +188,7 @@ fn an_event_of_guests_counts_in_guests_after_every_operation() {
         // Since it was last on a counter.
         let last = values(&counters)[1];
         assert_eq!(last, 16 + 7, "{context}: lost registers");
-        counters.stop(group, 50).unwrap();
+        counters.stop(ids[0], 50).unwrap();
         counters.shut_down().unwrap();
         assert_eq!(running(&mock), CounterSet::NONE);
     }

@@ -298,7 +298,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         behind: Option<EventId>,
     ) -> Result<(EventId, &EventEntry), CounterError> {
         let lent = self.table().len();
-        self.table().free(behind).ok_or_else(|| too_little_memory(lent + 1, lent))
+        let free = self.table().free(behind);
+        let (id, entry) = free.ok_or_else(|| too_little_memory(lent + 1, lent))?;
+        Ok((id.of_opening(entry.opening().wrapping_add(1)), entry)) // The caller opens it.
     }
 
     /// Returns whether an opened event is started. A started event is not always on a counter: the event may wait for
@@ -351,7 +353,8 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     // Linked once: each operation on an event looks for its counter.
     #[inline(never)] // 144 bytes of the glue.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
-        self.find(event).map(|(counter, _)| counter)
+        let names_another = event.row().is_none() && self.entry(event).is_err();
+        self.find(event).filter(|_| !names_another).map(|(counter, _)| counter)
     }
 
     /// Checks that an event's counter has not faulted.

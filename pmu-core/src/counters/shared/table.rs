@@ -280,11 +280,16 @@ impl EventTable {
         period.max(min_period)
     }
 
-    /// Returns the opened event's entry.
+    /// Returns the opened event's entry, if its identity is not that of an event that was there before.
     // Linked once: each operation on an event asks for its entry.
     #[inline(never)] // 1200 bytes of the glue.
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
-        self.entry_in_interrupt(event)
+        self.entry_in_interrupt(event).filter(|entry| event.is_of_opening(entry.opening()))
+    }
+
+    /// Returns the identity of the event in a place, which no later event in that place has.
+    pub(crate) fn identity(&self, event: EventId) -> EventId {
+        self.entry_in_interrupt(event).map_or(event, |entry| event.of_opening(entry.opening()))
     }
 
     /// Returns the entry of an opened event, as [`entry`](Self::entry) does, in line.

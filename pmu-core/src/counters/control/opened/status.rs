@@ -78,7 +78,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// }
     /// ```
     pub fn group_events(&self, event: EventId) -> impl Iterator<Item = EventId> {
-        self.members(event).filter(|_| self.has_table()).map(|(event, _)| event)
+        let members = self.members(event).filter(|_| self.has_table());
+        members.map(|(event, _)| self.table().identity(event))
     }
 
     /// Returns the first event of an event's group, whose events are all on this processor.
