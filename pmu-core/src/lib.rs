@@ -109,7 +109,8 @@ pub mod shared_core {
 /// Events and counters that are saved and continued, as a kernel switches threads.
 pub mod thread {
     pub use crate::counters::control::switch::saved::{SavedCounter, SavedCounters};
-    pub use crate::counters::events::saved::{SavedEvent, ThreadEvent};
+    pub use crate::counters::events::saved::SavedEvent;
+    pub use crate::counters::events::thread::ThreadEvent;
     pub use crate::counters::shared::period::Waiting;
     pub use crate::counters::shared::rate::Tick;
 }

@@ -6,4 +6,5 @@ pub(crate) mod event;
 pub(crate) mod resolve;
 pub(crate) mod saved;
 pub(crate) mod software;
+pub(crate) mod thread;
 pub(crate) mod user_view;

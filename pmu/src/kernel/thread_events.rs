@@ -85,26 +85,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     }
 
     /// Makes an event in the group of another event of a thread that is on no processor, and puts it into an unused
-    /// place of the thread's `events`; returns its index. See [`ThreadEvent::join`].
-    ///
-    /// ```
-    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
-    /// # use stand_in::*;
-    /// use pmu::{Event, Kernel, Pmu, PmuError, ThreadEvent};
-    ///
-    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
-    ///
-    /// /// `perf_event_open` with a `group_fd`, of the task that executes the call.
-    /// fn open(task: &mut [ThreadEvent; 8], group: usize, event: &Event) -> Result<usize, PmuError> {
-    ///     MyKernel::pinned(|| {
-    ///         PMU.switch(task, &mut [], |_sample| ())?;
-    ///         let opened = PMU.thread_member(task, group, event);
-    ///         PMU.switch(&mut [], task, |_sample| ())?;
-    ///         opened
-    ///     })
-    /// }
-    /// # let _ = open;
-    /// ```
+    /// place of the thread's `events`; returns its index. See [`ThreadEvent::join`], and
+    /// [`with_thread`](Self::with_thread) for a thread that runs.
     ///
     /// # Errors
     /// The errors of [`thread_event`](Self::thread_event), and [`Events`](PmuError::Events): see [`ThreadEvent::join`].
@@ -162,6 +144,64 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             lose_opened(to);
         }
         Ok(switched??)
+    }
+
+    /// Changes the events of the thread that executes the call. Within `change`, they are off the processor, so they are
+    /// plain data, as those of a thread that does not run: see [`ThreadEvent::enable`], [`disable`](ThreadEvent::disable),
+    /// [`remove`](ThreadEvent::remove), [`inherit`](ThreadEvent::inherit),
+    /// [`add_counts`](ThreadEvent::add_counts), [`join`](ThreadEvent::join), and of one event
+    /// [`SavedEvent::reset_count`] and [`SavedEvent::set_period`]. `sampled` is that of [`switch`](Self::switch).
+    ///
+    /// ```
+    /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
+    /// # use stand_in::*;
+    /// use pmu::{Event, Pmu, PmuError, ThreadEvent};
+    ///
+    /// static PMU: Pmu<MyKernel, 8> = Pmu::new();
+    ///
+    /// /// `perf_event_open` of a task for itself, with the index of a `group_fd`.
+    /// fn open(task: &mut [ThreadEvent; 8], group: usize, event: &Event) -> Result<usize, PmuError> {
+    ///     PMU.with_thread(task, |_sample| (), |task| PMU.thread_member(task, group, event))?
+    /// }
+    ///
+    /// /// `PERF_EVENT_IOC_DISABLE` of a task's own event, and `close`.
+    /// fn disable(task: &mut [ThreadEvent; 8], index: usize) -> Result<(), PmuError> {
+    ///     Ok(PMU.with_thread(task, |_sample| (), |task| ThreadEvent::disable(task, index))??)
+    /// }
+    ///
+    /// /// `fork`: the child counts from its first switch on.
+    /// fn fork(task: &mut [ThreadEvent; 8]) -> Result<[ThreadEvent; 8], PmuError> {
+    ///     let mut child = [ThreadEvent::Unused; 8];
+    ///     PMU.with_thread(task, |_sample| (), |task| ThreadEvent::inherit(task, &mut child, |tag| tag))??;
+    ///     Ok(child)
+    /// }
+    /// # let _ = (open, disable, fork);
+    /// ```
+    ///
+    /// # Context
+    /// Task: the one whose events these are. The call is [pinned](Kernel::pinned).
+    ///
+    /// # Errors
+    /// Those of [`switch`](Self::switch). If `change` was called, it is complete, and the events are on the processor
+    /// again but for those that the error names.
+    pub fn with_thread<R>(
+        &'static self,
+        events: &mut [ThreadEvent],
+        sampled: impl FnMut(PmuSample<'_, K>),
+        change: impl FnOnce(&mut [ThreadEvent]) -> R,
+    ) -> Result<R, PmuError> {
+        K::pinned(|| {
+            // An event that failed is off the processor, too.
+            let left = match self.switch(events, &mut [], sampled) {
+                Err(error @ (PmuError::Suspended | PmuError::Session(_) | PmuError::NotUp)) => {
+                    return Err(error);
+                }
+                left => left,
+            };
+            let changed = change(events);
+            self.switch(&mut [], events, |_| ())?;
+            left.map(|()| changed)
+        })
     }
 
     /// Returns the count of a thread's event: of the thread that runs on this processor, or of one that does not run. A

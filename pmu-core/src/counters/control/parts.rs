@@ -6,7 +6,7 @@ use crate::counters::control::assignment::Detached;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::event::Event;
-use crate::counters::events::saved::ThreadEvent;
+use crate::counters::events::thread::ThreadEvent;
 use crate::counters::hooks::division::{Division, NotHarvested};
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::running::Asked;

@@ -5,7 +5,7 @@ use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::{CounterError, EventsError, bit};
 use crate::counters::events::count::{EventOverflow, Period};
-use crate::counters::events::saved::ThreadEvent;
+use crate::counters::events::thread::ThreadEvent;
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::rate::Tick;
