@@ -297,6 +297,44 @@ fn a_tasks_events_go_with_it_on_every_processor() {
     }
 }
 
+/// A task forks while its events count, its child runs beside it, and ends: nothing is missed, and nothing counted twice.
+#[test]
+fn a_childs_counts_and_samples_are_its_parents_on_every_processor() {
+    for model in models() {
+        let name = model.name;
+        let machine = Machine::new(&model);
+        let perf = machine.perf;
+        let (mut parent, mut idle) = (vec![], vec![]);
+        for (bytes, tag) in [(precise_cycles(), CYCLES), (plain(), PLAIN)] {
+            perf.open_of(&mut parent, &bytes, tag).unwrap();
+        }
+        perf.switch(&mut idle, &mut parent).unwrap();
+        machine.work(PERIOD / 2, 0x9000);
+        let mut child = perf.fork(&mut parent).unwrap();
+        for _ in 0..4 {
+            machine.work(PERIOD / 2, 0x9000);
+            perf.switch(&mut parent, &mut child).unwrap();
+            machine.work(PERIOD / 4, 0x9000);
+            perf.switch(&mut child, &mut parent).unwrap();
+        }
+        perf.exit(child, &mut parent).unwrap();
+        // What is disabled meanwhile is not counted.
+        perf.set_enabled(&mut parent, 1, false).unwrap();
+        machine.work(PERIOD / 2, 0x9000);
+        perf.set_enabled(&mut parent, 1, true).unwrap();
+        let worked = |event: usize| perf.pmu.read_thread(&parent[event]).unwrap().value;
+        assert_eq!(worked(1), PERIOD / 2 * 5 + PERIOD / 4 * 4, "{name}");
+        machine.work(PERIOD / 2, 0x9000);
+        assert_eq!(worked(1), PERIOD / 2 * 6 + PERIOD / 4 * 4, "{name}");
+        perf.switch(&mut parent, &mut idle).unwrap();
+        let records = read_records(perf);
+        // Three periods of the parent's, which began before the fork and end with it enabled, and one of the child's.
+        assert_eq!(of(&records, PLAIN).len(), 3 + 1, "{name}");
+        assert_cycles(&machine, &records, 3 + 1, name);
+        machine.end(name);
+    }
+}
+
 #[test]
 fn where_the_slots_go_is_counted_beside_or_refused() {
     let mut divided = 0;

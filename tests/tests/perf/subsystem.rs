@@ -5,6 +5,7 @@
 use core::cell::RefCell;
 use std::collections::BTreeMap;
 
+use pmu::core::error::EventsError;
 use pmu::core::frame::InterruptFrame;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, EventCount};
@@ -133,6 +134,41 @@ impl<K: Kernel> Perf<K> {
     /// Switches the processor from a task's events to another's. If one fails, the others are switched.
     pub(crate) fn switch(&'static self, from: &mut Task, to: &mut Task) -> Result<(), i32> {
         self.pmu.switch(from, to, |sample| self.push(&sample, None)).map_err(|error| error.errno())
+    }
+
+    /// `PERF_EVENT_IOC_ENABLE` and `_DISABLE` of an event of the running task.
+    pub(crate) fn set_enabled(
+        &'static self,
+        task: &mut Task,
+        index: usize,
+        enabled: bool,
+    ) -> Result<(), i32> {
+        let change = if enabled { ThreadEvent::enable } else { ThreadEvent::disable };
+        self.change(task, |task| change(task, index))
+    }
+
+    /// The running task forks: its child inherits every event, with its descriptor.
+    pub(crate) fn fork(&'static self, task: &mut Task) -> Result<Task, i32> {
+        let mut child = vec![ThreadEvent::Unused; task.len()];
+        self.change(task, |task| ThreadEvent::inherit(task, &mut child, |tag| tag))?;
+        Ok(child)
+    }
+
+    /// A task that does not run ends, and its parent runs: the counts are the parent's.
+    pub(crate) fn exit(&'static self, child: Task, parent: &mut Task) -> Result<(), i32> {
+        self.change(parent, |parent| {
+            ThreadEvent::add_counts(parent, &child);
+            Ok(())
+        })
+    }
+
+    fn change(
+        &'static self,
+        task: &mut Task,
+        change: impl FnOnce(&mut [ThreadEvent]) -> Result<(), EventsError>,
+    ) -> Result<(), i32> {
+        let changed = self.pmu.with_thread(task, |sample| self.push(&sample, None), change);
+        changed.and_then(|changed| Ok(changed?)).map_err(|error| error.errno())
     }
 
     /// `PERF_EVENT_IOC_ENABLE`.
