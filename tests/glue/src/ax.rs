@@ -102,6 +102,11 @@ mod bare {
         }
     }
 
+    /// The kernel's log of samples.
+    pub fn sampled(address: u64, branch: Option<u64>) {
+        let _ = (address, branch);
+    }
+
     pub fn cpuid(native: impl CpuIdReader) -> impl CpuIdReader {
         native
     }
@@ -125,6 +130,7 @@ mod hosted {
         fn send_ipi(&self, cpu: usize, vector: u8);
         fn now(&self) -> u64;
         fn preempt(&self, change: i64);
+        fn sampled(&self, address: u64, branch: Option<u64>);
         fn snapshot(&self) -> Snapshot;
     }
 
@@ -181,6 +187,10 @@ mod hosted {
 
     pub(super) fn preempt(change: i64) {
         host().preempt(change);
+    }
+
+    pub fn sampled(address: u64, branch: Option<u64>) {
+        host().sampled(address, branch);
     }
 
     pub fn cpuid(_native: impl CpuIdReader) -> impl CpuIdReader {

@@ -1,15 +1,17 @@
 //! Glue of a kernel like ArceOS, for counters and profiles: several processors, preemption, handlers without a
-//! frame, events of tasks. `ax` stands for the kernel's own crates.
+//! frame, events of tasks, and with the feature `records` precise samples and branches. `ax` stands for the kernel's own
+//! crates.
 #![no_std]
 
 pub mod ax;
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic, NoApic};
 use pmu::core::frame::PlainFrame;
+use pmu::core::msr::MsrBackend;
 use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Snapshot, WriteOnce};
-use pmu::{CurrentFrame, Kernel, Pmu, PmuError};
+use pmu::{CurrentFrame, Kernel, Pmu, PmuError, X86, X86Kernel};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
 const CALL_VECTOR: u8 = 0xE2;
@@ -17,6 +19,13 @@ const DELIVERY: Delivery = match Delivery::vector(PERFORMANCE_VECTOR) {
     Ok(delivery) => delivery,
     Err(_) => panic!("a vector of an exception"),
 };
+
+/// What a processor records beside its counts.
+#[cfg(feature = "records")]
+pub type Records = (pmu::PreciseRecords<512>, pmu::BranchRecords);
+/// What a processor records beside its counts: nothing.
+#[cfg(not(feature = "records"))]
+pub type Records = ();
 
 /// The counters and profiles of all processors.
 pub static PMU: Pmu<ArceOs, { ax::CPUS }> = Pmu::new();
@@ -28,10 +37,11 @@ static FRAMES: [CurrentFrame; ax::CPUS] = [const { CurrentFrame::new() }; ax::CP
 pub struct ArceOs;
 
 // SAFETY: (1) a processor keeps its number, which its per-CPU data has; (2) the guard turns preemption off, and
-// handlers run with preemption off.
+// handlers run with preemption off; (3) statics are mapped in each address space, and nothing else uses the registers
+// of PEBS, BTS and IBS.
 unsafe impl Kernel for ArceOs {
     type Msr = ax::Msr;
-    type Architecture = pmu::X86;
+    type Architecture = X86<Records, Self>;
     fn msr() -> ax::Msr {
         // SAFETY: the kernel runs at privilege level 0.
         unsafe { ax::Msr::new() }
@@ -55,6 +65,12 @@ unsafe impl Kernel for ArceOs {
     }
 }
 
+impl X86Kernel for ArceOs {
+    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        APIC.get()
+    }
+}
+
 /// Called once, before the first processor is up.
 pub fn init() -> Result<(), NoApic> {
     // SAFETY: the kernel maps the local APIC's page for good, and puts every processor into the same mode.
@@ -62,7 +78,13 @@ pub fn init() -> Result<(), NoApic> {
     let _ = APIC.set(apic); // Set before: the same.
     ax::register_handler(PERFORMANCE_VECTOR, || {
         let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();
-        PMU.interrupt(&frame, |_| ()).error.inspect(ax::warn);
+        let sampled = PMU.interrupt(&frame, |sample| {
+            ax::sampled(
+                sample.address(frame.pc),
+                sample.branches().next().map(|branch| branch.from),
+            );
+        });
+        sampled.error.inspect(ax::warn);
     });
     ax::register_handler(CALL_VECTOR, || PMU.serve_call());
     Ok(())

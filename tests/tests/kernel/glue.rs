@@ -3,16 +3,19 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use pmu::core::branches::BranchFilter;
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu::core::precise::Precision;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{Event, GenericEvent, Snapshot};
 use pmu_glue::ax::{self, Host, TrapFrame};
 use pmu_glue::{PMU, cpu_up, dispatch, init, switch};
-use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};
-use pmu_virt::VirtualPmu;
+use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
-use pmu_virt::mock::Deviations;
+use pmu_virt::mock::ProcessMemory;
+use pmu_virt::precise::{FedRecord, PreciseConfiguration, VirtualPrecise};
+use pmu_virt::{Privilege, VirtualPmu};
 
 const CPUS: usize = 3;
 /// Cycles of the second of [`opened::KINDS`], instructions of the first.
@@ -20,6 +23,9 @@ const CYCLES: usize = 1;
 const INSTRUCTIONS: usize = 0;
 const PERIOD: u64 = 10_007;
 const TEXT: u64 = 0xFFFF_8000_0020_0000;
+/// Address of each sampled instruction, and of the branch before it.
+const SAMPLED: u64 = TEXT + 0x100;
+const BRANCH: u64 = TEXT + 0xF0;
 
 struct Played {
     mocks: [Mock<'static>; CPUS],
@@ -28,10 +34,11 @@ struct Played {
     preempt: Cell<i64>,
     trap: Cell<TrapFrame>,
     calls: RefCell<Vec<usize>>,
+    samples: RefCell<Vec<(u64, Option<u64>)>>,
 }
 
 fn configuration() -> Configuration {
-    Configuration::Intel(IntelConfiguration::new(4, 4, 3))
+    Configuration::Intel(IntelConfiguration::new(5, 4, 4))
 }
 
 impl Played {
@@ -70,8 +77,11 @@ impl Host for Played {
         self.preempt.set(self.preempt.get() + change);
         assert!(self.preempt.get() <= 0);
     }
+    fn sampled(&self, address: u64, branch: Option<u64>) {
+        self.samples.borrow_mut().push((address, branch));
+    }
     fn snapshot(&self) -> Snapshot {
-        snapshot(configuration(), Deviations::NONE)
+        self.mock().snapshot()
     }
 }
 
@@ -97,30 +107,41 @@ impl MsrBackend for Played {
     }
 }
 
-fn cpus() -> &'static Played {
-    let mocks = core::array::from_fn(|_| {
-        let mock = Mock::strict(VirtualPmu::new(configuration(), opened::fed_events()).unwrap());
+type Ram = &'static RefCell<ProcessMemory<'static>>;
+
+fn cpus() -> (&'static Played, [Ram; CPUS]) {
+    let ram: [Ram; CPUS] = core::array::from_fn(|_| &*Box::leak(Box::default()));
+    let mocks = ram.map(|ram| {
+        let configuration = configuration();
+        let branches = VirtualBranches::new(&configuration, BranchConfiguration::ARCHITECTURAL);
+        let precise = VirtualPrecise::new(&configuration, PreciseConfiguration::debug_store(4));
+        let pmu = VirtualPmu::new(configuration, opened::fed_events()).unwrap();
+        let mock = Mock::strict(pmu).with_branches(branches.unwrap());
         let _ = mock.with_pmu(|pmu| pmu.write(0x38F, 0));
-        mock
+        mock.with_precise(precise.unwrap(), ram, &|_| FedRecord::new(SAMPLED))
     });
     let trap = Cell::new(TrapFrame { rip: 0, cs: 8, rflags: 2 });
     let (here, now, preempt) = (Cell::new(0), Cell::new(0), Cell::new(0));
-    let played = Played { mocks, here, now, preempt, trap, calls: RefCell::default() };
+    let (calls, samples) = Default::default();
+    let played = Played { mocks, here, now, preempt, trap, calls, samples };
     let played: &'static Played = Box::leak(Box::new(played));
     for mock in &played.mocks {
         let handler = |_: &Mock<'_>| dispatch(&played.trap.get(), 0xE1);
         mock.on_interrupt(Box::leak(Box::new(handler)));
     }
     ax::install(played);
-    played
+    (played, ram)
 }
 
 #[test]
 fn the_glue_of_a_kernel_counts_profiles_and_follows_its_tasks() {
-    let kernel = cpus();
+    let (kernel, ram) = cpus();
     init().unwrap();
     for cpu in 0..CPUS {
         kernel.on(cpu, cpu_up).unwrap();
+        let (_, memory) = PMU.precise_records(cpu).unwrap();
+        // SAFETY: the area and the buffer consist of atomics.
+        ram[cpu].replace(unsafe { ProcessMemory::default().with(memory, 0x10_0000) });
     }
 
     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
@@ -144,6 +165,19 @@ fn the_glue_of_a_kernel_counts_profiles_and_follows_its_tasks() {
     let hits = profile.unwrap().hits().map(|(addresses, count)| (addresses.start, count)).collect();
     let expected: Vec<(u64, u32)> = vec![(TEXT, 1), (TEXT + 0x40, 2), (TEXT + 0x80, 3)];
     assert_eq!((hits, kernel.calls.take()), (expected, vec![1, 2, 1, 2]));
+
+    // The same, precise, with the branch before each sample.
+    let precise = cycles.precise(Precision::ZeroSkidRequested).with_branches(BranchFilter::KERNEL);
+    let exact: [AtomicU32; 64] = core::array::from_fn(|_| AtomicU32::new(0));
+    kernel.samples.take();
+    let profile = PMU.profile(precise, TEXT..TEXT + 0x1000, &exact, || {
+        let kind = FedBranchKind::Conditional;
+        kernel.mocks[1].branch(&FedBranch::new(BRANCH, SAMPLED, kind, Privilege::Kernel));
+        kernel.happen(1, CYCLES, 2 * PERIOD);
+    });
+    let hits: Vec<_> = profile.unwrap().hits().map(|(of, count)| (of.start, count)).collect();
+    assert_eq!(hits, [(SAMPLED, 2)]);
+    assert_eq!(kernel.samples.take(), [(SAMPLED, Some(BRANCH)); 2]);
 
     // A task's event goes with the task from one processor to the other, and counts no other task.
     let none = || [ThreadEvent::Unused; 2];
