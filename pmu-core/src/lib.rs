@@ -6,6 +6,7 @@
 extern crate std;
 
 pub mod branch_recording;
+#[doc(alias = "lbr")]
 pub mod branches;
 pub mod clocks;
 mod counters;
@@ -136,6 +137,8 @@ pub mod msr {
 ///
 /// This floor is plain data, and imports nothing from the other floors. The vendors' crates decode their registers and
 /// records into the types of this floor.
+#[doc(alias = "pebs")]
+#[doc(alias = "ibs")]
 pub mod precise {
     pub(crate) mod request;
     pub(crate) mod sample;

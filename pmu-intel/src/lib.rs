@@ -5,6 +5,7 @@
 #[cfg(test)]
 extern crate std;
 
+#[doc(alias = "bts")]
 pub mod branch_trace;
 mod branches;
 mod counters;
@@ -12,6 +13,7 @@ mod cpuid;
 pub mod debug_store;
 mod interface;
 mod later_sources;
+#[doc(alias = "pebs")]
 pub mod precise;
 pub mod registers;
 mod reload;

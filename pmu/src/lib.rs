@@ -30,6 +30,7 @@ pub use kernel::top_down::TopDownParts;
 pub use machine::Machine;
 pub use pmu_amd as amd;
 pub use pmu_arm as arm;
+/// The crate `pmu-core`. A glob import of this crate would hide the crate `core` by it: import by name.
 pub use pmu_core as core;
 pub use pmu_core::branches::BranchFilter;
 pub use pmu_core::facility::SoftwareEvents;
@@ -38,7 +39,7 @@ pub use pmu_core::frame::{InterruptFrame, PlainFrame};
 pub use pmu_core::msr::NativeMsr;
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;
-pub use pmu_core::thread::ThreadEvent;
+pub use pmu_core::thread::{ThreadEvent, Tick};
 pub use pmu_core::{Claim, CounterSet, Event, EventCount, GenericEvent, Snapshot, SoftwareEvent};
 pub use pmu_intel as intel;
 pub use pmu_kprofile as kprofile;

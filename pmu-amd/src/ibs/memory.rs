@@ -162,6 +162,7 @@ impl UnitMemory {
     }
 
     /// Clears and sets bits of the state. Returns the state before.
+    #[inline(never)] // 528 bytes of the Hermit-like glue.
     pub(crate) fn change(&self, clear: u16, set: u16) -> u16 {
         self.update(|state| state & !clear | set)
     }

@@ -168,6 +168,7 @@ impl CounterSet {
     }
 
     /// Returns the number of counters in the set.
+    #[inline(never)] // 112 bytes of the glue.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
@@ -285,22 +286,21 @@ impl fmt::Debug for CounterSet {
 ///
 /// An operation on an event refuses an identity whose event was closed, also if another event has its place by then:
 /// that of [`open`](crate::CounterSession::open), of [`switch_in`](crate::CounterSession::switch_in) or of
-/// [`group_events`](crate::CounterSession::group_events) knows by which opening it came about, until 2³² openings later.
+/// [`group_events`](crate::CounterSession::group_events) knows by which of the last 32,768 openings in its place it came
+/// about.
 ///
 /// Identities of one place are equal, whatever event is in the place. The identity in a
 /// [`Sample`](crate::Sample) names the event that is in the place now: the interrupt path compares no opening.
+// The low half is the place or the row. The high half is the opening: its number, with the highest bit set; 0: whatever
+// event is in the place.
 #[derive(Clone, Copy)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
-pub struct EventId {
-    bits: u16,
-    /// The low half and the high half of the number of its opening; 0: whatever event is in the place.
-    opening: [u16; 2],
-}
+pub struct EventId(u32);
 
 impl PartialEq for EventId {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
-        self.bits == other.bits
+        self.bits() == other.bits()
     }
 }
 
@@ -316,13 +316,13 @@ impl PartialOrd for EventId {
 impl Ord for EventId {
     #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
-        self.bits.cmp(&other.bits)
+        self.bits().cmp(&other.bits())
     }
 }
 
 impl Hash for EventId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.bits.hash(state);
+        self.bits().hash(state);
     }
 }
 
@@ -335,22 +335,23 @@ impl EventId {
 
     #[inline]
     pub(crate) const fn of_bits(bits: u16) -> Self {
-        Self { bits: bits & Self::MASK, opening: [0; 2] }
+        Self((bits & Self::MASK) as u32)
     }
 
     #[inline]
     pub(crate) const fn bits(self) -> u16 {
-        self.bits
+        self.0 as u16
     }
 
-    /// Returns the identity of the event that came to its place by this opening.
+    /// Returns the identity of the event that came to its place by the opening of this number.
     pub(crate) const fn of_opening(self, number: u64) -> Self {
-        Self { opening: [number as u16, (number >> 16) as u16], ..self }
+        let opening = number as u16 | 0x8000;
+        Self(self.bits() as u32 | (opening as u32) << 16)
     }
 
     /// Returns whether it names the event that came to its place by this opening.
-    pub(crate) fn is_of_opening(self, number: u64) -> bool {
-        self.opening == [0; 2] || self.opening == self.of_opening(number).opening
+    pub(crate) const fn is_of_opening(self, number: u64) -> bool {
+        self.0 >> 16 == 0 || self.0 == self.of_opening(number).0
     }
 
     /// Returns the identity of the event of a row.
@@ -362,7 +363,7 @@ impl EventId {
     /// Returns the event's row in the [`EventSource`](crate::EventSource)'s table, or `None` for an opened event.
     #[inline]
     pub const fn row(self) -> Option<usize> {
-        if self.bits < Self::FIRST_OPENED { Some(self.bits as usize) } else { None }
+        if self.bits() < Self::FIRST_OPENED { Some(self.bits() as usize) } else { None }
     }
 
     /// Returns the identity of the opened event whose index in its [`EventTable`](crate::memory::EventTable) is
@@ -384,7 +385,7 @@ impl EventId {
     /// ```
     #[inline]
     pub const fn place(self) -> Option<usize> {
-        match self.bits.checked_sub(Self::FIRST_OPENED) {
+        match self.bits().checked_sub(Self::FIRST_OPENED) {
             Some(place) => Some(place as usize),
             None => None,
         }
@@ -395,7 +396,7 @@ impl fmt::Debug for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place() {
             Some(place) => write!(f, "opened event {place}"),
-            None => write!(f, "event of row {}", self.bits),
+            None => write!(f, "event of row {}", self.bits()),
         }
     }
 }

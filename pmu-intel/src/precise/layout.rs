@@ -105,6 +105,7 @@ const METRICS: u64 = 3;
 
 /// Returns the size in words of the counters' group at the beginning of these words: two words of masks, then the
 /// values. Returns `None` if the masks cannot be read or name metrics that are not known.
+#[inline(never)] // 400 bytes of the Hermit-like glue, at `opt-level` 3.
 pub(crate) fn counters_words(group: Words<'_>) -> Option<usize> {
     let (masks, metrics) = (group.get(0)?, group.get(1)? & 0xFFFF_FFFF);
     let metrics = match metrics {

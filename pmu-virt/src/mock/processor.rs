@@ -451,6 +451,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         let format =
             beside.0.1.1.and_then(|precise| precise.debug_store()).map(|store| store.format);
         let level_1_alone = beside.1.0.is_some_and(|metrics| !metrics.has_level_2());
+        let sampling = beside.0.1.0.map(|sampling| sampling.configuration());
+        let is_family_10h = sampling.is_some_and(|of| of.period_before_stop);
         let (name, signature) = match (configuration.vendor(), legacy) {
             // Depth and addresses of legacy records are told by the model alone, so this is a core with the format:
             // Sandy Bridge, Haswell, Skylake, Goldmont, Goldmont Plus.
@@ -473,6 +475,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                     _ => 0x0008_06F8,
                 },
             ),
+            // The model tells that the units have erratum 420.
+            (Vendor::Amd, _) if is_family_10h => (b"AuthenticAMD", 0x0010_0F42),
             // Zen 4 can have each facility that a mock of AMD's plays.
             (Vendor::Amd, _) => (b"AuthenticAMD", 0x00A6_0F12),
         };

@@ -44,7 +44,7 @@ static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 fn instructions_per_cycle(workload: fn()) -> Result<(), PmuError> {
     PMU.processor_up(&Snapshot::capture(CpuIdReaderNative))?; // on each processor, as it comes up
     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);
-    let [instructions, cycles] = PMU.count(&events, workload)?; // of one group: comparable
+    let [instructions, cycles] = PMU.count(&events, workload)?; // of one group, so comparable; the workload is pinned
     println!("{} instructions in {} cycles", instructions.value, cycles.value);
     Ok(())
 }

@@ -97,7 +97,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Returns the next step of a change. After a failure, the steps lead back to the former assignment, as far as
     /// they succeed.
-    #[inline(never)] // 16 bytes of the glue.
     fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
         if planner.failure.is_none()
             && let Err(error) = planner.outcome

@@ -46,7 +46,6 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Returns what the facilities make of an event on this processor. `is_beside` says whether another event is
     /// counted beside it.
-    #[inline(never)] // 160 bytes of the Hermit-like glue.
     pub(crate) fn resolve(
         &self,
         mut asked: Asked,

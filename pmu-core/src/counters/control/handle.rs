@@ -145,6 +145,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     }
 
     /// Checks that a unit is not that of another type of core than the session's processor.
+    #[inline(never)] // 64 bytes of the glue, at `opt-level` 3.
     pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
         let difference = HybridDelta::between(self.unit(), processor);
         let same = !self.is_open() || difference == self.hybrid;

@@ -271,6 +271,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         event.is_of_core_type(processor.core_type()) && is_legal && has_name && has_counter
     }
 
+    #[inline(never)] // 32 bytes of the glue.
     fn insert(
         &self,
         processor: &CounterUnit,

@@ -233,6 +233,7 @@ impl SavedEvent {
 
     /// Returns the event as it was asked for, without what the facilities of a processor
     /// [made](crate::memory::EventEntry) of it.
+    #[inline(never)] // 176 bytes of the Hermit-like glue.
     pub(crate) fn as_asked(mut self) -> Self {
         let asked = self.counters >> 16 & 0xFFFF | self.counters >> 8 & 0xFF << 32;
         if asked != 0 {

@@ -159,6 +159,7 @@ impl EventEntry {
     }
 
     /// Puts a switched-out event into this entry. `countable` is set if this processor can count the event.
+    #[inline(never)] // 48 bytes of the glue, at `opt-level` 3.
     pub(crate) fn insert(&self, event: &SavedEvent, countable: bool) {
         self.opening.fetch_add(1, Relaxed);
         fence(Release); // Another processor that reads this event's count finds its number, too.

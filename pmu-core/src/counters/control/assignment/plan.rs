@@ -62,6 +62,7 @@ impl Plan {
         Placement::unpack(self.bits(counter))
     }
 
+    #[inline(never)] // 144 bytes of the glue.
     fn bits(&self, counter: CounterId) -> u16 {
         self.on.get(counter.place()).copied().unwrap_or(0)
     }
