@@ -9,11 +9,12 @@ pub mod one_processor;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use pmu_core::Platform;
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{Platform, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 /// 64 registers, by the low bits of their numbers, which differ for those that a driver uses.
 pub struct Registers {

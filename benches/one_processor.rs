@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
 use pmu::{Architecture, Kernel, Pmu, X86Kernel};
-use pmu_core::Snapshot;
 use pmu_core::frame::PlainFrame;
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::KProfileSource;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_kprofile::{BasicProfile, ProfileObject, Rules};
 
 /// Registers by the low bits of their numbers, which differ for those that a driver uses.

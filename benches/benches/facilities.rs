@@ -13,7 +13,8 @@ use pmu_benches::one_processor::{
 use pmu_core::branches::BranchFilter;
 use pmu_core::frame::PlainFrame;
 use pmu_core::precise::Precision;
-use pmu_core::{Claim, CounterSet, Event, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{Claim, CounterSet, Event, GenericEvent};
 
 type Everything = X86<
     ((PreciseRecords<8192>, BranchRecords), ((TopDownParts, CounterReloads), SoftwareEvents)),

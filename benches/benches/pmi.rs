@@ -13,9 +13,10 @@ use pmu_amd::Amd64;
 use pmu_benches::{Registers, intels};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::registers::EventSelect;
-use pmu_core::{Claim, CounterSession, CounterSet, Event, EventSource, Events, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::{Claim, CounterSession, CounterSet, Event, EventSource, Events, service};
 use pmu_intel::Emon;
 
 type Memory = CounterMemory<[CounterSlot; 8]>;

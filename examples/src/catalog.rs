@@ -10,10 +10,10 @@ use core::fmt::Write as _;
 use clap::ValueEnum;
 
 use crate::machine::Source;
-use pmu_core::Snapshot;
-use pmu_core::dump::CpuidDump;
 use pmu_core::interval::IntervalLimits;
 use pmu_core::profile::{Availability, KProfileSource, SourceInformation};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::CpuidDump;
 use pmu_events::metric::Metric;
 use pmu_events::{CoreType, EventError, PmuEvent, Precise, Processor};
 use words::{counters, perf};
@@ -26,7 +26,7 @@ pub fn detect(recorded: Option<&CpuidDump>) -> Result<Processor, String> {
     let snapshot = match recorded {
         Some(dump) => Snapshot::capture(dump),
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
-        None => Snapshot::capture(pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative),
+        None => Snapshot::capture(pmu_core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative),
         #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
         None => return Err("this machine is no x86".into()),
     };

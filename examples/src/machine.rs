@@ -2,12 +2,13 @@
 //! interface's sources.
 
 use pmu_amd::{Amd64, Generation};
+use pmu_core::EventSource;
 use pmu_core::error::NoInterface;
 use pmu_core::profile::{
     DefaultInterface, InterfaceError, KProfileSource, ProfileSource, SourceInformation,
 };
-use pmu_core::raw_cpuid::CpuIdReader;
-use pmu_core::{EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdReader;
 use pmu_intel::Emon;
 
 use crate::untrusted::visible;
@@ -54,7 +55,7 @@ impl Machine {
     pub fn this() -> Option<Self> {
         #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
         {
-            Some(Self::new(pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative))
+            Some(Self::new(pmu_core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative))
         }
         #[cfg(not(any(target_arch = "x86", target_arch = "x86_64")))]
         {
@@ -302,7 +303,7 @@ mod tests {
         let intel_without_counters = |leaf: u32, _: u32| {
             let vendor = [(1, 0x756E_6547, 0x6C65_746E, 0x4965_6E69), (0, 0, 0, 0)];
             let (eax, ebx, ecx, edx) = vendor[usize::from(leaf != 0)];
-            pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+            pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
         };
         let machine = Machine::new(intel_without_counters);
         assert_eq!(machine.absent(), Some(NoInterface::NoPerformanceMonitoring));

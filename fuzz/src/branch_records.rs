@@ -3,10 +3,10 @@
 //! The bytes: the CPUID leaves of a processor and its `IA32_PERF_CAPABILITIES`, as far as they concern branch records;
 //! then records of three words.
 
-use pmu_core::Snapshot;
 use pmu_core::branches::{BranchFilter, BranchKinds, BranchUnit, RawBranch};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 use crate::input::Input;
 

@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 
 use pmu_amd::Amd64;
+use pmu_core::EventSource;
 use pmu_core::error::NoInterface;
-use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_core::registers::{CounterId, MAX_GENERAL};
-use pmu_core::{EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 
 use crate::input::Input;

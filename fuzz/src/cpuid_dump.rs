@@ -2,9 +2,9 @@
 
 use core::fmt::Write;
 
-use pmu_core::Snapshot;
-use pmu_core::dump::{CpuidDump, DumpError};
-use pmu_core::raw_cpuid::CpuIdReader;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::{CpuidDump, DumpError};
+use pmu_core::x86::raw_cpuid::CpuIdReader;
 
 /// Returns whether a line begins like a leaf; every other one is a heading or a remark.
 fn begins_like_a_leaf(line: &str) -> bool {

@@ -4,8 +4,8 @@
 
 use pmu_amd::ibs::registers::{IbsFetchCtl, IbsOpData, IbsOpData2, IbsOpData3};
 use pmu_amd::ibs::{IbsFetchRecord, IbsKind, IbsOpRecord, IbsRecord, IbsSampling, IbsUnits};
-use pmu_core::Snapshot;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 use crate::input::Input;
 

@@ -6,9 +6,9 @@
 
 use std::sync::LazyLock;
 
-use pmu_core::Snapshot;
 use pmu_core::profile::KProfileSource;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_intel::Emon;
 use pmu_kprofile::compat::LayoutError;
 use pmu_kprofile::compat::source_list::{SourceListEntry, read_source_list, write_source_list};

@@ -5,9 +5,9 @@
 pub(crate) mod sampling;
 pub(crate) mod stack;
 
-use pmu_core::Snapshot;
 use pmu_core::branches::BranchUnit;
 use pmu_core::error::NoFacility;
+use pmu_core::x86::Snapshot;
 
 use crate::counters::AMD;
 
@@ -22,7 +22,7 @@ use crate::counters::AMD;
 /// [delays the interrupt](BranchUnit::holds_interrupt) until 16 branches have been taken.
 ///
 /// ```
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::error::NoFacility;
 /// fn report(this_processor: &Snapshot) -> Result<(), NoFacility> {
 ///     let unit = pmu_amd::branches(this_processor)?;

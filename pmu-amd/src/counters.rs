@@ -3,7 +3,8 @@
 use pmu_core::error::NoInterface;
 use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{CounterBank, CounterLayout, GlobalRegisters, SelectLayout};
-use pmu_core::{CounterSet, CounterUnit, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, CounterUnit, GenericEvent};
 
 use crate::cpuid::Family;
 use crate::registers::{
@@ -35,8 +36,8 @@ pub(crate) const HYGON: [u8; 12] = *b"HygonGenuine";
 /// only, because Windows has no profile sources for Hygon.
 ///
 /// ```
-/// # use pmu_core::dump::CpuidDump;
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::dump::CpuidDump;
+/// # use pmu_core::x86::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
 /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -60,8 +61,8 @@ pub fn counters(processor: &Snapshot) -> CounterUnit {
 /// [`counters`] are.
 ///
 /// ```
-/// # use pmu_core::dump::CpuidDump;
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::dump::CpuidDump;
+/// # use pmu_core::x86::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
 /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

@@ -1,6 +1,6 @@
 //! The core counters, as CPUID declares them.
 
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 
 use crate::registers::{CORE_COUNTERS, LEGACY_COUNTERS};
 

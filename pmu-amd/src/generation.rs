@@ -1,6 +1,6 @@
 //! Generations of AMD's processors since the Hammer.
 
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 
 // To add a generation: its variant, before `Hammer`, in `ALL` and in `of`; a letter more in each row of `meaning.rs`,
 // whose rows need `u64` then; its sources in `zen.rs`; its core type (`pmu-events/generator/src/main.rs`); and its
@@ -66,8 +66,8 @@ impl Generation {
     /// Returns the generation of a processor. Returns `None` if the vendor is not AMD, or the family is unknown.
     ///
     /// ```
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",

@@ -6,7 +6,8 @@ use pmu_core::error::NoInterface;
 use pmu_core::profile::classes::BUG_CHECK_HAL_MEMORY_ALLOCATION;
 use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, Rules};
-use pmu_core::{CounterUnit, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterUnit, EventSource};
 
 use crate::counters::{self, Core};
 use crate::sources::{SOURCES, TABLE};
@@ -64,7 +65,7 @@ impl Amd64 {
     ///
     /// ```
     /// use pmu_amd::{Amd64, Generation, Meaning};
-    /// use pmu_core::Snapshot;
+    /// use pmu_core::x86::Snapshot;
     /// use pmu_core::error::NoInterface;
     /// use pmu_core::profile::KProfileSource;
     /// fn amd64(boot_processor: &Snapshot) -> Result<Amd64, NoInterface> {
@@ -94,8 +95,8 @@ impl Amd64 {
     /// Windows version uses only four counters.
     ///
     /// ```
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -133,8 +134,8 @@ impl Amd64 {
     ///
     /// # Examples
     /// ```
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x80000000 0x00: eax=0x80000001 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

@@ -4,7 +4,8 @@ use core::sync::atomic::AtomicU32;
 
 use pmu_core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
 use pmu_core::registers::EventSelect;
-use pmu_core::{CounterUnit, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterUnit, EventSource};
 
 use crate::counters;
 use crate::generation::Generation;
@@ -25,8 +26,8 @@ use crate::sources::SOURCES;
 /// References: the PMC events in AMD's processor programming references, as listed in Linux' tables for Zen.
 ///
 /// ```
-/// # use pmu_core::dump::CpuidDump;
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::dump::CpuidDump;
+/// # use pmu_core::x86::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
 /// #         0x00000001 0x00: eax=0x00a20f10 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

@@ -8,18 +8,16 @@ extern crate std;
 pub mod branch_recording;
 #[doc(alias = "lbr")]
 pub mod branches;
-pub mod clocks;
 mod counters;
 mod detection;
-pub mod dump;
 pub mod frame;
 pub mod interval;
 mod platform;
 pub mod profile;
 pub mod reload;
-mod snapshot;
 pub mod windows;
 mod write_once;
+pub mod x86;
 
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -36,8 +34,6 @@ pub use counters::registers::unit::CounterUnit;
 pub use platform::{Hardware, Platform};
 pub use profile::event_source::EventSource;
 pub use profile::events::Events;
-pub use raw_cpuid;
-pub use snapshot::Snapshot;
 pub use write_once::WriteOnce;
 
 /// The errors of counters, events and interrupts, and the reasons why a processor has no counters or no facility.

@@ -205,8 +205,8 @@ pub enum PlatformError {
     /// register.
     #[error("the extended entry of the local APIC is in use, with value {0:#X}")]
     ExtendedEntryInUse(u32),
-    /// The entry for performance counters, whose delivery the extended entry gets, cannot be read, or has neither an NMI
-    /// nor a vector.
+    /// The entry for performance counters, whose delivery the extended entry gets, cannot be read, or has neither an
+    /// NMI nor a vector.
     #[error("the local APIC's entry for performance counters delivers nothing that is known")]
     NoDelivery,
 }

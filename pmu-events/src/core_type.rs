@@ -4,8 +4,9 @@
 
 use core::fmt;
 
+use pmu_core::CounterSet;
 use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::x86::Snapshot;
 
 use crate::event::PmuEvent;
 use crate::format::{CoreType, Dictionary, Model, Precise, Record, Shape, Table};
@@ -19,8 +20,8 @@ use crate::uncore::{Uncore, UncoreEvent};
 /// On a hybrid machine, P-cores and E-cores have different events, so take a CPUID snapshot on each core.
 ///
 /// ```
-/// # use pmu_core::dump::CpuidDump;
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::dump::CpuidDump;
+/// # use pmu_core::x86::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000016 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
@@ -73,8 +74,8 @@ impl Processor {
     /// steppings and, on a hybrid, the core types of the other cores.
     ///
     /// ```
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x00090672 ebx=0x00000000 ecx=0x00000000 edx=0x00000000
@@ -103,7 +104,7 @@ impl Processor {
     /// letters.
     ///
     /// ```
-    /// use pmu_core::Snapshot;
+    /// use pmu_core::x86::Snapshot;
     /// use pmu_events::{EventError, Processor};
     /// fn explain(this_processor: &Snapshot, name: &str) -> String {
     ///     let processor = match Processor::detect(this_processor) {

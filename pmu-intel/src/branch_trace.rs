@@ -8,7 +8,8 @@ use pmu_core::branches::Branch;
 use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits};
-use pmu_core::{CounterSession, CounterSet, EventSource, Hardware, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
 
 use crate::branch_trace::memory::{KERNEL, STOP, USER};
 use crate::debug_store::{BRANCH_TRACE, DebugStoreSupport, PebsDsSaveArea};

@@ -6,10 +6,10 @@
 pub(crate) mod architectural;
 pub(crate) mod legacy;
 
-use pmu_core::Snapshot;
 use pmu_core::branches::BranchUnit;
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
+use pmu_core::x86::Snapshot;
 
 use crate::counters::INTEL;
 use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
@@ -24,7 +24,7 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// crate supports the stack from stepping 10 on: earlier steppings cannot freeze the stack.
 ///
 /// ```
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::branches::BranchUnit;
 /// # use pmu_core::error::NoFacility;
 /// # use pmu_core::msr::MsrBackend;

@@ -6,7 +6,8 @@ use pmu_core::registers::{
     CounterBank, CounterLayout, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL,
     PreciseSampling, SelectLayout,
 };
-use pmu_core::{CounterSet, CounterUnit, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, CounterUnit, GenericEvent};
 
 use crate::cpuid::{ArchitecturalPerfmon, PerfmonExtension};
 use crate::registers::{
@@ -42,8 +43,8 @@ const ZHAOXIN: [[u8; 12]; 2] = [*b"CentaurHauls", *b"  Shanghai  "];
 /// [`clear_stale`](crate::clear_stale) to disable them.
 ///
 /// ```
-/// # use pmu_core::dump::CpuidDump;
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::dump::CpuidDump;
+/// # use pmu_core::x86::Snapshot;
 /// # let dump = CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x0000000a 0x00: eax=0x07300404 ebx=0x00000000 ecx=0x00000000 edx=0x00000603",

@@ -1,7 +1,7 @@
 //! CPUID leaves 0x0A and 0x23, architectural performance monitoring.
 
 use bitfield_struct::bitfield;
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 
 /// CPUID leaf 0x0A of a processor: version, counters and events of architectural performance monitoring (SDM vol. 2A,
 /// CPUID, "Input EAX = 0AH").
@@ -48,7 +48,7 @@ impl ArchitecturalPerfmon {
     /// Returns leaf 0x0A of the processor that a snapshot describes. If the processor lacks the leaf, all bits are 0.
     ///
     /// ```
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::Snapshot;
     /// use pmu_intel::ArchitecturalPerfmon;
     /// /// Returns whether cycles have a fixed counter, so that a watchdog takes no general one away.
     /// fn has_fixed_cycles(this_processor: &Snapshot) -> bool {

@@ -7,10 +7,10 @@ mod control;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::Snapshot;
 use pmu_core::msr::{
     MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, RegisterBits,
 };
+use pmu_core::x86::Snapshot;
 
 use crate::registers::{
     DebugCtl, IA32_DEBUGCTL, IA32_DS_AREA, IA32_MISC_ENABLE, IA32_PEBS_ENABLE, MiscEnable,
@@ -37,7 +37,7 @@ impl DebugStoreSupport {
     ///
     /// ```
     /// # use pmu_core::msr::{MsrBackend, MsrFault};
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::Snapshot;
     /// use pmu_intel::debug_store::DebugStoreSupport;
     /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<(), MsrFault> {
     ///     let support = DebugStoreSupport::detect(this_processor, msr)?;

@@ -5,7 +5,8 @@ use core::sync::atomic::AtomicU32;
 use pmu_core::error::NoInterface;
 use pmu_core::profile::{ProfileSources, SourceTable};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules};
-use pmu_core::{CounterUnit, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterUnit, EventSource};
 
 use crate::counters::{self, Perfmon};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -48,7 +49,7 @@ impl Emon {
     /// - The number of events in the leaf is not 0, and the first event, cycles, is available.
     ///
     /// ```
-    /// use pmu_core::Snapshot;
+    /// use pmu_core::x86::Snapshot;
     /// use pmu_core::error::NoInterface;
     /// use pmu_intel::Emon;
     /// fn emon(boot_processor: &Snapshot) -> Option<Emon> {
@@ -88,8 +89,8 @@ impl Emon {
     ///
     /// # Examples
     /// ```
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000506e3 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

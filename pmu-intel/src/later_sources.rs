@@ -9,10 +9,11 @@
 
 use core::num::NonZeroU64;
 
+use pmu_core::CounterSet;
 use pmu_core::profile::{AddedSource, AddedSources, InterfaceError, ProfileSource};
 use pmu_core::registers::EventSelect;
 use pmu_core::windows::{HalInterface, Rules};
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::x86::Snapshot;
 
 use crate::cpuid::ArchitecturalPerfmon;
 
@@ -51,8 +52,8 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 ///   fixed counter.
 /// - 0x24, `TimerFixed`: the time in which the core is not halted, in units of 100 ns. Fixed counter 2 measures the
 ///   time. Fixed counter 2 counts at the TSC's frequency. Pass this frequency as `hertz`: the result of
-///   [`tsc_hertz`](pmu_core::clocks::tsc_hertz), or a frequency that the kernel measured. If `hertz` is `None`, the
-///   source is not added.
+///   [`tsc_hertz`](pmu_core::x86::clocks::tsc_hertz), or a frequency that the kernel measured. If `hertz` is `None`,
+///   the source is not added.
 ///
 /// Sources 0x23 and 0x24 use the same counter, so only one of the two can run at a time.
 ///
@@ -65,8 +66,9 @@ const fn fixed(value: u32, name: &'static str, event: u64, counter: u8) -> Added
 /// # Examples
 /// ```
 /// use core::num::NonZeroU64;
-/// use pmu_core::{EventSource, Events, Snapshot};
-/// use pmu_core::clocks::tsc_hertz;
+/// use pmu_core::{EventSource, Events};
+/// use pmu_core::x86::Snapshot;
+/// use pmu_core::x86::clocks::tsc_hertz;
 /// use pmu_core::memory::EventTable;
 /// use pmu_core::profile::{AddedSlot, AddedSources, InterfaceError};
 /// use pmu_core::windows::Rules;

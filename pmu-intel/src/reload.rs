@@ -1,7 +1,8 @@
 //! Auto counter reload of architectural perfmon version 6.
 
+use pmu_core::CounterSet;
 use pmu_core::reload::CounterReload;
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::x86::Snapshot;
 
 use crate::counters::INTEL;
 use crate::cpuid::ArchitecturalPerfmon;

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::ops::RangeInclusive;
 
-use pmu_core::Snapshot;
 use pmu_core::registers::EventSelect;
+use pmu_core::x86::Snapshot;
 
 /// An erratum of Sandy Bridge, Ivy Bridge and Haswell: with hyper-threading, retired memory events are miscounted. If
 /// general counter *n* counts a retired memory event, counter *n* can miss occurrences of the event. An occurrence can
@@ -83,8 +83,8 @@ impl SiblingErratum {
     /// Checks that an event select does not select an affected event.
     ///
     /// ```
-    /// use pmu_core::Snapshot;
-    /// use pmu_core::dump::CpuidDump;
+    /// use pmu_core::x86::Snapshot;
+    /// use pmu_core::x86::dump::CpuidDump;
     /// use pmu_core::registers::EventSelect;
     /// use pmu_intel::SiblingErratum;
     /// # let haswell = CpuidDump::parse(
@@ -96,7 +96,7 @@ impl SiblingErratum {
     /// let refused = erratum.check(loads).unwrap_err();
     /// assert!(refused.to_string().contains("HSD29"));
     /// assert_eq!(erratum.check(EventSelect::from_bits(0x00C0)), Ok(()));
-    /// # Ok::<(), pmu_core::dump::DumpError>(())
+    /// # Ok::<(), pmu_core::x86::dump::DumpError>(())
     /// ```
     ///
     /// # Errors

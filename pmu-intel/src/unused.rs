@@ -3,7 +3,8 @@
 
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::UnusedRegisters;
-use pmu_core::{CounterSet, CounterUnit, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, CounterUnit};
 
 use crate::counters::{INTEL, declared};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -27,7 +28,7 @@ const _: () = assert!(IA32_PMC_FX0_CFG_C - IA32_PMC_FX0_CTR == CFG_C);
 /// counter has these registers.
 ///
 /// ```
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::Snapshot;
 /// fn report(this_processor: &Snapshot) {
 ///     let [reload, record] = pmu_intel::unused_registers(this_processor).map(|unused| unused.counters());
 ///     println!("auto counter reload: {reload:?}; architectural PEBS: {record:?}");
@@ -74,7 +75,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// Any context, while no session or other code uses these counters.
 ///
 /// ```
-/// # use pmu_core::{CounterSet, Snapshot};
+/// # use pmu_core::CounterSet;
+/// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::msr::MsrBackend;
 /// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
 ///     let stays = pmu_intel::clear_stale(this_processor, CounterSet::ALL, msr);

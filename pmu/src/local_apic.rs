@@ -60,9 +60,9 @@ pub trait ApicRegisters {
     ///
     /// Bits 23:16 of the extended features (MSR 0x840, offset 0x400) are the number of entries. Where these registers
     /// are absent, a read faults in x2APIC mode, and returns an undefined value in xAPIC mode (AMD APM vol. 2,
-    /// "Extended Interrupts"). So in xAPIC mode, read them only if bit 31 of the version (offset 0x30) is set. In x2APIC
-    /// mode, do not ask for this bit: KVM leaves it clear, also where the registers exist. The method is called only on
-    /// processors with instruction-based sampling.
+    /// "Extended Interrupts"). So in xAPIC mode, read them only if bit 31 of the version (offset 0x30) is set. In
+    /// x2APIC mode, do not ask for this bit: KVM leaves it clear, also where the registers exist. The method is called
+    /// only on processors with instruction-based sampling.
     ///
     /// The default implementation, for a kernel that uses no extended entry, returns `None`.
     fn read_extended_entry(&self, number: u8) -> Option<u32> {

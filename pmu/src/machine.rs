@@ -8,7 +8,8 @@ use pmu_core::error::{NoFacility, NoInterface};
 use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{DefaultInterface, ProfileSources, SourceTable};
 use pmu_core::windows::Rules;
-use pmu_core::{CounterUnit, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterUnit, EventSource};
 use pmu_intel::precise::PreciseUnit;
 use pmu_intel::topdown::TopDownUnit;
 use pmu_intel::{ArchitecturalPerfmon, Emon};
@@ -21,8 +22,9 @@ use pmu_intel::{ArchitecturalPerfmon, Emon};
 ///
 /// ```
 /// use pmu::Machine;
-/// use pmu::core::{EventSource, Snapshot};
-/// use pmu::core::dump::CpuidDump;
+/// use pmu::core::EventSource;
+/// use pmu::core::x86::Snapshot;
+/// use pmu::core::x86::dump::CpuidDump;
 /// use pmu::core::profile::KProfileSource;
 ///
 /// let dump = CpuidDump::parse(
@@ -117,8 +119,9 @@ impl Machine {
     ///
     /// ```
     /// use pmu::Machine;
-    /// use pmu::core::{EventSource, Snapshot};
-    /// use pmu::core::dump::CpuidDump;
+    /// use pmu::core::EventSource;
+    /// use pmu::core::x86::Snapshot;
+    /// use pmu::core::x86::dump::CpuidDump;
     /// use pmu::core::profile::KProfileSource;
     ///
     /// let zen_3 = Snapshot::capture(&CpuidDump::parse(
@@ -303,7 +306,7 @@ impl Machine {
     /// # use pmu::Machine;
     /// # use pmu::core::branches::BranchUnit;
     /// # use pmu::core::msr::MsrBackend;
-    /// # use pmu::core::Snapshot;
+    /// # use pmu::core::x86::Snapshot;
     /// /// Returns the description of this processor's branch records, if the records can be a call stack.
     /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl MsrBackend) -> Option<BranchUnit> {
     ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 use pmu_virt::configuration::{Configuration, Vendor};
 use pmu_virt::mock::{Deviation, Deviations};
 

@@ -18,7 +18,7 @@ pub mod software_pmu;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 pub use pmu_state::StateRegisters;
 pub use processors::{amd_processor, ibs_processor, intel_processor, recorded};

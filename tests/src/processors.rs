@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pmu_core::Snapshot;
-use pmu_core::dump::CpuidDump;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::CpuidDump;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 /// Returns a recorded processor, by its file in `tests/data/cpuid`.
 pub fn recorded(file: &str) -> Snapshot {

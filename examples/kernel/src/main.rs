@@ -12,7 +12,8 @@ use core::panic::PanicInfo;
 use core::sync::atomic::Ordering;
 
 use pmu::Machine;
-use pmu::core::{CounterSet, EventSource, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterSet, EventSource};
 
 use check::handler;
 use demos::command_line::CommandLine;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use pmu_core::dump::CpuidDump;
+use pmu_core::x86::dump::CpuidDump;
 use pmu_events::Processor;
 use pmu_examples::catalog::Form;
 use pmu_examples::{catalog, dump, output};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
-use pmu_core::dump::CpuidDump;
+use pmu_core::x86::dump::CpuidDump;
 use pmu_examples::machine::Machine;
 use pmu_examples::{dump, explanation, listing, output};
 

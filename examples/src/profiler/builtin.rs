@@ -8,7 +8,8 @@ use pmu_core::interval::IntervalLimits;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
-use pmu_core::{CounterSet, EventSource, Platform, Snapshot, raw_cpuid};
+use pmu_core::x86::{Snapshot, raw_cpuid};
+use pmu_core::{CounterSet, EventSource, Platform};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{ProfileError, ProfileHardware, ProfileObject, Statistics};
 

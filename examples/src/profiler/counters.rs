@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::KProfileSource;
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{EventSource, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::{EventSource, service};
 use pmu_intel::Emon;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::mock::MockMsr;

@@ -1,5 +1,6 @@
 //! Branch sampling (BRS) of Zen 3: the taken branches after the overflow of a counter.
 
+use pmu_core::Event;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
     BranchUnit, RawBranch,
@@ -7,7 +8,7 @@ use pmu_core::branches::{
 use pmu_core::error::NoFacility;
 use pmu_core::msr::RegisterBits;
 use pmu_core::registers::EventSelect;
-use pmu_core::{Event, Snapshot};
+use pmu_core::x86::Snapshot;
 
 use crate::branches::{address_bits, extended};
 use crate::registers::{DEBUG_EXTN_CTL, DebugExtnCtl, LAST_BRANCH_STACK_FROM_IP};

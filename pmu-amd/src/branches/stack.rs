@@ -1,12 +1,12 @@
 //! The last-branch stack, version 2.
 
-use pmu_core::Snapshot;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchOffers, BranchOrder,
     BranchPath, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAddress, RegisterBits};
+use pmu_core::x86::Snapshot;
 
 use crate::branches::{address_bits, extended};
 use crate::registers::{

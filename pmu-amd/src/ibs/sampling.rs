@@ -204,8 +204,8 @@ impl IbsUnits {
     ///
     /// ```
     /// use pmu_amd::ibs::{IbsSampling, IbsSamplingError, IbsUnits};
-    /// # use pmu_core::dump::CpuidDump;
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::CpuidDump;
+    /// # use pmu_core::x86::Snapshot;
     /// # let dump = CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000001 ebx=0x68747541 ecx=0x444d4163 edx=0x69746e65
     /// #         0x00000001 0x00: eax=0x00a20f12 ebx=0x00000000 ecx=0x00000000 edx=0x00000000

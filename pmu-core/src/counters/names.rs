@@ -286,8 +286,8 @@ impl fmt::Debug for CounterSet {
 ///
 /// An operation on an event refuses an identity whose event was closed, also if another event has its place by then:
 /// that of [`open`](crate::CounterSession::open), of [`switch_in`](crate::CounterSession::switch_in) or of
-/// [`group_events`](crate::CounterSession::group_events) knows by which of the last 32,768 openings in its place it came
-/// about.
+/// [`group_events`](crate::CounterSession::group_events) knows by which of the last 32,768 openings in its place it
+/// came about.
 ///
 /// Identities of one place are equal, whatever event is in the place. The identity in a
 /// [`Sample`](crate::Sample) names the event that is in the place now: the interrupt path compares no opening.

@@ -90,7 +90,7 @@ use crate::profile::source::{
 /// addresses.
 pub unsafe trait EventSource {
     /// Description of one processor, by which the interface knows the processor's counters: on x86, the
-    /// [`Snapshot`](crate::Snapshot) of its CPUID.
+    /// [`Snapshot`](crate::x86::Snapshot) of its CPUID.
     type Processor;
 
     /// Returns the intervals of the sources, and the boot processor's counters.

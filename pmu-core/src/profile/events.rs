@@ -12,7 +12,7 @@ use crate::profile::added::AddedSources;
 use crate::profile::event_source::{EventSource, forward_interface};
 use crate::profile::interface::ProfileSources;
 use crate::profile::source::{ProfileSource, SourceIndex, SourceTable};
-use crate::snapshot::Snapshot;
+use crate::x86::snapshot::Snapshot;
 
 /// Everything that one processor's counters count: the profile sources of `S`, the events in the processor's table,
 /// the hardware `F` beside the counters that these events can ask for, and the sources `A` that the kernel adds.

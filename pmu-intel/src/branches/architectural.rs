@@ -1,12 +1,12 @@
 //! Architectural branch records, which CPUID leaf 0x1C declares.
 
-use pmu_core::Snapshot;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchKind, BranchKinds, BranchOffers,
     BranchOrder, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
 use pmu_core::msr::MsrAddress;
+use pmu_core::x86::Snapshot;
 
 use crate::branches::legacy::{freeze, has_transactions, of, transaction};
 use crate::cpuid::ArchitecturalPerfmon;

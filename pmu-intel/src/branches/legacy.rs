@@ -1,12 +1,12 @@
 //! The legacy last-branch stacks.
 
-use pmu_core::Snapshot;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
     BranchOrder, BranchRegisters, BranchTransaction, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAddress, RegisterBits};
+use pmu_core::x86::Snapshot;
 
 use crate::cpuid::ArchitecturalPerfmon;
 use crate::cpuid::is_among;

@@ -1,8 +1,9 @@
 //! Properties of precise records by processor model. No register or CPUID leaf declares these properties.
 
+use pmu_core::CounterSet;
 use pmu_core::precise::Precision;
 use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Snapshot};
+use pmu_core::x86::Snapshot;
 
 use crate::cpuid::is_among;
 use crate::precise::source::SourceEncoding;

@@ -4,7 +4,8 @@ use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::precise::SampleParts;
 use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, CounterUnit, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, CounterUnit};
 
 use crate::counters::{INTEL, unit};
 use crate::cpuid::ArchitecturalPerfmon;
@@ -48,7 +49,7 @@ impl PreciseUnit {
     /// Store.
     ///
     /// ```
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::Snapshot;
     /// # use pmu_core::error::NoFacility;
     /// # use pmu_core::msr::MsrBackend;
     /// use pmu_intel::precise::PreciseUnit;

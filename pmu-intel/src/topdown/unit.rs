@@ -6,7 +6,8 @@ use core::ops::Deref;
 use pmu_core::error::{NoFacility, NoInterface};
 use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::registers::{CounterId, EventSelect};
-use pmu_core::{CounterSet, CounterUnit, Event, EventCount, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, CounterUnit, Event, EventCount};
 
 use crate::counters::{INTEL, counters};
 use crate::cpuid::is_among;
@@ -23,7 +24,7 @@ pub(crate) const SLOTS: u8 = 3;
 ///   not in the session, a general counter counts the part.
 ///
 /// ```
-/// # use pmu_core::Snapshot;
+/// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::error::NoFacility;
 /// # use pmu_core::msr::MsrBackend;
 /// use pmu_intel::topdown::TopDownUnit;

@@ -2,9 +2,9 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::Snapshot;
 use pmu_core::interval::Interval;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 
 use crate::branches::configuration::BranchConfiguration;
 use crate::branches::virtual_branches::VirtualBranches;

@@ -57,9 +57,9 @@ pub struct Breach {
     pub register: u32,
     /// The value that the driver wrote.
     pub value: u64,
-    /// Bits that the manual does not allow: set bits of `value`, or clear ones that another write is to clear first (the
-    /// enable bit of AMD's sampling units, erratum 420). The field is 0 for a read, and for a register that this vendor's
-    /// PMUs lack.
+    /// Bits that the manual does not allow: set bits of `value`, or clear ones that another write is to clear first
+    /// (the enable bit of AMD's sampling units, erratum 420). The field is 0 for a read, and for a register that this
+    /// vendor's PMUs lack.
     pub illegal: u64,
 }
 

@@ -8,7 +8,8 @@ use pmu_core::error::PlatformError;
 use pmu_core::msr::MsrBackend;
 use pmu_core::registers::EventSelect;
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{CounterSet, Event, EventSource, Platform, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, Event, EventSource, Platform};
 
 use crate::kernel::facilities::Facilities;
 use crate::kernel::required::Kernel;
@@ -284,9 +285,9 @@ pub trait X86Kernel: 'static {
     /// one of its [extended entries](ApicRegisters::read_extended_entry), which gets the NMI or the vector that the
     /// [entry for counters](ApicRegisters::read_performance_entry) has after
     /// [`set_interrupt_masked`](crate::Kernel::set_interrupt_masked): one handler serves both. The default
-    /// implementation returns the local APIC in x2APIC mode, and `None` in xAPIC mode: the processor then has no sampled
-    /// ops and fetches. The function is called on processors that declare IBS and an extended entry for it. On a virtual
-    /// one that then lacks the registers, an access faults, as `msr` treats a fault.
+    /// implementation returns the local APIC in x2APIC mode, and `None` in xAPIC mode: the processor then has no
+    /// sampled ops and fetches. The function is called on processors that declare IBS and an extended entry for it. On
+    /// a virtual one that then lacks the registers, an access faults, as `msr` treats a fault.
     ///
     /// ```
     /// use pmu::X86Kernel;
@@ -354,7 +355,7 @@ mod tests {
             Some(0x1_0000)
         }
         fn write_extended_entry(&self, _: u8, entry: u32) {
-            panic!("{entry:#x}: nobody said how the counters interrupt");
+            panic!("{entry:#x}: the entry for counters is not written yet");
         }
     }
 

@@ -1,10 +1,11 @@
 //! The branch records of a kernel's processors: of events' samples, and the last branches without an event.
 
+use pmu_core::WriteOnce;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::error::NoFacility;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Snapshot, WriteOnce};
+use pmu_core::x86::Snapshot;
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
 use crate::kernel::pmu::{Pmu, PmuError};

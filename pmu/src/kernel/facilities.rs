@@ -2,13 +2,14 @@
 
 use core::fmt;
 
+use pmu_core::WriteOnce;
 use pmu_core::branches::{BranchMemory, BranchUnit};
 use pmu_core::error::NoFacility;
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
 use pmu_core::msr::MsrBackend;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::shared_core::CoreThread;
-use pmu_core::{Snapshot, WriteOnce};
+use pmu_core::x86::Snapshot;
 use pmu_intel::precise::{PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::TopDownUnit;
 

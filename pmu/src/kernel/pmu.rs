@@ -53,7 +53,8 @@ use crate::watchdog::Watchdog;
 /// | [`with`](Self::with), [`machine`](Self::machine), [`profiles`](Self::profiles), [`hardware`](Self::hardware) | the objects that the `Pmu` combines, for operations that `Pmu` itself does not have, such as [`report_samples`](pmu_core::CounterSession::report_samples) |
 ///
 /// ```
-/// use pmu::core::{Event, GenericEvent, Snapshot};
+/// use pmu::core::{Event, GenericEvent};
+/// use pmu::core::x86::Snapshot;
 /// use pmu::{Pmu, PmuError};
 /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
 /// # use stand_in::*;

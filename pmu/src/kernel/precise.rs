@@ -3,9 +3,10 @@
 use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
+use pmu_core::WriteOnce;
 use pmu_core::error::NoFacility;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Snapshot, WriteOnce};
+use pmu_core::x86::Snapshot;
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
@@ -14,9 +15,9 @@ use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
 
 /// Precise samples of one processor: Intel's precise records (PEBS), with a buffer of `WORDS` 64-bit words, and AMD's
-/// instruction-based sampling (IBS). `WORDS` is at least 512 and a multiple of 512; architectural PEBS also needs a power
-/// of two. IBS interrupts through an extended LVT entry, as an NMI or by the vector that the kernel set for the counters.
-/// In xAPIC mode, a kernel for AMD's processors implements [`X86Kernel::apic`](crate::X86Kernel::apic).
+/// instruction-based sampling (IBS). `WORDS` is at least 512 and a multiple of 512; architectural PEBS also needs a
+/// power of two. IBS interrupts through an extended LVT entry, as an NMI or by the vector that the kernel set for the
+/// counters. In xAPIC mode, a kernel for AMD's processors implements [`X86Kernel::apic`](crate::X86Kernel::apic).
 ///
 /// A kernel whose [`Facilities`] have this type can open
 /// [precise](pmu_core::Event::precise) events. For both precise events and branches, the kernel chooses a pair:

@@ -22,7 +22,7 @@ use crate::watchdog::Watchdog;
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the counters of the processor that executes the call, and starts the sources of all started
     /// profiles on that processor. `this_processor` says which counters that processor has: on x86,
-    /// the [`Snapshot`](pmu_core::Snapshot) of its CPUID. The first call also detects the
+    /// the [`Snapshot`](pmu_core::x86::Snapshot) of its CPUID. The first call also detects the
     /// [`Machine`](crate::Machine).
     ///
     /// Returns the counters that the call took. On a processor that declares no counters the call succeeds, because
@@ -34,8 +34,8 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     /// # mod stand_in { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kernel.rs")); }
     /// # use stand_in::*;
-    /// use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-    /// use pmu::core::Snapshot;
+    /// use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
+    /// use pmu::core::x86::Snapshot;
     /// use pmu::{Pmu, PmuError};
     ///
     /// static PMU: Pmu<MyKernel, 8> = Pmu::new();

@@ -146,9 +146,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         Ok(switched??)
     }
 
-    /// Changes the events of the thread that executes the call. Within `change`, they are off the processor, so they are
-    /// plain data, as those of a thread that does not run: see [`ThreadEvent::enable`], [`disable`](ThreadEvent::disable),
-    /// [`remove`](ThreadEvent::remove), [`inherit`](ThreadEvent::inherit),
+    /// Changes the events of the thread that executes the call. Within `change`, they are off the processor, so they
+    /// are plain data, as those of a thread that does not run: see [`ThreadEvent::enable`],
+    /// [`disable`](ThreadEvent::disable), [`remove`](ThreadEvent::remove), [`inherit`](ThreadEvent::inherit),
     /// [`add_counts`](ThreadEvent::add_counts), [`join`](ThreadEvent::join), and of one event
     /// [`SavedEvent::reset_count`] and [`SavedEvent::set_period`]. `sampled` is that of [`switch`](Self::switch).
     ///

@@ -3,7 +3,8 @@
 use pmu_core::error::NoFacility;
 use pmu_core::facility::DivisionMemory;
 use pmu_core::msr::MsrBackend;
-use pmu_core::{Event, Snapshot, WriteOnce};
+use pmu_core::x86::Snapshot;
+use pmu_core::{Event, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};

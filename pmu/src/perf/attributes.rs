@@ -97,7 +97,8 @@ impl PerfAttributes {
     /// multiplexing calls [`rotating`](Event::rotating) on the event.
     ///
     /// ```
-    /// use pmu::core::{Event, Snapshot};
+    /// use pmu::core::Event;
+    /// use pmu::core::x86::Snapshot;
     /// use pmu::perf::{PERF_TYPE_RAW, PerfAttributes, RawConfig};
     /// use pmu_events::Processor;
     ///
@@ -108,7 +109,7 @@ impl PerfAttributes {
     ///     let attributes = PerfAttributes { type_: PERF_TYPE_RAW, config, ..PerfAttributes::default() };
     ///     Ok(attributes.event(|select| core_type.constraints(select))?)
     /// }
-    /// # let dump = pmu::core::dump::CpuidDump::parse(
+    /// # let dump = pmu::core::x86::dump::CpuidDump::parse(
     /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
     /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
     /// # )?;

@@ -54,7 +54,8 @@ pub struct PerfEventAttr {
     pub wakeup: u32,
     /// `bp_type`: the type of a breakpoint.
     pub bp_type: u32,
-    /// `config2`: a second extension of `config`: the events that reload the counter (`acr_mask`). For a breakpoint, this field is `bp_len`, the length.
+    /// `config2`: a second extension of `config`: the events that reload the counter (`acr_mask`). For a breakpoint,
+    /// this field is `bp_len`, the length.
     pub config2: u64,
     /// `branch_sample_type`: bits that select the branches to record in each sample.
     pub branch_sample_type: u64,
@@ -110,8 +111,8 @@ impl PerfEventAttr {
     /// Intel's load-latency event (perf's `ldlat`) is the [minimum latency](Event::latency_at_least) in cycles. Golden
     /// Cove counts this event only in a group, behind another event. If the processor cannot sample the event
     /// precisely, opening the event fails with [`NotPrecise`](pmu_core::error::CounterError::NotPrecise). On AMD's
-    /// processors, the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux. Events of the types
-    /// [`PERF_TYPE_IBS_OP`](crate::perf::PERF_TYPE_IBS_OP) and
+    /// processors, the event `cycles` and the raw events 0x76 and 0xC1 are sampled ops, as in Linux. Events of the
+    /// types [`PERF_TYPE_IBS_OP`](crate::perf::PERF_TYPE_IBS_OP) and
     /// [`PERF_TYPE_IBS_FETCH`](crate::perf::PERF_TYPE_IBS_FETCH) are sampled ops and fetches with the terms of Linux'
     /// PMUs `ibs_op` and `ibs_fetch`, and `PERF_SAMPLE_PHYS_ADDR` gives their samples physical addresses.
     ///
@@ -149,8 +150,8 @@ impl PerfEventAttr {
     /// - [`Facility`](PerfError::Facility): the attributes ask for a facility that no event of a counter has, or
     ///   `precise_ip` is above 3.
     /// - [`Bits`](PerfError::Bits): the event is raw and precise, and has perf's term `pc` (bit 19).
-    /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0, or `config2` names more than the first six
-    ///   events of a group.
+    /// - [`Extension`](PerfError::Extension): `config3` or `config4` is not 0, or `config2` names more than the first
+    ///   six events of a group.
     pub fn event(
         &self,
         constraints: impl FnOnce(EventSelect) -> Option<CounterSet>,

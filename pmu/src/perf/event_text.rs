@@ -1,6 +1,6 @@
 //! An event as perf's command line has it: `cpu/event=0xd1,umask=0x20,period=100003/u`.
 
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 
 use crate::perf::attributes::{
     PERF_TYPE_HARDWARE, PERF_TYPE_RAW, PERF_TYPE_SOFTWARE, RawConfig, number,
@@ -57,7 +57,8 @@ impl CoreKind {
 /// If the text asks for a facility in addition to a counter, the error [`PerfError::Needs`] names the facility.
 ///
 /// ```
-/// use pmu::core::{Event, Snapshot};
+/// use pmu::core::Event;
+/// use pmu::core::x86::Snapshot;
 /// use pmu::perf::PerfEvent;
 /// use pmu_events::Processor;
 ///
@@ -69,7 +70,7 @@ impl CoreKind {
 ///     attr.select = attr.select.resolved(named)?; // of caches, and stalled cycles
 ///     Ok(attr.event(|select| core_type.constraints(select))?)
 /// }
-/// # let dump = pmu::core::dump::CpuidDump::parse(
+/// # let dump = pmu::core::x86::dump::CpuidDump::parse(
 /// #     "   0x00000000 0x00: eax=0x00000020 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
 /// #         0x00000001 0x00: eax=0x000806f8 ebx=0x00000000 ecx=0x00000000 edx=0x00000000",
 /// # )?;

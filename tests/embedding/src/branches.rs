@@ -15,9 +15,8 @@ use machine::{Apic, Msr, register};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, service};
 
 /// Bytes of stack that the interrupt may take, the handler included, which decodes the records.
 const STACK_LIMIT: usize = 856;
@@ -79,7 +78,7 @@ fn snapshot() -> Snapshot {
             0x1C => (0x8, 7, 7, 0),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

@@ -13,9 +13,10 @@ use pmu_core::profile::{
 };
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
+use pmu_core::x86::Snapshot;
 use pmu_core::{
     CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, EventSource, Events,
-    GenericEvent, Platform, Snapshot,
+    GenericEvent, Platform,
 };
 use pmu_kprofile::hardware::{Mailbox, Remote, RemoteProcessors, SourceRequest};
 use pmu_kprofile::{Affinity, ProfileHardware};

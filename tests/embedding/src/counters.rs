@@ -12,9 +12,8 @@ use core::sync::atomic::Ordering;
 use machine::{Apic, Msr, register};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, service};
 
 static MEMORY: CounterMemory<[CounterSlot; 11]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
@@ -57,7 +56,7 @@ fn snapshot() -> Snapshot {
             0x0A => (0x0730_0304, 0, 0, 0x603),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

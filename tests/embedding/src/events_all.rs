@@ -7,8 +7,8 @@ mod bare;
 
 use core::hint::black_box;
 
-use pmu_core::Snapshot;
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_events::{CoreType, Processor};
 
 fn main() -> i32 {

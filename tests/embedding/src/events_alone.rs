@@ -12,9 +12,8 @@ use pmu::Machine;
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{
-    CounterSession, CounterSet, Event, EventSource, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, Event, EventSource, Events, GenericEvent, service};
 
 static COUNTERS: CounterMemory<[CounterSlot; MAX_COUNTERS]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 8]> = EventTable::new();
@@ -37,7 +36,7 @@ extern "C" fn main() -> i32 {
     let this = Snapshot::capture(|leaf: u32, subleaf: u32| {
         let own = core::arch::x86_64::__cpuid_count(leaf, subleaf);
         let (eax, ebx, ecx, edx) = (own.eax, own.ebx, own.ecx, own.edx);
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     });
     let machine = black_box(Machine::detect(&this));
     let _ = black_box(count(&machine, &this));

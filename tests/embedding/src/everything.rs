@@ -1,5 +1,5 @@
-//! `Pmu` with everything that an event can ask for, on processors of both vendors, with the operations of the kernel like
-//! Hermit: its text is measured. The instructions are those of privilege level 0, so nothing is executed.
+//! `Pmu` with everything that an event can ask for, on processors of both vendors, with the operations of the kernel
+//! like Hermit: its text is measured. The instructions are those of privilege level 0, so nothing is executed.
 #![no_std]
 #![no_main]
 

@@ -14,7 +14,8 @@ use pmu_amd::ibs::{Ibs, IbsMemory, IbsSampling, IbsUnits};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, service};
 
 static MEMORY: CounterMemory<[CounterSlot; 6]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 2]> = EventTable::new();
@@ -64,7 +65,7 @@ fn snapshot() -> Snapshot {
             0x8000_0022 => (1, 6, 0, 0),
             _ => (0, 0, 0, 0),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

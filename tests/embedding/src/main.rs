@@ -14,7 +14,8 @@ use machine::{Apic, FIRST_COUNTER, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterSet, EventSource, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, EventSource, service};
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::trace::{
     GroupMask, Hook, PERF_PROFILE, TraceCallback, TraceControl, TraceObjects, TraceRing,
@@ -102,7 +103,7 @@ fn snapshot(vendor: &[u8; 12], leaf_0a: u32) -> Snapshot {
             0x8000_0001 => (0, 0, 0, 1 << 29),
             _ => (0, 0, 0, 0),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

@@ -19,13 +19,14 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, SavedBranches};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::reading::user_view;
 use pmu_core::registers::{EventSelect, MAX_COUNTERS, stop_all};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_core::{
     CounterSession, CounterSet, CounterUnit, Event, EventCount, EventSource, Events, GenericEvent,
-    Snapshot, service,
+    service,
 };
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

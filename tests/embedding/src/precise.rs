@@ -14,9 +14,8 @@ use machine::{Apic, Msr};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, service};
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
@@ -54,7 +53,7 @@ fn snapshot() -> Snapshot {
             (0x0A, _) => (0x0730_0804, 0, 0, 0x603),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

@@ -13,9 +13,8 @@ use machine::{Apic, Msr};
 use pmu_core::error::EventsError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, Snapshot, service,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, Events, GenericEvent, service};
 
 static MEMORY: CounterMemory<[CounterSlot; 8]> = CounterMemory::new();
 static EVENTS: EventTable<[EventEntry; 4]> = EventTable::new();
@@ -51,7 +50,7 @@ fn snapshot() -> Snapshot {
             (0x23, 1 | 2) => (0xF, 0, 0xF, 0),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

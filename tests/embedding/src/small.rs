@@ -13,7 +13,8 @@ use machine::{Apic, Frame, Msr, register};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{KProfileSource, Session};
-use pmu_core::{CounterSet, EventSource, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, EventSource, service};
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
 use pmu_kprofile::{BasicProfile, ProfileObject, Profiles, Rules};
@@ -81,7 +82,7 @@ fn snapshot() -> Snapshot {
             0x0A => (0x0730_0404, 0, 0, 0x603),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

@@ -22,9 +22,10 @@ use pmu_core::frame::{ProcessId, ProcessorNumber};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::EventSelect;
+use pmu_core::x86::Snapshot;
 use pmu_core::{
     CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Platform,
-    Snapshot, service,
+    service,
 };
 use pmu_intel::Emon;
 use pmu_kprofile::hardware::ThisProcessor;
@@ -213,7 +214,7 @@ fn snapshot() -> Snapshot {
             0x0A => (0x0730_0804, 0, 0, 0x603),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

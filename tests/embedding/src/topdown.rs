@@ -15,7 +15,8 @@ use pmu_core::facility::DivisionMemory;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::reading::sample_read;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, EventCount, Events, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, EventCount, Events, service};
 use pmu_intel::topdown::{TopDown, TopDownPart, TopDownUnit};
 
 static MEMORY: CounterMemory<[CounterSlot; 12]> = CounterMemory::new();
@@ -64,7 +65,7 @@ fn snapshot() -> Snapshot {
             (0x0A, _) => (0x0730_0805, 0, 0b1111, 0x8604),
             _ => (own.eax, own.ebx, own.ecx, own.edx),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     })
 }
 

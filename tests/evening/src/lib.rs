@@ -37,7 +37,7 @@ unsafe impl Kernel for Bare {
 }
 // ANCHOR_END: step-1
 // ANCHOR: step-2, A count
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::{Event, GenericEvent, Pmu, PmuError, Snapshot};
 static PMU: Pmu<Bare, 8> = Pmu::new(); // at most 8 processors
 

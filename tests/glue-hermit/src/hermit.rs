@@ -58,8 +58,8 @@ mod bare {
     use core::fmt::Display;
     use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-    use pmu::core::raw_cpuid::CpuIdReader;
-    use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+    use pmu::core::x86::raw_cpuid::CpuIdReader;
+    use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
     use super::{CoreLocal, apic};
 
@@ -148,9 +148,9 @@ mod hosted {
     use core::ops::Deref;
     use std::boxed::Box;
 
-    use pmu::core::Snapshot;
     use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-    use pmu::core::raw_cpuid::CpuIdReader;
+    use pmu::core::x86::Snapshot;
+    use pmu::core::x86::raw_cpuid::CpuIdReader;
 
     use super::CoreLocal;
 

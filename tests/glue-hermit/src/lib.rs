@@ -17,7 +17,8 @@ use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry};
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::MsrBackend;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{Event, EventCount, GenericEvent, Snapshot, WriteOnce};
+use pmu::core::x86::Snapshot;
+use pmu::core::{Event, EventCount, GenericEvent, WriteOnce};
 use pmu::kprofile::ProfileObject;
 use pmu::{
     BranchRecords, Kernel, Pmu, PmuError, PmuEvent, PmuSample, PreciseRecords, X86, X86Kernel,

@@ -6,7 +6,7 @@ use core::fmt::Display;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Relaxed;
 
-use pmu::core::raw_cpuid::CpuIdReader;
+use pmu::core::x86::raw_cpuid::CpuIdReader;
 
 pub const CPUS: usize = 4;
 
@@ -118,8 +118,8 @@ mod hosted {
 
     use core::cell::Cell;
 
-    use pmu::core::Snapshot;
     use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+    use pmu::core::x86::Snapshot;
 
     use super::CpuIdReader;
 

@@ -1,16 +1,17 @@
-//! Glue of a kernel like ArceOS, for counters and profiles: several processors, preemption, handlers without a
-//! frame, events of tasks, and with the feature `records` precise samples and branches. `ax` stands for the kernel's own
+//! Glue of a kernel like ArceOS, for counters and profiles: several processors, preemption, handlers without a frame,
+//! events of tasks, and with the feature `records` precise samples and branches. `ax` stands for the kernel's own
 //! crates.
 #![no_std]
 
 pub mod ax;
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic, NoApic};
+use pmu::core::WriteOnce;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::MsrBackend;
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::thread::ThreadEvent;
-use pmu::core::{Snapshot, WriteOnce};
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::{CurrentFrame, Kernel, Pmu, PmuError, X86, X86Kernel};
 
 const PERFORMANCE_VECTOR: u8 = 0xE1;
@@ -20,10 +21,10 @@ const DELIVERY: Delivery = match Delivery::vector(PERFORMANCE_VECTOR) {
     Err(_) => panic!("a vector of an exception"),
 };
 
-/// What a processor records beside its counts.
+/// The hardware beside the counters.
 #[cfg(feature = "records")]
 pub type Records = (pmu::PreciseRecords<512>, pmu::BranchRecords);
-/// What a processor records beside its counts: nothing.
+/// The hardware beside the counters: none.
 #[cfg(not(feature = "records"))]
 pub type Records = ();
 

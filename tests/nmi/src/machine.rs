@@ -1,10 +1,11 @@
 //! The drivers, and the chips that they run on.
 
 use pmu_amd::Amd64;
+use pmu_core::EventSource;
 use pmu_core::frame::PlainFrame;
 use pmu_core::profile::KProfileSource;
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_intel::Emon;
 
 use crate::{Chip, Kind, SOURCES};

@@ -9,9 +9,8 @@ use crate::deviations::snapshot;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Snapshot,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events};
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, IntelFeature};
 use pmu_virt::mock::{Deviations, MockMsr};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};

@@ -1,8 +1,8 @@
 //! Detection of the branch records that a processor has.
 
-use pmu_core::Snapshot;
 use pmu_core::branches::{BranchFilter, BranchOrder};
 use pmu_core::error::NoFacility;
+use pmu_core::x86::Snapshot;
 use pmu_tests::{RegisterFile, data, recorded, result};
 
 /// Returns an Intel processor with this signature, whose `IA32_PERF_CAPABILITIES` reports a format.

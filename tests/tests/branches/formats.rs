@@ -1,12 +1,12 @@
 //! Every format decodes words that were counted by hand.
 
 use core::iter::zip;
-use pmu_core::Snapshot;
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{
     Branch, BranchFilter, BranchKind, BranchKinds, BranchOffers, BranchPath, BranchTransaction,
     BranchUnit, RawBranch, SavedBranches,
 };
+use pmu_core::x86::Snapshot;
 use pmu_intel::LbrFormat;
 use pmu_tests::{RegisterFile, Row, data, result};
 

@@ -10,7 +10,8 @@ use pmu_core::branches::{
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::MsrAccess;
 use pmu_core::registers::MAX_COUNTERS;
-use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, service};
 use pmu_tests::opened::{fed_events, raw};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration};

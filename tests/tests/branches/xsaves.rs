@@ -7,7 +7,7 @@ use pmu_core::branch_recording::{
 };
 use pmu_core::branches::{BranchFilter, Branches};
 use pmu_core::msr::{MsrAddress, MsrBackend};
-use pmu_core::raw_cpuid::CpuIdResult;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
 use pmu_virt::{GuestFacility, Privilege, Read, Writer};

@@ -4,9 +4,9 @@ use core::cell::{Cell, RefCell};
 use pmu_core::branches::{BranchUnit, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::x86::Snapshot;
 use pmu_core::{
-    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, Snapshot,
-    service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, service,
 };
 use pmu_tests::{FakePlatform, RegisterFile, recorded};
 

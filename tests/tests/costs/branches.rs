@@ -137,7 +137,7 @@ fn with_xsaves() -> Cost {
             (0x0D, 1) => (1 << 3, 1 << 15),
             _ => (808, 1),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx: 0, ecx, edx: 0 }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx: 0, ecx, edx: 0 }
     };
     recorder.use_xsaves(cpuid).unwrap();
     recorder.start(BranchFilter::USER.call_stack()).unwrap();

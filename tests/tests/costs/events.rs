@@ -4,7 +4,8 @@ use pmu_core::memory::EventTable;
 use pmu_core::msr::MsrOperation;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, Event, Events, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, Event, Events, service};
 use pmu_tests::opened::*;
 use pmu_tests::{FakePlatform, RegisterFile, intel_processor};
 

@@ -164,11 +164,12 @@ fn counters_and_qualifiers_have_the_bits_that_the_data_file_says() {
     assert_eq!(amd::STATUS_PMC_FREEZE, field("PerfCntrGlobalStatus", "PMCF"));
     // Of a processor with transactions, leaf 7, EBX bits 4 and 11.
     let plain = pmu_tests::intel_processor(4, 4);
-    let transactional = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| match leaf {
-        0 => pmu_tests::result([0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69]),
-        7 => pmu_tests::result([0, 1 << 4 | 1 << 11, 0, 0]),
-        _ => plain.leaf(leaf, subleaf),
-    });
+    let transactional =
+        pmu_core::x86::Snapshot::capture(move |leaf: u32, subleaf: u32| match leaf {
+            0 => pmu_tests::result([0x0A, 0x756E_6547, 0x6C65_746E, 0x4965_6E69]),
+            7 => pmu_tests::result([0, 1 << 4 | 1 << 11, 0, 0]),
+            _ => plain.leaf(leaf, subleaf),
+        });
     let bits = field("IA32_PERFEVTSELx", "IN_TX") | field("IA32_PERFEVTSELx", "IN_TXCP");
     let event = pmu_core::registers::EventSelect::from_bits(bits);
     assert_eq!(pmu_intel::counters(&plain).illegal_bits(event), bits);
@@ -181,7 +182,7 @@ fn leaf_23_declares_the_bits_of_selects_that_the_data_file_names() {
     let all = pmu_core::registers::EventSelect::from_bits(!0);
     let illegal = |features: u32| {
         let plain = pmu_tests::intel_processor(6, 4);
-        let processor = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| {
+        let processor = pmu_core::x86::Snapshot::capture(move |leaf: u32, subleaf: u32| {
             pmu_tests::result(match (leaf, subleaf) {
                 (0, _) => [0x23, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
                 (7, 0) => [1, 0, 0, 0],

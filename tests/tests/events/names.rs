@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use pmu_core::dump::CpuidDump;
 use pmu_core::msr::MsrAddress;
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::registers::EventSelect;
-use pmu_core::{CounterSet, Event, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::CpuidDump;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::{CounterSet, Event};
 use pmu_events::metric::{Metric, MetricError};
 use pmu_events::{CoreType, EventError, Precise, Processor, UnknownCoreType};
 

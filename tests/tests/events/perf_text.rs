@@ -196,15 +196,17 @@ fn hybrid_units_name_their_cores() {
     assert_eq!(parsed("cpu_atom/event=0xc0/k").core, Some(CoreKind::Atom));
     // SDM vol. 2A, leaf 1AH: 20H is Atom, 40H is Core.
     let of_kind = |kind: u32| {
-        pmu::core::Snapshot::capture(move |leaf: u32, _: u32| pmu::core::raw_cpuid::CpuIdResult {
-            eax: match leaf {
-                0 => 0x1A,
-                0x1A => kind << 24 | 1,
-                _ => 0,
-            },
-            ebx: 0x756E_6547,
-            ecx: 0x6C65_746E,
-            edx: 0x4965_6E69,
+        pmu::core::x86::Snapshot::capture(move |leaf: u32, _: u32| {
+            pmu::core::x86::raw_cpuid::CpuIdResult {
+                eax: match leaf {
+                    0 => 0x1A,
+                    0x1A => kind << 24 | 1,
+                    _ => 0,
+                },
+                ebx: 0x756E_6547,
+                ecx: 0x6C65_746E,
+                edx: 0x4965_6E69,
+            }
         })
     };
     let kinds = [0, 0x20, 0x40].map(of_kind);

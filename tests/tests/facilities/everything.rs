@@ -13,9 +13,9 @@ use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::precise::Precision;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
+use pmu_core::x86::Snapshot;
 use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Sample, Snapshot,
-    service,
+    CounterSession, CounterSet, CounterUnit, Event, EventCount, EventId, Events, Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 use pmu_intel::topdown::{TopDown, TopDownUnit};

@@ -157,8 +157,9 @@ fn a_capability_is_told_by_its_own_bit_alone() {
         assert_eq!(of(bit).data_page_size(), bit == 19, "{bit}");
     }
     // A recorded Zen 5.
-    let zen_5 = pmu_core::dump::CpuidDump::parse(include_str!("../../data/cpuid/amd-zen5.txt"));
-    let zen_5 = pmu_core::Snapshot::capture(&zen_5.expect("a dump"));
+    let zen_5 =
+        pmu_core::x86::dump::CpuidDump::parse(include_str!("../../data/cpuid/amd-zen5.txt"));
+    let zen_5 = pmu_core::x86::Snapshot::capture(&zen_5.expect("a dump"));
     let zen_5 = pmu_amd::ibs::IbsCapabilities::of(&zen_5).expect("a unit");
     assert!(zen_5.data_page_size() && !zen_5.memory_profiler());
 }

@@ -203,6 +203,6 @@ fn recorded_processors_have_what_their_generation_has() {
     assert!(seen > 0, "no recorded processor has instruction-based sampling");
 }
 
-fn is_zen_4(processor: &pmu_core::Snapshot) -> bool {
+fn is_zen_4(processor: &pmu_core::x86::Snapshot) -> bool {
     processor.family() == 0x19 && matches!(processor.model(), 0x10..=0x1F | 0x60..=0xAF)
 }

@@ -533,8 +533,8 @@ fn a_processor_without_counters_lives_through_everything() {
     pmu.processor_down().unwrap();
 }
 
-/// The scheduler knows nothing of a processor that goes down and comes up under a thread: its events are gone, and those
-/// that have their places since are others'.
+/// The scheduler knows nothing of a processor that goes down and comes up under a thread: its events are gone, and
+/// those that have their places since are others'.
 #[test]
 fn a_thread_whose_processor_went_down_and_up_takes_no_other_event_with_it() {
     on_each(|machine, pmu| {

@@ -11,7 +11,8 @@ use pmu::core::branches::BranchFilter;
 use pmu::core::msr::{MsrBackend, MsrErrorKind};
 use pmu::core::precise::Precision;
 use pmu::core::registers::EventSelect;
-use pmu::core::{CounterSet, Event, GenericEvent, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterSet, Event, GenericEvent};
 use pmu_glue_hermit::hermit::{self, CoreLocal, ExceptionStackFrame, Host, apic};
 use pmu_glue_hermit::{
     CALL_VECTOR, CORES, Hermit, NO_EVENTS, PERFORMANCE_VECTOR, PMU, TaskEvents, call_interrupt,

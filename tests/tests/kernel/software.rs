@@ -4,9 +4,9 @@ use core::cell::RefCell;
 
 use pmu::core::EventStatus;
 use pmu::core::error::CounterError;
-use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::reading::sample_read;
 use pmu::core::registers::{CounterId, EventSelect};
+use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::{
     BranchFilter, Event, GenericEvent, Kernel, PlainFrame, PmuError, PmuEvent, Precision, Snapshot,
     SoftwareEvent, ThreadEvent,

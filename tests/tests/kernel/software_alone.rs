@@ -2,7 +2,7 @@
 
 use pmu::core::CounterSet;
 use pmu::core::msr::{MsrAddress, MsrBackend};
-use pmu::core::raw_cpuid::CpuIdResult;
+use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::{Event, Snapshot, ThreadEvent};
 use pmu_tests::opened::Mock;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};

@@ -7,7 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use pmu::core::frame::PlainFrame;
-use pmu::core::{Event, GenericEvent, Platform, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{Event, GenericEvent, Platform};
 use pmu::{Kernel, Pmu, X86};
 use pmu_tests::deviations::snapshot;
 use pmu_tests::opened::{self, Mock};

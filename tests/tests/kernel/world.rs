@@ -8,7 +8,8 @@ use pmu::core::interrupt::EventOverflow;
 use pmu::core::msr::MsrBackend;
 use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
-use pmu::core::{CounterSet, Platform, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterSet, Platform};
 use pmu::intel::SiblingErratum;
 use pmu::{
     BranchRecords, Interrupted, Kernel, Pmu, PreciseRecords, SoftwareEvents, TopDownParts, X86,

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use pmu::Machine;
 use pmu_amd::Amd64;
-use pmu_core::Snapshot;
-use pmu_core::dump::CpuidDump;
 use pmu_core::error::{NoFacility, NoInterface};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::CpuidDump;
 use pmu_intel::{ArchitecturalPerfmon, Emon};
 use pmu_tests::{RegisterFile, Row, data};
 
@@ -121,13 +121,13 @@ mod choice {
     //! The conditions that no recorded processor fails, with the CPUID of a real one changed.
 
     use super::*;
-    use pmu_core::raw_cpuid::CpuIdReader;
+    use pmu_core::x86::raw_cpuid::CpuIdReader;
 
     /// A recorded processor with one leaf changed.
     fn changed(
         file: &str,
         leaf: u32,
-        change: impl Fn(&mut pmu_core::raw_cpuid::CpuIdResult) + Clone,
+        change: impl Fn(&mut pmu_core::x86::raw_cpuid::CpuIdResult) + Clone,
     ) -> Snapshot {
         let recorded = snapshot(file);
         Snapshot::capture(move |eax: u32, ecx: u32| {
@@ -141,7 +141,7 @@ mod choice {
 
     #[test]
     fn intel_conditions() {
-        let claim = |change: fn(&mut pmu_core::raw_cpuid::CpuIdResult)| {
+        let claim = |change: fn(&mut pmu_core::x86::raw_cpuid::CpuIdResult)| {
             Emon::detect(&changed("intel-skylake.txt", 0x0A, change)).map(|_| ())
         };
         assert_eq!(claim(|_| {}), Ok(()));

@@ -1,9 +1,9 @@
 //! Detection of the Debug Store, and the register writes that hand memory to it.
 
-use pmu_core::Snapshot;
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::testing::{Access, ScriptedMsr};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_intel::debug_store::{
     BRANCH_TRACE, DebugStoreSupport, update_debugctl, update_pebs_enable, write_ds_area,
 };

@@ -5,17 +5,18 @@ use core::cell::Cell;
 use std::fs;
 use std::path::Path;
 
-use pmu::core::clocks::Clocks;
-use pmu::core::dump::CpuidDump;
 use pmu::core::error::{CounterError, NoInterface};
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::KProfileSource;
-use pmu::core::raw_cpuid::CpuIdResult;
 use pmu::core::registers::{EventSelect, MAX_COUNTERS};
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::clocks::Clocks;
+use pmu::core::x86::dump::CpuidDump;
+use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::core::{
     Claim, CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent,
-    Snapshot, service,
+    service,
 };
 use pmu::{Machine, Watchdog};
 use pmu_tests::Reason;

@@ -5,7 +5,8 @@ use core::cell::RefCell;
 use pmu::Machine;
 use pmu_core::error::{CounterError, NoInterface};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
-use pmu_core::{Claim, CounterSession, CounterSet, EventSource, Events, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{Claim, CounterSession, CounterSet, EventSource, Events};
 use pmu_tests::opened::*;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor, recorded, result};
@@ -182,7 +183,7 @@ fn a_machine_made_without_counters_says_why_and_has_time() {
 #[test]
 fn an_interrupt_of_a_machine_without_counters_is_anothers_and_nothing_is_touched() {
     let machine = Machine::detect(&Snapshot::capture(|_: u32, _: u32| {
-        pmu_core::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 }
     }));
     assert!(machine.why_time_only().is_some(), "{machine:?}");
     let memory = Memory::new();

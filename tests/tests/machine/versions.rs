@@ -2,7 +2,6 @@
 
 use pmu::Machine;
 use pmu_amd::Amd64;
-use pmu_core::dump::CpuidDump;
 use pmu_core::error::NoInterface;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::{
@@ -10,7 +9,9 @@ use pmu_core::profile::{
 };
 use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::windows::{HalInterface, PointerWidth, Rules, WindowsVersion};
-use pmu_core::{CounterSet, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::dump::CpuidDump;
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_kprofile::WindowsVersion::*;
 use pmu_tests::kprofile::{VERSIONS, WIDTHS, source, x64, x86};

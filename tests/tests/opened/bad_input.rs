@@ -5,7 +5,8 @@ use pmu_core::memory::{CounterMemory, EventTable};
 use pmu_core::profile::Session;
 use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{CounterSession, CounterSet, Event, EventId, Events, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, Event, EventId, Events, GenericEvent};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -367,7 +368,7 @@ fn reference_cycles_are_not_a_fixed_counters_that_is_not_there() {
             0x0A => (0x0730_0402, 0, 0, 3),
             _ => (0, 0, 0, 0),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     });
     let unit = pmu_intel::counters(&processor);
     assert_eq!(unit.counters(), CounterSet::from_bits(0b1111));

@@ -4,10 +4,10 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu::apic::ApicRegisters;
-use pmu::core::Snapshot;
 use pmu::core::frame::PlainFrame;
 use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
+use pmu::core::x86::Snapshot;
 use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
 use pmu::user::UserPage;
 use pmu::{Interrupted, Kernel, PmuEvent, SoftwareEvent, X86, X86Kernel};

@@ -297,7 +297,8 @@ fn a_tasks_events_go_with_it_on_every_processor() {
     }
 }
 
-/// A task forks while its events count, its child runs beside it, and ends: nothing is missed, and nothing counted twice.
+/// A task forks while its events count, its child runs beside it, and ends: nothing is missed, and nothing counted
+/// twice.
 #[test]
 fn a_childs_counts_and_samples_are_its_parents_on_every_processor() {
     for model in models() {
@@ -318,7 +319,7 @@ fn a_childs_counts_and_samples_are_its_parents_on_every_processor() {
             perf.switch(&mut child, &mut parent).unwrap();
         }
         perf.exit(child, &mut parent).unwrap();
-        // What is disabled meanwhile is not counted.
+        // A disabled event counts nothing.
         perf.set_enabled(&mut parent, 1, false).unwrap();
         machine.work(PERIOD / 2, 0x9000);
         perf.set_enabled(&mut parent, 1, true).unwrap();

@@ -2,9 +2,10 @@
 
 use pmu_core::error::CounterError;
 use pmu_core::precise::{NotPrecise, Precision};
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::registers::EventSelect;
-use pmu_core::{Event, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::{Event, GenericEvent};
 use pmu_tests::Reason;
 
 use crate::scene::*;

@@ -5,9 +5,10 @@ use pmu_core::error::CounterError;
 use pmu_core::precise::{
     AccessType, DataAccess, DataSource, LineState, NotPrecise, Precision, SampleParts, Translation,
 };
-use pmu_core::raw_cpuid::CpuIdResult;
 use pmu_core::registers::{CounterId, EventSelect};
-use pmu_core::{CounterSet, Event, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::{CounterSet, Event};
 use pmu_events::CoreType;
 use pmu_tests::Reason;
 use pmu_tests::{Row, data};

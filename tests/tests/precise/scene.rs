@@ -9,9 +9,9 @@ use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{PreciseSample, Precision};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
+use pmu_core::x86::Snapshot;
 use pmu_core::{
-    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, Snapshot,
-    service,
+    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, service,
 };
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseRecord, PreciseUnit};
 use pmu_tests::opened::raw;

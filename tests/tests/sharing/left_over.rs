@@ -3,7 +3,8 @@
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::registers::{MAX_COUNTERS, stop_all};
-use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Events};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 
 const PEBS_ENABLE: u32 = 0x3F1;

@@ -10,7 +10,8 @@ use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
-use pmu_core::{CounterSession, CounterSet, Events, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, Events};
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
 
 type Memory = CounterMemory<[CounterSlot; MAX_COUNTERS]>;

@@ -9,7 +9,8 @@ use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{CounterSet, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, amd_processor, intel_processor};
@@ -164,7 +165,7 @@ fn a_processor_of_another_kind_is_refused() {
             0x0A => (0x0728_0804, 0, 0, 0),
             _ => (0, 0, 0, 0),
         };
-        pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+        pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
     });
     for other in [intel_processor(1, 8), intel_processor(3, 8), amd_processor(true, 6), narrower] {
         let (msr, memory) = (RegisterFile::intel(8, true), Memory::new());

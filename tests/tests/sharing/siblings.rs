@@ -5,9 +5,8 @@ use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::CounterId;
 use pmu_core::shared_core::{CoreCounters, CoreThread, OnSharedCore};
 use pmu_core::thread::ThreadEvent;
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events, Snapshot,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events};
 use pmu_intel::SiblingErratum;
 use pmu_tests::Reason;
 use pmu_tests::opened::*;
@@ -72,7 +71,7 @@ fn the_erratum_is_that_of_sandy_bridge_to_haswell() {
                 0 => [1, 0x756E_6547, 0x6C65_746E, 0x4965_6E69],
                 _ => [signature, 0, 0, 0],
             };
-            pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+            pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
         });
         SiblingErratum::detect(&snapshot).map(SiblingErratum::id)
     };

@@ -1,9 +1,9 @@
 //! An Intel driver on plain registers, beside other owners.
 
-use pmu_core::Snapshot;
 use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::profile::KProfileSource;
 use pmu_core::registers::MAX_COUNTERS;
+use pmu_core::x86::Snapshot;
 use pmu_intel::Emon;
 use pmu_tests::intel_processor;
 

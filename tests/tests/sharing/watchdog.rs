@@ -4,9 +4,9 @@ use core::cell::Cell;
 
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::registers::{CounterId, MAX_COUNTERS};
+use pmu::core::x86::Snapshot;
 use pmu::core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Snapshot,
-    service,
+    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, service,
 };
 use pmu::{Machine, Watchdog};
 use pmu_tests::deviations::snapshot;
@@ -210,7 +210,7 @@ fn the_event_is_cycles_or_reference_cycles_or_none() {
                 0x0A => (0x0730_0404, ebx, 0, 0x603),
                 _ => (0, 0, 0, 0),
             };
-            pmu_core::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
+            pmu_core::x86::raw_cpuid::CpuIdResult { eax, ebx, ecx, edx }
         }))
     };
     let of = |unit: &CounterUnit| period(Watchdog::event(unit, 3_000_000_000, 10));

@@ -14,7 +14,8 @@ use pmu_core::profile::{
 use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::windows::{PointerWidth, Rules, WindowsVersion};
-use pmu_core::{CounterSet, Event, EventSource, Events, GenericEvent, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, Event, EventSource, Events, GenericEvent};
 use pmu_intel::{Emon, add_later_sources};
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
 use pmu_tests::deviations::snapshot;

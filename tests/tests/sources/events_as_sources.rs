@@ -154,7 +154,7 @@ fn a_source_of_an_event_that_a_processor_lacks_is_unsupported_there() {
     let added = room::<1>();
     // Version 1 of the leaf, with the bit of cycles set in EBX: the event is not available.
     let plain = intel_processor(1, 2);
-    let without = pmu_core::Snapshot::capture(move |leaf: u32, subleaf: u32| {
+    let without = pmu_core::x86::Snapshot::capture(move |leaf: u32, subleaf: u32| {
         let mut found = plain.leaf(leaf, subleaf);
         if leaf == 0x0A {
             found.ebx = 1;

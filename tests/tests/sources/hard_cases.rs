@@ -10,7 +10,8 @@ use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
-use pmu_core::{Claim, CounterSet, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{Claim, CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::deviations::snapshot;
 use pmu_tests::{FakePlatform, Fault as FileFault, RegisterFile, intel_processor};

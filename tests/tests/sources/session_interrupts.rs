@@ -7,7 +7,8 @@ use pmu_core::error::ServiceError;
 use pmu_core::memory::CounterMemory;
 use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
-use pmu_core::{CounterSet, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, EventSource};
 use pmu_tests::reports::service_sources;
 use pmu_tests::{FakePlatform, Fault, RegisterFile, intel_processor};
 

@@ -5,7 +5,8 @@ use pmu_core::memory::{CounterMemory, CounterSlot};
 use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::CounterId;
-use pmu_core::{CounterSet, EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, EventSource};
 use pmu_intel::Emon;
 use pmu_tests::{FakePlatform, RegisterFile, amd_processor, intel_processor};
 

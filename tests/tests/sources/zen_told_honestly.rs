@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use pmu::Machine;
 use pmu_amd::{Generation, Meaning, SOURCES, Zen};
+use pmu_core::EventSource;
 use pmu_core::profile::KProfileSource;
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::{EventSource, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_events::{CoreType, Processor};
 
 /// The names of a processor's events in the library, by event number, with those of the unit masks.

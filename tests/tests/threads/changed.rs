@@ -7,7 +7,7 @@ use pmu_tests::Reason;
 use pmu_tests::opened::*;
 use pmu_virt::mock::Deviations;
 
-/// What is done to an event.
+/// A change of an event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Change {
     Enable,

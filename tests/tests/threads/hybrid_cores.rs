@@ -10,9 +10,8 @@ use pmu_core::profile::{
 };
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{
-    CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent, Snapshot,
-};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSession, CounterSet, CounterUnit, Event, EventSource, Events, GenericEvent};
 use pmu_intel::Emon;
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;

@@ -1,8 +1,8 @@
 //! Detection: processors with top-down counts, and their levels.
 
-use pmu_core::Snapshot;
 use pmu_core::error::NoFacility;
 use pmu_core::msr::{MsrBackend, MsrErrorKind};
+use pmu_core::x86::Snapshot;
 use pmu_intel::topdown::TopDownUnit;
 use pmu_tests::result;
 

@@ -1,7 +1,7 @@
 //! A processor without a PMU, and CPUID of each PMU. Intel SDM vol. 2A, CPUID; AMD APM vol. 3, appendix E; for hidden
 //! ones KVM's behavior.
 
-use pmu_core::raw_cpuid::{CpuId, CpuIdResult};
+use pmu_core::x86::raw_cpuid::{CpuId, CpuIdResult};
 use pmu_tests::software_pmu::*;
 use pmu_virt::configuration::{
     AmdConfiguration, AmdCounters, Configuration, HiddenConfiguration, HiddenRdpmc,

@@ -1,7 +1,7 @@
 //! Configurations of hosts, and of two hosts; the list of registers.
 
-use pmu_core::dump::CpuidDump;
-use pmu_core::raw_cpuid::CpuIdReader;
+use pmu_core::x86::dump::CpuidDump;
+use pmu_core::x86::raw_cpuid::CpuIdReader;
 use pmu_tests::data;
 use pmu_tests::software_pmu::*;
 use pmu_virt::configuration::{

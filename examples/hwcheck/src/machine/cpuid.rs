@@ -4,8 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use pmu_core::raw_cpuid::CpuIdResult;
-use pmu_core::raw_cpuid::native_cpuid::cpuid_count;
+use pmu_core::x86::raw_cpuid::CpuIdResult;
+use pmu_core::x86::raw_cpuid::native_cpuid::cpuid_count;
 use pmu_virt::configuration::CpuidRegisters;
 
 /// CPUID of the processor that executes the call, by the instruction in user mode.

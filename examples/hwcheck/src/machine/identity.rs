@@ -1,6 +1,6 @@
 //! The processor, kernel and hypervisor of a report.
 
-use pmu_core::Snapshot;
+use pmu_core::x86::Snapshot;
 use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::interface::{Cpuid, Machine, kernel_file};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pmu_amd::ibs::IbsOpRecord;
 use pmu_core::msr::{MsrBackend, MsrErrorKind};
-use pmu_core::raw_cpuid::{CpuIdReader, CpuIdResult};
+use pmu_core::x86::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::workload::{Memory, Workload};
@@ -57,7 +57,7 @@ pub(crate) fn kernel_file_in(root: &Path, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&text).trim_end().to_owned())
 }
 
-/// CPUID of a machine, for [`pmu_core::Snapshot`].
+/// CPUID of a machine, for [`pmu_core::x86::Snapshot`].
 #[derive(Clone, Copy)]
 pub struct Cpuid<'m>(pub &'m dyn Machine);
 

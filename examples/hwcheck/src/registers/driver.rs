@@ -1,7 +1,8 @@
 //! The project's own drivers, as the tool lets them write: by its one writing function, and without interrupts.
 
 use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
-use pmu_core::{CounterUnit, Platform, Snapshot};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterUnit, Platform};
 use pmu_virt::configuration::Vendor;
 use pmu_virt::registers::RegisterKind;
 

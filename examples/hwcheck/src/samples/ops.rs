@@ -1,8 +1,8 @@
 //! The claims of AMD's instruction-based sampling that Linux' own driver of it settles.
 
 use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
-use pmu_core::Snapshot;
 use pmu_core::msr::{MsrErrorKind, MsrUpdate};
+use pmu_core::x86::Snapshot;
 use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::{GuestFacility, Read};
 

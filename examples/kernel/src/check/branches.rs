@@ -1,9 +1,9 @@
 //! Claims of branch records, on a loop whose branches were counted by hand.
 
-use pmu::core::Snapshot;
 use pmu::core::branch_recording::BranchRecorder;
 use pmu::core::branches::{BranchFilter, BranchKind, BranchMemory, BranchSlot, BranchUnit};
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
 use crate::check::bench::Bench;
 use crate::check::claim::{Outcome, Reason};

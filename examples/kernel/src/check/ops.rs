@@ -10,11 +10,10 @@ use pmu::core::error::CounterError;
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu::core::msr::FixupMsr;
 use pmu::core::precise::{NotPrecise, PreciseSample};
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu::core::registers::MAX_COUNTERS;
-use pmu::core::{
-    Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Snapshot, service,
-};
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::{Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, service};
 use spin::Once;
 
 use crate::check::bench::{Bench, address, read, work, work_until};

@@ -1,7 +1,8 @@
 //! Claims of the other processors.
 
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{EventSource, Snapshot};
+use pmu::core::EventSource;
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
 use crate::check::bench::{Bench, read, write};
 use crate::check::claim::Outcome;

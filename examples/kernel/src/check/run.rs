@@ -3,8 +3,9 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::Machine;
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::{EventSource, Snapshot};
+use pmu::core::EventSource;
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 
 use crate::check::bench::Bench;
 use crate::check::claim::{Outcome, Reason};

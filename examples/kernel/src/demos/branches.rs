@@ -5,7 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use pmu::Machine;
 use pmu::core::branches::{BranchFilter, Branches};
 use pmu::core::registers::EventSelect;
-use pmu::core::{CounterSet, CounterUnit, Event, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterSet, CounterUnit, Event};
 
 use crate::demos::failure::Failure;
 use crate::demos::loops::{CALLS, COUNTED};

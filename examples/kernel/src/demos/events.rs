@@ -4,7 +4,8 @@
 use pmu::Machine;
 use pmu::core::error::CounterError;
 use pmu::core::registers::EventSelect;
-use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterSet, CounterUnit, Event, EventSource, GenericEvent};
 
 use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;

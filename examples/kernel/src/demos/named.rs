@@ -1,7 +1,8 @@
 //! An event by the name that it has on this processor.
 
 use pmu::core::error::CounterError;
-use pmu::core::{CounterUnit, Event, Snapshot};
+use pmu::core::x86::Snapshot;
+use pmu::core::{CounterUnit, Event};
 use pmu_events::{PmuEvent, Processor};
 
 use crate::demos::failure::Failure;

@@ -5,8 +5,9 @@ use core::sync::atomic::Ordering;
 use pmu::Machine;
 use pmu::amd::Generation;
 use pmu::apic::Delivery;
+use pmu::core::EventSource;
 use pmu::core::profile::{Availability, KProfileSource, ProfileSource};
-use pmu::core::{EventSource, Snapshot};
+use pmu::core::x86::Snapshot;
 
 use crate::demos::command_line::CommandLine;
 use crate::demos::failure::Failure;

@@ -3,9 +3,10 @@
 
 use core::sync::atomic::Ordering;
 
+use pmu::core::EventSource;
 use pmu::core::frame::ProcessorNumber;
 use pmu::core::profile::KProfileSource;
-use pmu::core::{EventSource, Snapshot};
+use pmu::core::x86::Snapshot;
 use pmu::intel::debug_store::DebugStoreSupport;
 use pmu::intel::registers::MiscEnable;
 use pmu_kprofile::trace::{

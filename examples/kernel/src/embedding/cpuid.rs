@@ -1,8 +1,8 @@
 //! The description of the processor that executes the call.
 
-use pmu::core::Snapshot;
-use pmu::core::raw_cpuid::native_cpuid::CpuIdReaderNative;
-use pmu::core::raw_cpuid::{CpuIdReader, CpuIdResult};
+use pmu::core::x86::Snapshot;
+use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu::core::x86::raw_cpuid::{CpuIdReader, CpuIdResult};
 
 /// Returns the description of the processor that executes the call.
 pub fn snapshot() -> Snapshot {

@@ -5,10 +5,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
+use pmu::core::CounterSet;
 use pmu::core::error::PlatformError;
 use pmu::core::interval::Interval;
 use pmu::core::msr::{FixupMsr, MsrBackend};
-use pmu::core::{CounterSet, Snapshot};
+use pmu::core::x86::Snapshot;
 use pmu::{BranchRecords, Machine, PreciseRecords, X86Kernel};
 
 use crate::embedding::extended_entries::native_apic;

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::num::ParseIntError;
 
-use pmu_core::Snapshot;
-use pmu_core::raw_cpuid::native_cpuid::CpuIdReaderNative;
+use pmu_core::x86::Snapshot;
+use pmu_core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
 use pmu_virt::branches::{BranchConfiguration, VirtualBranches};
 use pmu_virt::configuration::{
     AmdConfiguration, AmdCounters, Configuration, ConfigurationError, IntelConfiguration,

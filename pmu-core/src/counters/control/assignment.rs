@@ -68,11 +68,11 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         // Then it comes when the facilities are settled on it already.
         let comes_alone = planner.leaving.is_empty() && planner.counters.is_one();
         let is_gated = |placed: Placement| {
-            let entry = self.table().entry(placed.event);
+            let entry = self.table().entry(placed.event());
             let is_gated = |entry: &EventEntry| {
                 let is_alone = S::Facility::DIVIDES
                     && !entry.is_of_guests()
-                    && self.takes_one_counter(placed.event);
+                    && self.takes_one_counter(placed.event());
                 !is_alone && entry.is_gated() || !comes_alone && Self::asks(entry)
             };
             entry.is_some_and(is_gated)
@@ -97,6 +97,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Returns the next step of a change. After a failure, the steps lead back to the former assignment, as far as
     /// they succeed.
+    #[inline(never)] // 16 bytes of the glue.
     fn next_step(&self, planner: &mut Planner<'_>) -> Option<Step> {
         if planner.failure.is_none()
             && let Err(error) = planner.outcome
@@ -146,7 +147,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// if the plan was applied, and is stopped otherwise.
     fn settle_states(&self, planner: &Planner<'_>) {
         for counter in planner.before.counters().iter() {
-            let Some(Placement { event, .. }) = planner.before.at(counter) else { continue };
+            let Some(event) = planner.before.at(counter).map(Placement::event) else { continue };
             if self.running_on(counter) == Some(event) || self.counter_of(event).is_some() {
                 continue;
             }
@@ -159,7 +160,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             }
         }
         for counter in planner.plan.besides(&planner.before).iter() {
-            let Some(Placement { event, .. }) = planner.plan.at(counter) else { continue };
+            let Some(event) = planner.plan.at(counter).map(Placement::event) else { continue };
             if planner.before.find(event).is_none() && self.counter_of(event).is_some() {
                 self.change_state(event, EventState::Counting);
             }
@@ -177,7 +178,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     #[inline(never)] // 96 bytes of the Hermit-like glue, at `opt-level` 3.
     fn difference(&self, from: &Plan, to: &Plan) -> (CounterSet, CounterSet) {
         // An event that moves is not among those that leave: it leaves right before it enters, and so misses the least.
-        let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event).is_some());
+        let moves = |counter| from.at(counter).is_some_and(|on| to.find(on.event()).is_some());
         (from.besides(to).retain(|counter| !moves(counter)), to.besides(from))
     }
 
@@ -197,7 +198,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Detaches the event of a counter.
     #[inline(never)] // 101 bytes of events alone.
     fn leave(&self, counter: CounterId, planner: &mut Planner<'_>) {
-        let before = || planner.before.at(counter).map(|placed| placed.event);
+        let before = || planner.before.at(counter).map(Placement::event);
         let Some(event) = self.running_on(counter).or_else(before) else { return };
         match (self.detach(counter, event), self.table().entry(event)) {
             (Err(error), _) => planner.note(Err(error)),
@@ -214,12 +215,8 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Attaches an event to a free counter, and starts it: a row's event for the rest of a period that began on
     /// another counter.
     #[inline(never)] // 162 bytes of events alone.
-    fn attach(
-        &self,
-        counter: CounterId,
-        Placement { event, encoding }: Placement,
-        planner: &mut Planner<'_>,
-    ) {
+    fn attach(&self, counter: CounterId, placed: Placement, planner: &mut Planner<'_>) {
+        let (event, encoding) = (placed.event(), placed.encoding());
         if let Some(entry) = self.table().entry(event) {
             // Before the counter starts, whose select has this encoding's bits.
             entry.set_encoding(encoding);
@@ -254,7 +251,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         if self.running_on(counter).is_some() {
             return Some(counter);
         }
-        let event = planner.target().at(counter)?.event;
+        let event = planner.target().at(counter)?.event();
         if planner.failure.is_some() {
             return self.counter_of(event);
         }

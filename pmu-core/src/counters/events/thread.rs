@@ -196,8 +196,8 @@ impl ThreadEvent {
         Ok(())
     }
 
-    /// Disables an event of a thread that is on no processor, as `PERF_EVENT_IOC_DISABLE` does. Its count stays. For the
-    /// first event of a group, stops the group.
+    /// Disables an event of a thread that is on no processor, as `PERF_EVENT_IOC_DISABLE` does. Its count stays. For
+    /// the first event of a group, stops the group.
     ///
     /// # Errors
     /// As [`enable`](Self::enable).
@@ -263,7 +263,8 @@ impl ThreadEvent {
     /// # Errors
     /// Nothing was changed.
     /// - [`AlreadyStarted`](CounterError::AlreadyStarted): an event of a thread is open on a processor.
-    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `child` has no unused place at the index of an event.
+    /// - [`InsufficientMemory`](CounterError::InsufficientMemory): `child` has no unused place at the index of an
+    ///   event.
     pub fn inherit(
         parent: &[Self],
         child: &mut [Self],

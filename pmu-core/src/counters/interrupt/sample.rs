@@ -89,8 +89,8 @@ impl<'s, F> Sample<'s, F> {
 impl<F: EventFacility> Sample<'_, F> {
     /// Returns the last branches before the sample, the newest first, if the event [asked](crate::Event::with_branches)
     /// for branches. If the event's filter selects the kernel's branches, and the interrupt did not
-    /// [freeze](Branches::is_frozen) the records, the newest are the handler's own: so it is with AMD's sampled ops, and
-    /// on early processors. The branches that the processor copies into a precise record
+    /// [freeze](Branches::is_frozen) the records, the newest are the handler's own: so it is with AMD's sampled ops,
+    /// and on early processors. The branches that the processor copies into a precise record
     /// ([`SampleParts::branches`](crate::precise::SampleParts::branches)) are in the record, and not here.
     ///
     /// ```

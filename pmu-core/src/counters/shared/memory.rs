@@ -115,7 +115,7 @@ impl CounterMemory {
     }
 
     /// Returns a counter's slot, if the memory has room for it.
-    #[inline(never)] // 32 bytes of the glue, at `opt-level` 3.
+    #[inline]
     pub(crate) fn slot(&self, counter: CounterId) -> Option<&CounterSlot> {
         self.slots.get(self.slot_index(counter))
     }
@@ -266,7 +266,6 @@ impl CounterMemory {
     }
 
     /// Expects one spurious interrupt fewer: the counter had not overflowed.
-    #[inline(never)] // 32 bytes of the glue.
     pub(crate) fn cancel_spurious(&self) {
         // Not below 0: an interrupt in between may have claimed it already.
         let subtract = |spurious: u8| Some(spurious.saturating_sub(1));

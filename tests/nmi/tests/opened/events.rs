@@ -8,7 +8,8 @@ use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 use pmu_core::profile::{Overflow, Session};
 use pmu_core::registers::{EventSelect, MAX_COUNTERS};
 use pmu_core::thread::{SavedCounter, SavedCounters, ThreadEvent};
-use pmu_core::{CounterSet, Event, EventId, EventSource, Events, GenericEvent, Snapshot, service};
+use pmu_core::x86::Snapshot;
+use pmu_core::{CounterSet, Event, EventId, EventSource, Events, GenericEvent, service};
 use pmu_nmi_tests::steps::{self, Event as Interrupt, Moment, step_through};
 use pmu_nmi_tests::{Chip, Kind, Machine, amd, intel};
 

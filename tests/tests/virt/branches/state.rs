@@ -83,7 +83,7 @@ fn records_are_declared_in_the_leaves() {
             .with_branches(VirtualBranches::new(&configuration, branches).unwrap())
             .snapshot()
     };
-    let leaf = |snapshot: &pmu_core::Snapshot, leaf| {
+    let leaf = |snapshot: &pmu_core::x86::Snapshot, leaf| {
         let found = snapshot.leaf(leaf, 0);
         [found.eax, found.ebx, found.ecx, found.edx]
     };

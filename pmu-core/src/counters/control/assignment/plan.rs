@@ -1,5 +1,7 @@
 //! A plan: which event is to be on which counter.
 
+use core::num::NonZero;
+
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
@@ -13,37 +15,35 @@ use crate::msr::address::MsrAddress;
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
-/// An event on a counter, counted by one of its encodings.
+/// An event on a counter, counted by one of its encodings: the event's identity, and the encoding above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Placement {
-    pub(crate) event: EventId,
-    /// Below 4.
-    pub(crate) encoding: u8,
-}
+pub(crate) struct Placement(NonZero<u16>);
 
 impl Placement {
-    // Without it, row 0 by its first encoding would be packed as 0, which stands for no event.
-    const PRESENT: u16 = 1 << 15;
+    // Without it, row 0 by its first encoding would be 0, which stands for no event.
+    const PRESENT: NonZero<u16> = NonZero::new(1 << 15).unwrap();
 
-    /// The event's identity is in the 12 bits below the encoding.
     const FIRST_OF_ENCODING: u32 = 12;
 
-    pub(crate) const fn pack(self) -> u16 {
-        let encoding = (self.encoding & 3) as u16;
-        Self::PRESENT | encoding << Self::FIRST_OF_ENCODING | self.event.bits()
+    /// `encoding` is below 4.
+    pub(crate) fn new(event: EventId, encoding: u8) -> Self {
+        let encoding = u16::from(encoding & 3) << Self::FIRST_OF_ENCODING;
+        Self(Self::PRESENT | encoding | event.bits())
     }
 
-    pub(crate) fn unpack(bits: u16) -> Option<Self> {
-        let encoding = (bits >> Self::FIRST_OF_ENCODING & 3) as u8;
-        (bits & Self::PRESENT != 0).then(|| Self { event: EventId::of_bits(bits), encoding })
+    pub(crate) const fn event(self) -> EventId {
+        EventId::of_bits(self.0.get())
+    }
+
+    pub(crate) const fn encoding(self) -> u8 {
+        (self.0.get() >> Self::FIRST_OF_ENCODING & 3) as u8
     }
 }
 
 /// The event that each counter has, or is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// 0: none.
-    on: [u16; MAX_COUNTERS],
+    on: [Option<Placement>; MAX_COUNTERS],
     /// The counters that have an event.
     used: CounterSet,
 }
@@ -56,21 +56,17 @@ pub(crate) struct PlacementError {
 }
 
 impl Plan {
-    pub(crate) const EMPTY: Self = Self { on: [0; MAX_COUNTERS], used: CounterSet::NONE };
-
-    pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
-        Placement::unpack(self.bits(counter))
-    }
+    pub(crate) const EMPTY: Self = Self { on: [None; MAX_COUNTERS], used: CounterSet::NONE };
 
     #[inline(never)] // 144 bytes of the glue.
-    fn bits(&self, counter: CounterId) -> u16 {
-        self.on.get(counter.place()).copied().unwrap_or(0)
+    pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
+        self.on.get(counter.place()).copied().flatten()
     }
 
     #[inline(never)] // Linked once: each step of a plan sets counters. 64 bytes of the glue.
     pub(crate) fn set(&mut self, counter: CounterId, placed: Option<Placement>) {
         if let Some(on) = self.on.get_mut(counter.place()) {
-            *on = placed.map_or(0, Placement::pack);
+            *on = placed;
             let others = self.used.without(counter.only());
             self.used = if placed.is_some() { others | counter.only() } else { others };
         }
@@ -85,19 +81,19 @@ impl Plan {
     // Linked once: a change compares its plans both ways.
     #[inline(never)] // 560 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn besides(&self, other: &Self) -> CounterSet {
-        self.used.retain(|counter| self.bits(counter) != other.bits(counter))
+        self.used.retain(|counter| self.at(counter) != other.at(counter))
     }
 
     /// Returns the events.
     pub(crate) fn events(&self) -> impl Iterator<Item = EventId> {
-        self.used.iter().map(|counter| EventId::of_bits(self.bits(counter)))
+        self.used.iter().filter_map(|counter| self.at(counter).map(Placement::event))
     }
 
     /// Returns an event's counter.
     // Linked once: each step of a plan looks for events.
     #[inline(never)] // 768 bytes of the Hermit-like glue, at `opt-level` 3.
     pub(crate) fn find(&self, event: EventId) -> Option<CounterId> {
-        self.used.iter().find(|counter| EventId::of_bits(self.bits(*counter)) == event)
+        self.used.iter().find(|counter| self.at(*counter).map(Placement::event) == Some(event))
     }
 
     pub(crate) fn remove(&mut self, event: EventId) {
@@ -114,7 +110,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         for (counter, slot) in self.slots() {
             if let Some(event) = slot.running() {
                 let encoding = self.table().entry(event).map_or(0, EventEntry::encoding);
-                plan.set(counter, Some(Placement { event, encoding }));
+                plan.set(counter, Some(Placement::new(event, encoding)));
             }
         }
     }
@@ -196,7 +192,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     fn add_plan(&self, thread: &CoreThread<'_>, plan: &Plan, used: &mut InUse) {
         for counter in (plan.counters() & CounterSet::GENERAL).iter() {
             let placed = plan.at(counter);
-            let is_exclusive = placed.is_some_and(|placed| self.corrupts(thread, placed.event));
+            let is_exclusive = placed.is_some_and(|placed| self.corrupts(thread, placed.event()));
             used.add(counter.only(), is_exclusive);
         }
     }
@@ -311,8 +307,8 @@ impl Planner<'_> {
         let mut refined = Refined { running: CounterSet::NONE, others: CounterSet::NONE };
         for counter in self.plan.counters().iter() {
             let Some(placed) = self.plan.at(counter) else { continue };
-            if self.table().entry(placed.event).is_some_and(EventEntry::has_extra) {
-                let runs = self.running(placed.event).is_some();
+            if self.table().entry(placed.event()).is_some_and(EventEntry::has_extra) {
+                let runs = self.running(placed.event()).is_some();
                 let alike = if runs { &mut refined.running } else { &mut refined.others };
                 *alike = *alike | counter.only();
             }
@@ -334,16 +330,16 @@ impl Planner<'_> {
                 return false;
             };
             if !goes_back {
-                *tried = Tried::nothing(placed.encoding);
+                *tried = Tried::nothing(placed.encoding());
             }
             // The register that got its value by this encoding has none again.
             registers -= usize::from(tried.gave_value());
             let encodings = if depth < kept { 1 } else { MAX_ENCODINGS };
             // A session can write, and later restore, no more registers than this.
             let step = Step { depth, encodings, adds: registers < MAX_REGISTERS };
-            let next = self.next_encoding(refined, step, placed.event, tried);
+            let next = self.next_encoding(refined, step, placed.event(), tried);
             let encoding = next.unwrap_or(tried.own());
-            self.plan.set(counter, Some(Placement { encoding, ..placed }));
+            self.plan.set(counter, Some(Placement::new(placed.event(), encoding)));
             goes_back = next.is_none();
             if goes_back {
                 let Some(before) = depth.checked_sub(1) else { return false };
@@ -393,8 +389,8 @@ impl Planner<'_> {
     fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
         for number in 0..events {
             let placed = self.plan.at(refined.nth(number)?)?;
-            let entry = self.table().entry(placed.event)?;
-            if entry.extra_register(placed.encoding) == Some(register) {
+            let entry = self.table().entry(placed.event())?;
+            if entry.extra_register(placed.encoding()) == Some(register) {
                 return Some(entry.extra_value());
             }
         }
@@ -414,7 +410,7 @@ mod tests {
         let events = [EventId::of_row(0), EventId::of_place(0x7FF), EventId::of_place(0)];
         for encoding in 0..4 {
             for (counter, event) in counters.into_iter().flatten().zip(events) {
-                let placed = Placement { event, encoding };
+                let placed = Placement::new(event, encoding);
                 plan.set(counter, Some(placed));
                 assert_eq!((plan.at(counter), plan.find(event)), (Some(placed), Some(counter)));
             }

@@ -105,6 +105,7 @@ impl Planner<'_> {
     }
 
     /// Returns the event that gives way first, of the rotating events whose share is at least `great`.
+    #[inline(never)] // Linked once. 176 bytes of the glue, at `opt-level` 3.
     fn first_to_go(&self, great: Option<u32>) -> Option<EventId> {
         let great = great?;
         // The least rank of an event with this share.
@@ -280,7 +281,7 @@ impl Planner<'_> {
         let present = self.running(event).filter(|counter| self.plan.at(*counter).is_none());
         let Some(counter) = present.or_else(|| self.make_room(event)) else { return false };
         let encoding = self.table.entry(event).map_or(0, EventEntry::encoding);
-        self.plan.set(counter, Some(Placement { event, encoding }));
+        self.plan.set(counter, Some(Placement::new(event, encoding)));
         true
     }
 
@@ -309,7 +310,7 @@ impl Planner<'_> {
             for counter in frontier.iter() {
                 let Some(placed) = self.plan.at(counter) else { continue };
                 // A counter is reached at most once, which bounds the search.
-                let next = self.capable(placed.event).without(reached);
+                let next = self.capable(placed.event()).without(reached);
                 for alternative in next.iter() {
                     if let Some(taker) = taker.get_mut(alternative.place()) {
                         *taker = Some(counter);

@@ -13,15 +13,15 @@ use raw_cpuid::{CpuIdReader, CpuIdResult};
 /// If a dump has several processors, only the leaves of the first processor are read.
 ///
 /// ```
-/// use pmu_core::dump::CpuidDump;
-/// use pmu_core::Snapshot;
+/// use pmu_core::x86::dump::CpuidDump;
+/// use pmu_core::x86::Snapshot;
 /// let dump = CpuidDump::parse(
 ///     "CPUID 00000000: 0000000A-756E6547-6C65746E-49656E69
 ///      CPUID 00000001: 000506E3-00000000-00000000-00000000",
 /// )?;
 /// let processor = Snapshot::capture(&dump);
 /// assert_eq!((processor.vendor(), processor.family(), processor.model()), (*b"GenuineIntel", 6, 0x5E));
-/// # Ok::<(), pmu_core::dump::DumpError>(())
+/// # Ok::<(), pmu_core::x86::dump::DumpError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
@@ -33,7 +33,7 @@ impl<'t> CpuidDump<'t> {
     /// Checks that `text` is a dump with at least leaf 0.
     ///
     /// ```
-    /// # use pmu_core::dump::{CpuidDump, DumpError};
+    /// # use pmu_core::x86::dump::{CpuidDump, DumpError};
     /// match CpuidDump::parse("CPUID 00000000: 0000000A-756E6547-6C65746E-49656E69\nCPUID 00000001: ?") {
     ///     Err(DumpError::MalformedLine(line)) => assert_eq!(line, 2),
     ///     other => panic!("{other:?}"),

@@ -48,8 +48,8 @@ const NOTHING: CpuIdResult = CpuIdResult { eax: 0, ebx: 0, ecx: 0, edx: 0 };
 /// snapshot instead of from the processor. A leaf that was not recorded reads as zeros.
 ///
 /// ```
-/// use pmu_core::dump::CpuidDump;
-/// use pmu_core::Snapshot;
+/// use pmu_core::x86::dump::CpuidDump;
+/// use pmu_core::x86::Snapshot;
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x0000000a ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69\n\
 ///         0x0000000a 0x00: eax=0x07280202 ebx=0x00000000 ecx=0x00000000 edx=0x00000503",
@@ -125,15 +125,15 @@ impl Snapshot {
     /// Returns the family as manuals print it: base family plus extended family (leaf 1, EAX).
     ///
     /// ```
-    /// # use pmu_core::dump::{CpuidDump, DumpError};
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::dump::{CpuidDump, DumpError};
+    /// # use pmu_core::x86::Snapshot;
     /// let dump = CpuidDump::parse(
     ///     "CPUID 00000000: 00000001-756E6547-6C65746E-49656E69\nCPUID 00000001: 000906EA-00000000-00000000-00000000",
     /// )?;
     /// let processor = Snapshot::capture(&dump);
     /// assert_eq!(&processor.vendor(), b"GenuineIntel");
     /// assert_eq!((processor.family(), processor.model(), processor.stepping()), (6, 0x9E, 0xA));
-    /// # Ok::<(), pmu_core::dump::DumpError>(())
+    /// # Ok::<(), pmu_core::x86::dump::DumpError>(())
     /// ```
     #[inline(never)] // 48 bytes of the glue, at `opt-level` 3.
     pub fn family(&self) -> u16 {
@@ -181,7 +181,7 @@ impl Snapshot {
     /// EDX bit 2 of leaf 0x40000003, "performance monitors available".
     ///
     /// ```
-    /// # use pmu_core::Snapshot;
+    /// # use pmu_core::x86::Snapshot;
     /// # use pmu_core::error::NoInterface;
     /// /// Returns the reason not to try the counters of a virtual machine, if there is one.
     /// fn reason(processor: &Snapshot) -> Option<NoInterface> {

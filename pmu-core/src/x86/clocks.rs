@@ -2,7 +2,7 @@
 
 use crate::msr::address::MsrUpdate;
 use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
-use crate::snapshot::Snapshot;
+use crate::x86::snapshot::Snapshot;
 
 /// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").
 const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
@@ -19,9 +19,9 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 /// "Effective Frequency", and vol. 3, appendix E, CPUID leaf 6, ECX bit 0 (`EffFreq`).
 ///
 /// ```
-/// use pmu_core::clocks::{ClockReading, Clocks, tsc_hertz};
+/// use pmu_core::x86::clocks::{ClockReading, Clocks, tsc_hertz};
 /// use pmu_core::msr::{MsrBackend, MsrFault};
-/// use pmu_core::Snapshot;
+/// use pmu_core::x86::Snapshot;
 ///
 /// /// Returns the core's mean frequency while `workload` ran, not counting the time in which the core was halted.
 /// fn hertz(
@@ -100,9 +100,9 @@ impl ClockReading {
 /// Source: SDM vol. 2A, CPUID leaf 15H: ECX is the crystal's frequency, and EBX/EAX is the ratio.
 ///
 /// ```
-/// use pmu_core::dump::CpuidDump;
-/// use pmu_core::Snapshot;
-/// use pmu_core::clocks::tsc_hertz;
+/// use pmu_core::x86::dump::CpuidDump;
+/// use pmu_core::x86::Snapshot;
+/// use pmu_core::x86::clocks::tsc_hertz;
 /// // 19.2 MHz times 216/2.
 /// let dump = CpuidDump::parse(
 ///     "   0x00000000 0x00: eax=0x00000015 ebx=0x756e6547 ecx=0x6c65746e edx=0x49656e69
