@@ -37,7 +37,7 @@ use crate::watchdog::Watchdog;
 /// | [`tick`](Self::tick) | in the timer tick of each processor |
 /// | [`open`](Self::open), [`open_group`](Self::open_group), [`open_member`](Self::open_member); [`start`](Self::start), [`start_group`](Self::start_group); [`enable`](Self::enable), [`disable`](Self::disable), [`read`](Self::read), [`read_group`](Self::read_group), [`reset`](Self::reset), [`set_period`](Self::set_period), [`close`](Self::close), [`close_member`](Self::close_member) | events of a processor |
 /// | [`perf_event`](Self::perf_event) | the event for which attributes of perf stand |
-/// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`thread_member`](Self::thread_member), [`switch`](Self::switch), [`read_thread`](Self::read_thread) | events of threads |
+/// | [`thread_event`](Self::thread_event), [`thread_group`](Self::thread_group), [`thread_member`](Self::thread_member), [`switch`](Self::switch), [`with_thread`](Self::with_thread), [`read_thread`](Self::read_thread) | events of threads |
 /// | [`happened`](Self::happened), [`clock_interrupt`](Self::clock_interrupt) | what software events count, with [`SoftwareEvents`](crate::SoftwareEvents) |
 /// | [`lend`](Self::lend) | the counters in the hands of a guest |
 /// | [`events_of`](Self::events_of) | the events and the memory of a processor, for handlers and for other processors |
