@@ -1,4 +1,5 @@
-//! What x86 alone has: CPUID, from which counters are detected, and the clocks beside the counters.
+//! Parts of x86 processors that others lack: CPUID, from which counters are detected, and the clocks beside the
+//! counters.
 
 pub mod clocks;
 pub mod dump;

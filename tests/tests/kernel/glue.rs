@@ -138,11 +138,11 @@ fn cpus() -> (&'static Played, [Ram; CPUS]) {
 fn the_glue_of_a_kernel_counts_profiles_and_follows_its_tasks() {
     let (kernel, ram) = cpus();
     init().unwrap();
-    for cpu in 0..CPUS {
+    for (cpu, ram) in ram.into_iter().enumerate() {
         kernel.on(cpu, cpu_up).unwrap();
         let (_, memory) = PMU.precise_records(cpu).unwrap();
         // SAFETY: the area and the buffer consist of atomics.
-        ram[cpu].replace(unsafe { ProcessMemory::default().with(memory, 0x10_0000) });
+        ram.replace(unsafe { ProcessMemory::default().with(memory, 0x10_0000) });
     }
 
     let events = [GenericEvent::Instructions, GenericEvent::Cycles].map(Event::generic);

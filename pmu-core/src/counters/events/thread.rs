@@ -102,7 +102,7 @@ impl ThreadEvent {
     /// - [`NoEvents`](CounterError::NoEvents): there is no event at `other`.
     /// - [`InsufficientMemory`](CounterError::InsufficientMemory): no place behind the group's events is unused.
     /// - [`NoFreeCounter`](CounterError::NoFreeCounter): the group has more events than any processor has counters.
-    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](Event::reloaded_by).
+    /// - [`NotReloadable`](CounterError::NotReloadable): the event is to be [reloaded](crate::Event::reloaded_by).
     pub fn join(
         events: &mut [Self],
         other: usize,
@@ -213,7 +213,7 @@ impl ThreadEvent {
     /// Removes an event of a thread that is on no processor, as Linux does when the last descriptor of the event is
     /// closed. The others of its group stay a group, or are in no group if the event was the first of it. Events that
     /// need each other are removed together: the parts of an event with it, and a group with
-    /// [reloaded](Event::reloaded_by) events as a whole.
+    /// [reloaded](crate::Event::reloaded_by) events as a whole.
     ///
     /// # Errors
     /// As [`enable`](Self::enable).
