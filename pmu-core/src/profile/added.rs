@@ -442,7 +442,7 @@ impl AddedSources {
         }
     }
 
-    #[inline(never)] // 160 bytes of the glue.
+    #[inline]
     fn by_tag(&self, overflow: &EventOverflow) -> Option<(&'static AddedSource, &AddedSlot)> {
         overflow.event.place()?;
         let used = self.slots.iter().take(self.used.load(Relaxed));

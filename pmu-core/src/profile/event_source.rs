@@ -482,7 +482,7 @@ fn unit_of(source: KProfileSource) -> IntervalUnit {
 
 /// Returns the event select of the row at this index of a source's table, if the boot processor declares it. Row 0 is
 /// time, which is no counter's.
-#[inline(never)] // 32 bytes of the glue.
+#[inline]
 pub(crate) fn row_select<S: EventSource>(source: &S, row: usize) -> Option<EventSelect> {
     let of_row = source.table().rows().get(row).filter(|_| row != 0 && source.is_declared(row))?;
     Some(of_row.select())

@@ -106,7 +106,6 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
     }
 
     /// Unmasks the interrupt where it may be masked.
-    #[inline(never)] // 176 bytes of the glue.
     pub(crate) fn unmask(&self) {
         if self.may_be_masked() {
             self.hardware.unmask_performance_interrupt();
