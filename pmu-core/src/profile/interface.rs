@@ -36,14 +36,10 @@ impl<const N: usize> ProfileSources<[AtomicU32; N]> {
     /// Creates the data of the interface `name`, with a variable for the interval of each row of its table. `unit`
     /// describes the boot processor's counters.
     pub const fn new(name: &'static str, unit: CounterUnit) -> Self {
-        // A constant, which is copied: 350 bytes of the glue, at `opt-level` 3.
-        let intervals = const {
-            let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; N];
-            if let Some(time) = intervals.first_mut() {
-                *time = AtomicU32::new(IntervalLimits::TIME.default);
-            }
-            intervals
-        };
+        let mut intervals = [const { AtomicU32::new(IntervalLimits::EVENTS.default) }; N];
+        if let Some(time) = intervals.first_mut() {
+            *time = AtomicU32::new(IntervalLimits::TIME.default);
+        }
         Self { name, unit, answer: CounterAnswer::new(), intervals }
     }
 

@@ -145,7 +145,6 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     }
 
     /// Checks that a unit is not that of another type of core than the session's processor.
-    #[inline(never)] // 64 bytes of the glue, at `opt-level` 3.
     pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
         let difference = HybridDelta::between(self.unit(), processor);
         let same = !self.is_open() || difference == self.hybrid;
@@ -291,7 +290,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     #[inline(never)] // 135 bytes of events alone.
     fn open_entry(&self, event: EventId) -> Option<&EventEntry> {
         // After a shutdown the entries are another session's.
-        self.table().entry(event).filter(|_| self.has_table())
+        self.table().named(event).filter(|_| self.has_table())
     }
 
     pub(crate) fn free_entry(

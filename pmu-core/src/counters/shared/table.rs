@@ -156,7 +156,7 @@ impl EventTable {
     /// - [`Period`](CounterError::Period): the period is below the [minimum](Self::set_min_period), or does not fit in
     ///   63 bits.
     pub fn set_period(&self, event: EventId, period: u64) -> Result<(), CounterError> {
-        let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+        let entry = self.named(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
@@ -200,7 +200,7 @@ impl EventTable {
     /// # Errors
     /// [`NoSuchEvent`](CounterError::NoSuchEvent), [`NoPeriod`](CounterError::NoPeriod).
     pub fn stop_reporting(&self, event: EventId) -> Result<(), CounterError> {
-        let entry = self.entry(event).ok_or(CounterError::NoSuchEvent(event))?;
+        let entry = self.named(event).ok_or(CounterError::NoSuchEvent(event))?;
         if !entry.period.reports() {
             return Err(CounterError::NoPeriod(event));
         }
@@ -224,7 +224,7 @@ impl EventTable {
     /// # Context
     /// Any context, on any processor.
     pub fn opening(&self, event: EventId) -> Option<u64> {
-        self.entry(event).map(EventEntry::opening)
+        self.named(event).map(EventEntry::opening)
     }
 
     /// Returns the open events that were opened for [RDPMC in user mode](crate::Event::with_user_rdpmc), with their
@@ -280,11 +280,16 @@ impl EventTable {
         period.max(min_period)
     }
 
-    /// Returns the opened event's entry, if its identity is not that of an event that was there before.
+    /// Returns the entry of an event that a caller names, if its identity is not that of an event that was there before.
+    pub(crate) fn named(&self, event: EventId) -> Option<&EventEntry> {
+        self.entry_in_interrupt(event).filter(|entry| event.is_of_opening(entry.opening()))
+    }
+
+    /// Returns the entry of the event in a place.
     // Linked once: each operation on an event asks for its entry.
     #[inline(never)] // 1200 bytes of the glue.
     pub(crate) fn entry(&self, event: EventId) -> Option<&EventEntry> {
-        self.entry_in_interrupt(event).filter(|entry| event.is_of_opening(entry.opening()))
+        self.entry_in_interrupt(event)
     }
 
     /// Returns the identity of the event in a place, which no later event in that place has.

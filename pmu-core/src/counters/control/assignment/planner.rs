@@ -144,7 +144,6 @@ impl Planner<'_> {
     }
 
     /// Returns the counter that an event is on at present.
-    #[inline(never)] // 80 bytes of the glue, at `opt-level` 3.
     pub(crate) fn running(&self, event: EventId) -> Option<CounterId> {
         self.counters.iter().find(|counter| self.running_on(*counter) == Some(event))
     }
