@@ -322,6 +322,7 @@ impl AddedSources {
     ///
     /// # Context
     /// Task. Other callers may add sources at the same time.
+    #[inline(never)] // 16 bytes of the glue.
     pub fn release(&self, source: KProfileSource) {
         if let Some(slot) = self.find(source) {
             let fewer = |users: u32| users.checked_sub(1);

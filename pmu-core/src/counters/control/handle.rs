@@ -145,6 +145,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     }
 
     /// Checks that a unit is not that of another type of core than the session's processor.
+    #[inline(never)] // 64 bytes of the glue, at `opt-level` 3.
     pub(crate) fn check_processor(&self, processor: &CounterUnit) -> Result<(), CounterError> {
         let difference = HybridDelta::between(self.unit(), processor);
         let same = !self.is_open() || difference == self.hybrid;
@@ -353,8 +354,10 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     // Linked once: each operation on an event looks for its counter.
     #[inline(never)] // 144 bytes of the glue.
     pub fn counter_of(&self, event: EventId) -> Option<CounterId> {
-        let names_another = event.row().is_none() && self.entry(event).is_err();
-        self.find(event).filter(|_| !names_another).map(|(counter, _)| counter)
+        if event.row().is_none() {
+            self.open_entry(event)?;
+        }
+        self.find(event).map(|(counter, _)| counter)
     }
 
     /// Checks that an event's counter has not faulted.

@@ -202,6 +202,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     }
 
     /// Stops a counter and frees its slot. If that fails, it is presumed running.
+    #[inline(never)] // 64 bytes of the glue.
     pub(crate) fn stop_and_free(&self, counter: CounterId) -> Result<(), MsrFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
         let stopped = self.set_control(&registers, 0).and_then(|()| match self.unit().global() {
