@@ -114,7 +114,7 @@ fn branches(depth: u64) -> PlainFrame {
     overflow(1 << 58)
 }
 
-#[library_benchmark(config = at_most(357))]
+#[library_benchmark(config = at_most(360))]
 #[bench::version_4(profile(&PMU))]
 fn idle(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame), |_| ()).claim
@@ -138,14 +138,14 @@ fn event(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)
 }
 
-#[library_benchmark(config = at_most(6_750))]
+#[library_benchmark(config = at_most(6_819))]
 #[bench::one(precise(1), 1)]
 #[bench::nine(precise(9), 9)]
 fn precise_records(frame: PlainFrame, records: u32) -> u64 {
     interrupt(&frame, records)
 }
 
-#[library_benchmark(config = at_most(1_740))]
+#[library_benchmark(config = at_most(1_782))]
 #[bench::one(op())]
 fn sampled_ops(frame: PlainFrame) -> u64 {
     interrupt(&frame, 1)

@@ -67,7 +67,7 @@ fn by_hand(frame: PlainFrame) -> Claim {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 312)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 315)])))]
 #[bench::version_4(profile(&PMU))]
 fn by_pmu(frame: PlainFrame) -> Claim {
     PMU.interrupt(black_box(&frame), |_| ()).claim

@@ -195,7 +195,7 @@ fn interrupt<I: EventSource<Processor = Snapshot>>(processor: &Processor<I>) -> 
 
 // The same of a machine that was detected, which is asked for the table of its interface.
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 150)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 152)])))]
 #[bench::version_4(intel_as(Machine::detect, 4, true))]
 fn of_a_machine(processor: Processor<Machine>) -> (u32, Claim) {
     interrupt(black_box(&processor))
@@ -212,35 +212,35 @@ fn nothing(processor: Processor<Emon>) -> (u32, Claim) {
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 136)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 142)])))]
 #[bench::version_2(intel(2, false))]
 fn stopping(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 129)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 135)])))]
 #[bench::version_4(intel(4, true))]
 fn freezing(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 128)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 133)])))]
 #[bench::perf_mon_v2(amd(true))]
 fn running_by_status(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 184)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 186)])))]
 #[bench::legacy(amd(false))]
 fn running_by_value(processor: Processor<Amd64>) -> (u32, Claim) {
     interrupt(black_box(&processor))
 }
 
 #[library_benchmark(config = LibraryBenchmarkConfig::default()
-    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 215)])))]
+    .tool(Callgrind::default().hard_limits([(EventKind::Ir, 218)])))]
 #[bench::version_1(intel(1, false))]
 fn running_by_value_of_eight(processor: Processor<Emon>) -> (u32, Claim) {
     interrupt(black_box(&processor))

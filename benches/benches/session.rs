@@ -113,17 +113,17 @@ fn at_most(instructions: u64) -> LibraryBenchmarkConfig {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, false)), config = at_most(3_950))]
-#[bench::four(args = (group(4, false)), config = at_most(10_450))]
-#[bench::eight(args = (group(8, false)), config = at_most(18_320))]
+#[bench::one(args = (group(1, false)), config = at_most(4_229))]
+#[bench::four(args = (group(4, false)), config = at_most(11_417))]
+#[bench::eight(args = (group(8, false)), config = at_most(20_233))]
 fn start(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(520))]
-#[bench::four(args = (group(4, true)), config = at_most(1_940))]
-#[bench::eight(args = (group(8, true)), config = at_most(3_510))]
+#[bench::one(args = (group(1, true)), config = at_most(556))]
+#[bench::four(args = (group(4, true)), config = at_most(2_112))]
+#[bench::eight(args = (group(8, true)), config = at_most(3_869))]
 fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
     let mut counts = [EventCount::default(); COUNTERS];
     let read = black_box(bench.session).read_group(bench.of, 2, &mut counts);
@@ -132,33 +132,33 @@ fn read(bench: Bench<EventId>) -> Result<usize, EventsError> {
 }
 
 #[library_benchmark]
-#[bench::one(args = (group(1, true)), config = at_most(1_000))]
-#[bench::four(args = (group(4, true)), config = at_most(3_390))]
-#[bench::eight(args = (group(8, true)), config = at_most(6_560))]
+#[bench::one(args = (group(1, true)), config = at_most(1_079))]
+#[bench::four(args = (group(4, true)), config = at_most(3_754))]
+#[bench::eight(args = (group(8, true)), config = at_most(7_284))]
 fn stop(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).stop(bench.of, 2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (turns(1)), config = at_most(5_390))]
-#[bench::four(args = (turns(4)), config = at_most(29_630))]
-#[bench::eight(args = (turns(8)), config = at_most(87_650))]
+#[bench::one(args = (turns(1)), config = at_most(6_039))]
+#[bench::four(args = (turns(4)), config = at_most(33_357))]
+#[bench::eight(args = (turns(8)), config = at_most(98_867))]
 fn rotate(bench: Bench<()>) -> Result<(), CounterError> {
     black_box(bench.session).rotate(2)
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, true)), config = at_most(810))]
-#[bench::four(args = (thread(4, true)), config = at_most(3_180))]
-#[bench::eight(args = (thread(8, true)), config = at_most(7_340))]
+#[bench::one(args = (thread(1, true)), config = at_most(879))]
+#[bench::four(args = (thread(4, true)), config = at_most(3_537))]
+#[bench::eight(args = (thread(8, true)), config = at_most(8_059))]
 fn switch_out(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_out(bench.of, 2, |_| ())
 }
 
 #[library_benchmark]
-#[bench::one(args = (thread(1, false)), config = at_most(4_600))]
-#[bench::four(args = (thread(4, false)), config = at_most(14_900))]
-#[bench::eight(args = (thread(8, false)), config = at_most(34_000))]
+#[bench::one(args = (thread(1, false)), config = at_most(4_863))]
+#[bench::four(args = (thread(4, false)), config = at_most(15_981))]
+#[bench::eight(args = (thread(8, false)), config = at_most(36_321))]
 fn switch_in(bench: Bench<&'static mut [ThreadEvent]>) -> Result<(), EventsError> {
     black_box(bench.session).switch_in(bench.unit, bench.of, 3)
 }
@@ -173,7 +173,7 @@ fn happened(bench: Bench<EventId>) {
 }
 
 #[library_benchmark]
-#[bench::moves_seven(args = (chain()), config = at_most(28_980))]
+#[bench::moves_seven(args = (chain()), config = at_most(33_058))]
 fn worst(bench: Bench<EventId>) -> Result<(), EventsError> {
     black_box(bench.session).start(bench.of, 2)
 }

@@ -77,7 +77,6 @@ impl<const N: usize> Index<N> {
     }
 
     /// Returns the slot of a source, or the slot that it would take; `None` if there is no room for it.
-    #[inline(never)] // 96 bytes of the glue, at `opt-level` 3.
     pub(super) fn place_of(&self, number: u32, tag: u32) -> Option<usize> {
         let first = number as usize % N;
         (first..N).chain(0..first).find(|place| {

@@ -287,7 +287,6 @@ where
     }
 
     /// Serves counters without an overflow status: reads each running counter.
-    #[inline(never)] // 32 bytes of the glue.
     pub(crate) fn by_value(&mut self) {
         // The counters run meanwhile.
         self.unmask();

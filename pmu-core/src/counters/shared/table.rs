@@ -280,7 +280,8 @@ impl EventTable {
         period.max(min_period)
     }
 
-    /// Returns the entry of an event that a caller names, if its identity is not that of an event that was there before.
+    /// Returns the entry of an event that a caller names, if its identity is not that of an event that was there
+    /// before.
     pub(crate) fn named(&self, event: EventId) -> Option<&EventEntry> {
         self.entry_in_interrupt(event).filter(|entry| event.is_of_opening(entry.opening()))
     }

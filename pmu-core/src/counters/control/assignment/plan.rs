@@ -58,7 +58,7 @@ pub(crate) struct PlacementError {
 impl Plan {
     pub(crate) const EMPTY: Self = Self { on: [None; MAX_COUNTERS], used: CounterSet::NONE };
 
-    #[inline]
+    #[inline(never)] // 144 bytes of the glue.
     pub(crate) fn at(&self, counter: CounterId) -> Option<Placement> {
         self.on.get(counter.place()).copied().flatten()
     }
