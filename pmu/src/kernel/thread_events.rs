@@ -164,7 +164,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     ///     PMU.with_thread(task, |_sample| (), |task| PMU.thread_member(task, group, event))?
     /// }
     ///
-    /// /// `PERF_EVENT_IOC_DISABLE` of a task's own event, and `close`.
+    /// /// `PERF_EVENT_IOC_DISABLE` of a task's own event.
     /// fn disable(task: &mut [ThreadEvent; 8], index: usize) -> Result<(), PmuError> {
     ///     Ok(PMU.with_thread(task, |_sample| (), |task| ThreadEvent::disable(task, index))??)
     /// }
