@@ -179,7 +179,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// ```
     ///
     /// # Context
-    /// Task: the one whose events these are. The call is [pinned](Kernel::pinned).
+    /// The task to which the events belong. The call is [pinned](Kernel::pinned).
     ///
     /// # Errors
     /// Those of [`switch`](Self::switch). If `change` was called, it is complete, and the events are on the processor

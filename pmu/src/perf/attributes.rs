@@ -132,7 +132,8 @@ impl PerfAttributes {
         self.event_with(false, constraints)
     }
 
-    /// Converts the attributes into an event. If it is a sampled op, its samples have `physical` addresses or not.
+    /// Converts the attributes into an event. `physical` adds physical addresses to the samples of sampled ops and
+    /// fetches.
     pub(crate) fn event_with(
         self,
         physical: bool,

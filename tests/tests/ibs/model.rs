@@ -1,7 +1,9 @@
 //! The software model of the sampling: against the naive one, and as bytes.
 
+use pmu_virt::configuration::{AmdConfiguration, Configuration};
 use pmu_virt::ibs::{FedOp, IbsConfiguration, VirtualIbs};
-use pmu_virt::{BytesError, GuestFacility, Read, Write, Writer};
+use pmu_virt::mock::MockMsr;
+use pmu_virt::{BytesError, FedEvents, GuestFacility, Read, VirtualPmu, Write, Writer};
 
 use crate::naive::{Both, Random, processor};
 
@@ -121,5 +123,16 @@ fn no_bit_of_the_bytes_is_without_meaning() {
             }
             model = before;
         }
+    }
+}
+
+/// A driver knows by the family that the units have erratum 420, which the mock demands: so the mock is of that family.
+#[test]
+fn the_mock_of_family_10h_has_its_family() {
+    for (ibs, family) in [(IbsConfiguration::FAMILY_10H, 0x10), (IbsConfiguration::ZEN_4, 0x19)] {
+        let configuration = Configuration::Amd(AmdConfiguration::perf_mon_v2(6));
+        let pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
+        let mock = MockMsr::<8>::new(pmu).with_sampling(VirtualIbs::new(ibs));
+        assert_eq!(mock.snapshot().family(), family);
     }
 }

@@ -174,6 +174,11 @@ impl Membership {
         Self { group: 0, members: 0, encoding: 0, name, flags, reload: 0 }
     }
 
+    /// Returns whether the event is in the group of this other event.
+    pub(crate) const fn is_of_group(self, other: Self) -> bool {
+        self.group != 0 && self.group == other.group
+    }
+
     pub(crate) fn name(self) -> Option<GenericEvent> {
         GenericEvent::of_bit(self.name)
     }

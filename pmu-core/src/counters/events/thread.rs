@@ -227,7 +227,7 @@ impl ThreadEvent {
         for (place, event) in events.iter_mut().enumerate() {
             let Self::SwitchedOut(saved) = event else { continue };
             let found = Membership::unpack(saved.membership);
-            let is_member = of.group != 0 && found.group == of.group;
+            let is_member = found.is_of_group(of);
             if place == index || is_member && (as_whole || is_first && saved.is_part()) {
                 *event = Self::Unused;
             } else if is_member && is_first {
@@ -325,8 +325,8 @@ impl ThreadEvent {
     /// Returns the indices of an event and of the others of its group.
     fn members(events: &[Self], of: Membership, index: usize) -> impl Iterator<Item = usize> {
         let is_member = move |(at, event): (usize, &Self)| {
-            let is_of = |found: Membership| of.group != 0 && found.group == of.group;
-            (at == index || event.membership().is_some_and(is_of)).then_some(at)
+            let is_of_group = event.membership().is_some_and(|found| found.is_of_group(of));
+            (at == index || is_of_group).then_some(at)
         };
         events.iter().enumerate().filter_map(is_member)
     }
@@ -340,11 +340,8 @@ impl ThreadEvent {
         to: impl Fn(SavedEvent, bool) -> SavedEvent,
     ) {
         for (at, event) in events.iter_mut().enumerate() {
-            let is_of = |found: Membership| of.group != 0 && found.group == of.group;
-            let is_member = group && event.membership().is_some_and(is_of);
-            if let Self::SwitchedOut(saved) = event
-                && (at == index || is_member)
-            {
+            let Self::SwitchedOut(saved) = event else { continue };
+            if at == index || group && Membership::unpack(saved.membership).is_of_group(of) {
                 *saved = to(*saved, at == index);
             }
         }

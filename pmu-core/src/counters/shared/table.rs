@@ -293,11 +293,6 @@ impl EventTable {
         self.entry_in_interrupt(event)
     }
 
-    /// Returns the identity of the event in a place, which no later event in that place has.
-    pub(crate) fn identity(&self, event: EventId) -> EventId {
-        self.entry_in_interrupt(event).map_or(event, |entry| event.of_opening(entry.opening()))
-    }
-
     /// Returns the entry of an opened event, as [`entry`](Self::entry) does, in line.
     #[inline]
     pub(crate) fn entry_in_interrupt(&self, event: EventId) -> Option<&EventEntry> {

@@ -79,7 +79,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// ```
     pub fn group_events(&self, event: EventId) -> impl Iterator<Item = EventId> {
         let members = self.members(event).filter(|_| self.has_table());
-        members.map(|(event, _)| self.table().identity(event))
+        members.map(|(event, entry)| event.of_opening(entry.opening()))
     }
 
     /// Returns the first event of an event's group, whose events are all on this processor.
