@@ -10,9 +10,9 @@ pub mod one_processor;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use pmu_core::Platform;
+use pmu_core::access::{CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
 
@@ -35,26 +35,26 @@ impl Registers {
     }
 }
 
-impl MsrBackend for Registers {
+impl RegisterBackend for Registers {
     type Error = core::convert::Infallible;
 
     #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, Self::Error> {
         Ok(self.at(address.get()).load(Relaxed))
     }
 
     #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), Self::Error> {
         self.at(address.get()).store(value, Relaxed);
         Ok(())
     }
 
     #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, Self::Error> {
         Ok(self.at(self.counters.0 + self.counters.1 * index.get()).load(Relaxed))
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, Self::Error> {
         let register = self.at(update.register());
         let found = register.load(Relaxed);
         register.store(update.apply(found).unwrap_or(found), Relaxed);

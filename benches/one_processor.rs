@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
 use pmu::{Architecture, Kernel, Pmu, X86Kernel};
+use pmu_core::access::{CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate};
 use pmu_core::frame::PlainFrame;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::KProfileSource;
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
@@ -26,27 +26,27 @@ pub static COUNTERS: [AtomicU32; 2] = [AtomicU32::new(0xC1), AtomicU32::new(1)];
 /// The registers, each access of which is a load or a store.
 pub struct Registers;
 
-impl MsrBackend for Registers {
+impl RegisterBackend for Registers {
     type Error = core::convert::Infallible;
 
     #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, Self::Error> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, Self::Error> {
         Ok(at(address.get()).load(Relaxed))
     }
 
     #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Self::Error> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), Self::Error> {
         at(address.get()).store(value, Relaxed);
         Ok(())
     }
 
     #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Self::Error> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, Self::Error> {
         let [first, step] = &COUNTERS;
         Ok(at(first.load(Relaxed) + step.load(Relaxed) * index.get()).load(Relaxed))
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, Self::Error> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, Self::Error> {
         let register = at(update.register());
         let found = register.load(Relaxed);
         register.store(update.apply(found).unwrap_or(found), Relaxed);
@@ -81,10 +81,10 @@ pub fn number() -> usize {
 
 // SAFETY: there is one processor, and one task.
 unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture = A;
     #[inline]
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         Registers
     }
     #[inline]
@@ -105,7 +105,7 @@ unsafe impl<A: Architecture<Processor = Snapshot>> Kernel for OneProcessor<A> {
 pub struct Masked;
 
 impl X86Kernel for Masked {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Registers)
     }
 }

@@ -137,7 +137,7 @@ fn wrmsr_of_others(pmu: Box<VirtualPmu>, address: u32, value: u64) -> (Box<Virtu
 #[bench::intel_fixed(intel(4), 0x4000_0001)]
 #[bench::amd(amd(4), 3)]
 fn rdpmc(pmu: Box<VirtualPmu>, ecx: u32) -> (Box<VirtualPmu>, Read) {
-    let read = black_box(&*pmu).read_pmc(black_box(ecx), Mode::KERNEL);
+    let read = black_box(&*pmu).read_counter(black_box(ecx), Mode::KERNEL);
     (pmu, read)
 }
 

@@ -3,8 +3,10 @@
 //! The bytes: the CPUID leaves of a processor and its `IA32_PERF_CAPABILITIES`, as far as they concern branch records;
 //! then records of three words.
 
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::branches::{BranchFilter, BranchKinds, BranchUnit, RawBranch};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
 
@@ -13,22 +15,22 @@ use crate::input::Input;
 /// A processor whose only register has the format of legacy records.
 struct Capabilities(u64);
 
-impl MsrBackend for Capabilities {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Capabilities {
+    type Error = AccessErrorKind;
 
-    fn read(&self, _: MsrAddress) -> Result<u64, MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn read(&self, _: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
 
-    fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, _: RegisterAddress, _: u64) -> Result<(), AccessErrorKind> {
         panic!("detection writes nothing")
     }
 
-    fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         assert_eq!((update.register(), update.apply(self.0)), (0x345, None));
         Ok(self.0)
     }

@@ -92,7 +92,7 @@ pub fn run(bytes: &[u8]) {
         assert_eq!(pmu.write(address, value), expected);
         let _ = pmu.read(input.u32());
         let mode = Mode { cpl: input.u8(), pce: input.bool(), protected: true };
-        let _ = pmu.read_pmc(input.u32(), mode);
+        let _ = pmu.read_counter(input.u32(), mode);
         let mut feed = Feed::new(&events);
         for key in keys {
             let event = events.find(key).unwrap();

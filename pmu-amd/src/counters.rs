@@ -1,7 +1,7 @@
 //! The core counters, as CPUID declares them.
 
+use pmu_core::access::RegisterAddress;
 use pmu_core::error::NoInterface;
-use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{CounterBank, CounterLayout, GlobalRegisters, SelectLayout};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSet, CounterUnit, GenericEvent};
@@ -202,7 +202,7 @@ static LEGACY: CounterBank = CounterBank {
     select: PERF_LEGACY_CTL0,
     value: PERF_LEGACY_CTR0,
     step: 1,
-    rdpmc: RDPMC_CORE_COUNTERS,
+    indexed: RDPMC_CORE_COUNTERS,
     sign_extended: false,
     counts_every_number: false,
 };
@@ -211,7 +211,7 @@ static CORE: CounterBank = CounterBank {
     select: PERF_CTL0,
     value: PERF_CTR0,
     step: 2,
-    rdpmc: RDPMC_CORE_COUNTERS,
+    indexed: RDPMC_CORE_COUNTERS,
     sign_extended: false,
     counts_every_number: false,
 };
@@ -221,9 +221,9 @@ static GLOBAL: GlobalRegisters = {
     // SAFETY: these say which counters run and which overflowed; none holds an address.
     unsafe {
         GlobalRegisters {
-            control: MsrAddress::new(PERF_CNTR_GLOBAL_CTL),
-            status: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS),
-            acknowledge: MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
+            control: RegisterAddress::new(PERF_CNTR_GLOBAL_CTL),
+            status: RegisterAddress::new(PERF_CNTR_GLOBAL_STATUS),
+            acknowledge: RegisterAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
             stop_while_serviced: false,
             loaded_for_guests: false,
             frozen: STATUS_PMC_FREEZE,

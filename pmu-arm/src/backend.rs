@@ -1,7 +1,9 @@
 //! The translation between the registers as the driver has them, and those of the processor.
 
 use bitfield_struct::bitfield;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessError, AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 
 use crate::registers::{CHAIN, CYCLE_COUNTER, EVENT_COUNTERS, EventType, Pmcr, Register};
 
@@ -37,7 +39,7 @@ use crate::registers::{CHAIN, CYCLE_COUNTER, EVENT_COUNTERS, EventType, Pmcr, Re
 /// Every method is called in task, interrupt and NMI context, and takes no lock that the interrupted code may hold.
 pub trait SystemRegisters {
     /// Error of an access.
-    type Error: MsrError;
+    type Error: AccessError;
 
     /// Reads the register by MRS.
     fn read(&self, register: Register) -> Result<u64, Self::Error>;
@@ -69,7 +71,7 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
     }
 }
 
-/// The [`MsrBackend`] of a kernel on Arm: it translates the register values of the driver into those of PMUv3, and
+/// The [`RegisterBackend`] of a kernel on Arm: it translates the register values of the driver into those of PMUv3, and
 /// accesses the registers by an `R`.
 ///
 /// Only the registers of [`counters`](crate::counters) can be accessed. The address of a register is its
@@ -89,11 +91,11 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// counters.
 ///
 /// ```
-/// use pmu_arm::{ArmMsr, SystemRegisters};
-/// use pmu_core::msr::MsrBackend;
-/// /// Returns the backend for `Kernel::msr`.
-/// fn msr(registers: impl SystemRegisters) -> impl MsrBackend {
-///     ArmMsr::new(registers)
+/// use pmu_arm::{ArmRegisters, SystemRegisters};
+/// use pmu_core::access::RegisterBackend;
+/// /// Returns the backend for `Kernel::registers`.
+/// fn msr(registers: impl SystemRegisters) -> impl RegisterBackend {
+///     ArmRegisters::new(registers)
 /// }
 /// # let _ = |registers: pmu_arm_doc::Registers| msr(registers);
 /// # mod pmu_arm_doc {
@@ -108,7 +110,7 @@ impl<R: SystemRegisters + ?Sized> SystemRegisters for &R {
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct ArmMsr<R> {
+pub struct ArmRegisters<R> {
     registers: R,
 }
 
@@ -301,28 +303,28 @@ fn meaning(address: u32) -> Option<Meaning> {
     })
 }
 
-impl<R: SystemRegisters> ArmMsr<R> {
+impl<R: SystemRegisters> ArmRegisters<R> {
     /// Creates the backend.
     pub const fn new(registers: R) -> Self {
         Self { registers }
     }
 
     #[inline]
-    fn get(&self, register: Register) -> Result<u64, MsrErrorKind> {
+    fn get(&self, register: Register) -> Result<u64, AccessErrorKind> {
         self.registers.read(register).map_err(|error| error.kind())
     }
 
     #[inline]
-    fn set(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
+    fn set(&self, register: Register, value: u64) -> Result<(), AccessErrorKind> {
         self.registers.write(register, value).map_err(|error| error.kind())
     }
 
-    fn interrupts(&self, counter: &Counter) -> Result<bool, MsrErrorKind> {
+    fn interrupts(&self, counter: &Counter) -> Result<bool, AccessErrorKind> {
         Ok(self.get(Register::Pmintenset)? & counter.interrupt() != 0)
     }
 
     /// Reads a pair of counters, which may run.
-    fn read_pair(&self, [low, high]: [Register; 2]) -> Result<u64, MsrErrorKind> {
+    fn read_pair(&self, [low, high]: [Register; 2]) -> Result<u64, AccessErrorKind> {
         // Reads between two synchronizations may be done in any order.
         let get = |register| {
             self.registers.synchronize();
@@ -337,7 +339,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
     }
 
     /// Writes a pair of counters, which may run.
-    fn write_pair(&self, [low, high]: [Register; 2], value: u64) -> Result<(), MsrErrorKind> {
+    fn write_pair(&self, [low, high]: [Register; 2], value: u64) -> Result<(), AccessErrorKind> {
         // From 0 the lower half does not overflow before the upper half is written.
         self.set(low, 0)?;
         self.registers.synchronize();
@@ -355,7 +357,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
         counted: EventType,
         modes: Modes,
         interrupt: bool,
-    ) -> Result<(), MsrErrorKind> {
+    ) -> Result<(), AccessErrorKind> {
         let interrupts = interrupt && !modes.is_none();
         let filter = modes.filter(counter.at_el2).into_bits() | counted.into_bits();
         // The interrupt is enabled before the counter counts, and until it has stopped: so no overflow is missed.
@@ -384,7 +386,7 @@ impl<R: SystemRegisters> ArmMsr<R> {
     }
 
     /// Enables these counters, and disables the others of the driver's.
-    fn enable(&self, bits: u64, long: bool, chained: bool) -> Result<(), MsrErrorKind> {
+    fn enable(&self, bits: u64, long: bool, chained: bool) -> Result<(), AccessErrorKind> {
         // P and C read as 0, so writing back what was read resets no counter.
         let found = Pmcr::from_bits(self.get(Register::Pmcr)?);
         let wanted = found.with_enable(true).with_long_cycle_counter(true);
@@ -414,13 +416,13 @@ impl<R: SystemRegisters> ArmMsr<R> {
     }
 
     /// Returns the bits of the counters that are enabled.
-    fn enabled(&self) -> Result<u64, MsrErrorKind> {
+    fn enabled(&self) -> Result<u64, AccessErrorKind> {
         let is_any = Pmcr::from_bits(self.get(Register::Pmcr)?).enable();
         if is_any { self.get(Register::Pmcntenset) } else { Ok(0) }
     }
 
-    fn read_register(&self, address: u32) -> Result<u64, MsrErrorKind> {
-        match meaning(address).ok_or(MsrErrorKind::GeneralProtection)? {
+    fn read_register(&self, address: u32) -> Result<u64, AccessErrorKind> {
+        match meaning(address).ok_or(AccessErrorKind::Fault)? {
             Meaning::Select(counter) => {
                 let found = EventType::from_bits(self.get(counter.register)?);
                 let modes = Modes::of(found);
@@ -447,8 +449,8 @@ impl<R: SystemRegisters> ArmMsr<R> {
         }
     }
 
-    fn write_register(&self, address: u32, value: u64) -> Result<(), MsrErrorKind> {
-        match meaning(address).ok_or(MsrErrorKind::GeneralProtection)? {
+    fn write_register(&self, address: u32, value: u64) -> Result<(), AccessErrorKind> {
+        match meaning(address).ok_or(AccessErrorKind::Fault)? {
             Meaning::Select(counter) => {
                 let select = Select::from_bits(value);
                 let modes = Modes { user: select.user(), kernel: select.kernel() };
@@ -496,27 +498,27 @@ fn thresholds_of(found: EventType, select: Select) -> Select {
     select.with_threshold(found.threshold() as u8).with_below(below)
 }
 
-impl<R: SystemRegisters> MsrBackend for ArmMsr<R> {
-    type Error = MsrErrorKind;
+impl<R: SystemRegisters> RegisterBackend for ArmRegisters<R> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.read_register(address.get())
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.write_register(address.get(), value)
     }
 
     /// Reads an event counter by its number, or the cycle counter by its index, `1 << 30`.
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let register = match index.get() {
             CYCLE_INDEX => Some(Register::Pmccntr),
             number => Register::event_counter(number as usize),
         };
-        self.read_register(register.ok_or(MsrErrorKind::GeneralProtection)? as u32)
+        self.read_register(register.ok_or(AccessErrorKind::Fault)? as u32)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let found = self.read_register(update.register())?;
         if let Some(value) = update.apply(found) {
             self.write_register(update.register(), value)?;
@@ -525,7 +527,7 @@ impl<R: SystemRegisters> MsrBackend for ArmMsr<R> {
     }
 
     /// Returns the number of the counter's bit: 31 for the cycle counter, as in Linux' `perf_event_mmap_page`.
-    fn user_index(&self, index: PmcIndex) -> PmcIndex {
-        if index.get() == CYCLE_INDEX { PmcIndex::new(CYCLE_COUNTER) } else { index }
+    fn user_index(&self, index: CounterIndex) -> CounterIndex {
+        if index.get() == CYCLE_INDEX { CounterIndex::new(CYCLE_COUNTER) } else { index }
     }
 }

@@ -1,7 +1,7 @@
 //! The identification registers, and the counters that they declare.
 
+use pmu_core::access::RegisterAddress;
 use pmu_core::error::NoInterface;
-use pmu_core::msr::MsrAddress;
 use pmu_core::registers::{
     CounterBank, CounterLayout, FixedCounters, GlobalRegisters, MAX_FIXED, SelectLayout,
 };
@@ -287,7 +287,7 @@ const fn banks(level: u32) -> [CounterBank; 2] {
         value: Register::Pmevcntr0 as u32,
         // Op2 and the lowest bits of CRm are the counter's number.
         step: 1,
-        rdpmc: EVENT_COUNTERS as u8,
+        indexed: EVENT_COUNTERS as u8,
         sign_extended: false,
         // SW_INCR is number 0, and SIMD_INST_RETIRED 0x8000.
         counts_every_number: true,
@@ -297,7 +297,7 @@ const fn banks(level: u32) -> [CounterBank; 2] {
         value: single.value | CHAINED,
         step: 2,
         // One read has a half.
-        rdpmc: 0,
+        indexed: 0,
         ..single
     };
     [single, pairs]
@@ -324,10 +324,10 @@ const fn global(width: u32) -> GlobalRegisters {
     // SAFETY: these say which counters count and which have overflowed; none holds an address.
     unsafe {
         GlobalRegisters {
-            control: MsrAddress::new(Register::Pmcntenset as u32 | width),
+            control: RegisterAddress::new(Register::Pmcntenset as u32 | width),
             // Its value is the status, and a write of 1 clears a bit.
-            status: MsrAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
-            acknowledge: MsrAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
+            status: RegisterAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
+            acknowledge: RegisterAddress::new(Register::Pmovsclr as u32 | width & CHAINED),
             stop_while_serviced: false,
             loaded_for_guests: false,
             frozen: 0,

@@ -10,7 +10,7 @@ mod native;
 pub mod registers;
 mod sources;
 
-pub use backend::{ArmMsr, SystemRegisters};
+pub use backend::{ArmRegisters, SystemRegisters};
 pub use counters::{Identification, chained_counters, counters};
 pub use interface::Pmuv3;
 #[cfg(all(feature = "native", target_arch = "aarch64"))]

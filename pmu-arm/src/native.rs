@@ -13,10 +13,10 @@ use crate::registers::{CYCLE_COUNTER, Register, for_each_register};
 /// kernel. A hypervisor that offers no counters declares none, so that the driver makes no access.
 ///
 /// ```no_run
-/// use pmu_arm::{ArmMsr, NativeRegisters};
+/// use pmu_arm::{ArmRegisters, NativeRegisters};
 /// // SAFETY: the kernel runs at EL1.
 /// let registers = unsafe { NativeRegisters::new() };
-/// let (processor, msr) = (registers.identify(), ArmMsr::new(registers));
+/// let (processor, msr) = (registers.identify(), ArmRegisters::new(registers));
 /// # let _ = (processor, msr);
 /// ```
 ///

@@ -1,6 +1,6 @@
 //! Reasons why a processor (of x86, mostly) has no counters, or lacks some hardware beside the counters.
 
-use crate::msr::backend::MsrFault;
+use crate::access::backend::AccessFault;
 use crate::windows::Rules;
 
 /// Reason why a vendor crate detects no counters on a processor. On such a processor, a kernel can still profile by
@@ -114,5 +114,5 @@ pub enum NoFacility {
     BufferSize,
     /// A register that describes the hardware could not be read.
     #[error("{0}")]
-    Access(#[source] MsrFault),
+    Access(#[source] AccessFault),
 }

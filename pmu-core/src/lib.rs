@@ -112,21 +112,17 @@ pub mod thread {
     pub use crate::counters::shared::rate::Tick;
 }
 
-/// Access to the model-specific registers of the processor that executes the call.
-///
-/// Read first: Intel SDM vol. 2, RDMSR, WRMSR and RDPMC; AMD APM vol. 3, the same instructions.
-pub mod msr {
+/// Access to the registers of the processor that executes the call: on x86 the model-specific registers, on another
+/// architecture what its backend translates to their layout.
+#[doc(alias = "msr")]
+pub mod access {
     pub(crate) mod address;
     pub(crate) mod backend;
-    #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
-    pub(crate) mod native;
 
-    pub use address::{MsrAddress, MsrUpdate, PmcIndex, RegisterBits};
-    pub use backend::{MsrAccess, MsrBackend, MsrError, MsrErrorKind, MsrFault, MsrOperation};
-    #[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
-    pub use native::NativeMsr;
-    #[cfg(all(feature = "native", target_arch = "x86_64"))]
-    pub use native::{FaultFixup, FixupMsr};
+    pub use address::{CounterIndex, RegisterAddress, RegisterBits, RegisterUpdate};
+    pub use backend::{
+        AccessError, AccessErrorKind, AccessFault, AccessOperation, RegisterAccess, RegisterBackend,
+    };
 }
 
 /// A processor's record of one sampled instruction, in vendor-neutral terms.

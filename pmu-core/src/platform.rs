@@ -1,8 +1,8 @@
 //! The embedder's interrupt controller, on x86 the local APIC, and timer; and both with the registers.
 
+use crate::access::address::{CounterIndex, RegisterAddress, RegisterUpdate};
+use crate::access::backend::RegisterBackend;
 use crate::interval::Interval;
-use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
-use crate::msr::backend::MsrBackend;
 
 /// The interrupt controller and the timer of the processor that executes the call.
 ///
@@ -66,19 +66,22 @@ pub trait Platform {
         false
     }
 
-    /// Unmasks an extended entry of AMD's local vector table, and writes the performance interrupt's vector or delivery
-    /// mode to the entry. The entry is at offset 0x500 + 16·`entry` of the local APIC. A driver, such as the driver of
-    /// instruction-based sampling, calls this method in task context. The driver never masks the entry again, because
-    /// other facilities may use the same entry. Firmware may assign one entry to several facilities (AMD APM vol. 2,
-    /// "Extended Interrupts").
+    /// Unmasks the interrupt of a facility that does not interrupt as the counters do, and lets it be delivered as the
+    /// performance interrupt. `entry` is the interrupt's number, as the facility's registers have it. On AMD, it is an
+    /// extended entry of the local vector table, at offset 0x500 + 16·`entry` of the local APIC (APM vol. 2, "Extended
+    /// Interrupts"): that of instruction-based sampling. The facility never masks it again, because other facilities
+    /// may use the same entry.
     ///
-    /// The default implementation is for a platform without extended entries, and returns an error.
+    /// The default implementation is for a platform without such interrupts, and returns an error.
+    ///
+    /// # Context
+    /// Task.
     ///
     /// # Errors
-    /// The entry does not exist, or already delivers another user's interrupt. Nothing was changed.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+    /// The interrupt does not exist, or is already another user's. Nothing was changed.
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let _ = entry;
-        Err(PlatformError::NoExtendedEntry)
+        Err(PlatformError::NoFacilityInterrupt)
     }
 
     /// Starts the interrupts of this processor's profile timer, or changes their interval. The default implementation
@@ -102,8 +105,8 @@ impl<P: Platform + ?Sized> Platform for &P {
     fn is_level_interrupt(&self) -> bool {
         (**self).is_level_interrupt()
     }
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-        (**self).unmask_extended_interrupt(entry)
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        (**self).unmask_facility_interrupt(entry)
     }
     fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
         (**self).start_profile_timer(interval)
@@ -115,55 +118,59 @@ impl<P: Platform + ?Sized> Platform for &P {
 
 /// The registers, the interrupt controller and the timer of a processor, for a session and for the interrupt path.
 ///
-/// Every type that is both an [`MsrBackend`] and a [`Platform`] implements this trait. A pair of the two is both. Pass
-/// the same to the session and to the handler.
+/// Every type that is both a [`RegisterBackend`] and a [`Platform`] implements this trait. A pair of the two is both.
+/// Pass the same to the session and to the handler.
 ///
 /// ```
 /// use pmu_core::{Claim, EventSource, Platform, service};
+/// use pmu_core::access::RegisterBackend;
 /// use pmu_core::memory::CounterMemory;
-/// use pmu_core::msr::MsrBackend;
 /// /// The handler of a kernel that has its register accesses and its local APIC in two types.
-/// fn handler(events: &impl EventSource, msr: impl MsrBackend, apic: impl Platform, memory: &CounterMemory) -> Claim {
+/// fn handler<M: RegisterBackend, P: Platform>(
+///     (msr, apic): (M, P),
+///     events: &impl EventSource,
+///     memory: &CounterMemory,
+/// ) -> Claim {
 ///     service(events, &(msr, apic), memory, |_| ()).map_or(Claim::OursAndMore, |serviced| serviced.claim)
 /// }
 /// ```
 ///
 /// # Context
 /// Any, including NMI.
-pub trait Hardware: MsrBackend + Platform {}
+pub trait Hardware: RegisterBackend + Platform {}
 
-impl<H: MsrBackend + Platform + ?Sized> Hardware for H {}
+impl<H: RegisterBackend + Platform + ?Sized> Hardware for H {}
 
-impl<M: MsrBackend, P: Platform> MsrBackend for (M, P) {
+impl<M: RegisterBackend, P: Platform> RegisterBackend for (M, P) {
     type Error = M::Error;
 
     #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, M::Error> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, M::Error> {
         self.0.read(address)
     }
 
     #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), M::Error> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), M::Error> {
         self.0.write(address, value)
     }
 
     #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, M::Error> {
-        self.0.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, M::Error> {
+        self.0.read_counter(index)
     }
 
     #[inline]
-    fn update(&self, update: MsrUpdate) -> Result<u64, M::Error> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, M::Error> {
         self.0.update(update)
     }
 
     #[inline]
-    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+    fn user_index(&self, index: CounterIndex) -> CounterIndex {
         self.0.user_index(index)
     }
 }
 
-impl<M: MsrBackend, P: Platform> Platform for (M, P) {
+impl<M: RegisterBackend, P: Platform> Platform for (M, P) {
     fn unmask_performance_interrupt(&self) {
         self.1.unmask_performance_interrupt();
     }
@@ -177,8 +184,8 @@ impl<M: MsrBackend, P: Platform> Platform for (M, P) {
         self.1.is_level_interrupt()
     }
 
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-        self.1.unmask_extended_interrupt(entry)
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+        self.1.unmask_facility_interrupt(entry)
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {
@@ -198,16 +205,16 @@ pub enum PlatformError {
     /// The platform has no profile timer, or the timer cannot run at the requested interval.
     #[error("the platform's profile timer is unavailable")]
     NoTimer,
-    /// The platform, or its local APIC, has no extended entry of the local vector table with this number.
-    #[error("the extended entry of the local APIC is unavailable")]
-    NoExtendedEntry,
-    /// The extended entry already delivers another user's interrupt. The `u32` is the present content of the entry's
-    /// register.
-    #[error("the extended entry of the local APIC is in use, with value {0:#X}")]
-    ExtendedEntryInUse(u32),
-    /// The entry for performance counters, whose delivery the extended entry gets, cannot be read, or has neither an
-    /// NMI nor a vector.
-    #[error("the local APIC's entry for performance counters delivers nothing that is known")]
+    /// The platform has no interrupt with this number for a facility.
+    #[error("the facility's interrupt is unavailable")]
+    NoFacilityInterrupt,
+    /// The interrupt is already another user's. The `u32` is the present content of its register: on AMD, of the
+    /// extended entry of the local APIC.
+    #[error("the facility's interrupt is in use, with value {0:#X}")]
+    FacilityInterruptInUse(u32),
+    /// The delivery of the performance interrupt, which is to be the facility's too, is unknown: on x86, its
+    /// entry of the local APIC cannot be read, or has neither an NMI nor a vector.
+    #[error("the delivery of the performance interrupt is unknown")]
     NoDelivery,
 }
 
@@ -217,10 +224,10 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
+    use crate::access::backend::AccessErrorKind;
     use crate::interval::IntervalLimits;
-    use crate::msr::backend::MsrErrorKind;
 
-    /// Records its calls. A write and an extended entry are refused.
+    /// Records its calls. A write and the interrupt of a facility are refused.
     #[derive(Default)]
     struct Noted(RefCell<Vec<&'static str>>);
 
@@ -230,32 +237,32 @@ mod tests {
         }
     }
 
-    impl MsrBackend for Noted {
-        type Error = MsrErrorKind;
+    impl RegisterBackend for Noted {
+        type Error = AccessErrorKind;
 
-        fn read(&self, _: MsrAddress) -> Result<u64, MsrErrorKind> {
+        fn read(&self, _: RegisterAddress) -> Result<u64, AccessErrorKind> {
             self.note("read");
             Ok(1)
         }
 
-        fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+        fn write(&self, _: RegisterAddress, _: u64) -> Result<(), AccessErrorKind> {
             self.note("write");
-            Err(MsrErrorKind::Other)
+            Err(AccessErrorKind::Other)
         }
 
-        fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
-            self.note("read_pmc");
+        fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> {
+            self.note("read_counter");
             Ok(2)
         }
 
-        fn update(&self, _: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        fn update(&self, _: RegisterUpdate) -> Result<u64, AccessErrorKind> {
             self.note("update");
             Ok(3)
         }
 
-        fn user_index(&self, _: PmcIndex) -> PmcIndex {
+        fn user_index(&self, _: CounterIndex) -> CounterIndex {
             self.note("user_index");
-            PmcIndex::new(9)
+            CounterIndex::new(9)
         }
     }
 
@@ -273,9 +280,9 @@ mod tests {
             true
         }
 
-        fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
-            self.note("unmask_extended");
-            Err(PlatformError::ExtendedEntryInUse(entry.into()))
+        fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+            self.note("unmask_facility");
+            Err(PlatformError::FacilityInterruptInUse(entry.into()))
         }
 
         fn start_profile_timer(&self, _: Interval) -> Result<(), PlatformError> {
@@ -292,23 +299,23 @@ mod tests {
     fn a_pair_accesses_the_registers_of_one_and_the_interrupts_of_the_other() {
         let pair = (Noted::default(), Noted::default());
         // SAFETY: no register is accessed.
-        let register = unsafe { MsrAddress::new(0xC1) };
+        let register = unsafe { RegisterAddress::new(0xC1) };
         assert_eq!(pair.read(register), Ok(1));
-        assert_eq!(pair.write(register, 0), Err(MsrErrorKind::Other));
-        assert_eq!(pair.read_pmc(PmcIndex::new(0)), Ok(2));
-        assert_eq!(pair.update(MsrUpdate::read(0xC1)), Ok(3));
-        assert_eq!(pair.user_index(PmcIndex::new(0)), PmcIndex::new(9));
+        assert_eq!(pair.write(register, 0), Err(AccessErrorKind::Other));
+        assert_eq!(pair.read_counter(CounterIndex::new(0)), Ok(2));
+        assert_eq!(pair.update(RegisterUpdate::read(0xC1)), Ok(3));
+        assert_eq!(pair.user_index(CounterIndex::new(0)), CounterIndex::new(9));
         pair.unmask_performance_interrupt();
         pair.mask_performance_interrupt();
         assert!(pair.is_level_interrupt() && Platform::is_level_interrupt(&&pair));
-        let taken = Err(PlatformError::ExtendedEntryInUse(2));
-        assert_eq!(pair.unmask_extended_interrupt(2), taken);
+        let taken = Err(PlatformError::FacilityInterruptInUse(2));
+        assert_eq!(pair.unmask_facility_interrupt(2), taken);
         let interval = IntervalLimits::TIME.check(10_000).unwrap();
         assert_eq!(pair.start_profile_timer(interval), Ok(()));
         pair.stop_profile_timer();
-        assert_eq!(*pair.0.0.borrow(), ["read", "write", "read_pmc", "update", "user_index"]);
+        assert_eq!(*pair.0.0.borrow(), ["read", "write", "read_counter", "update", "user_index"]);
         let of_the_other =
-            ["unmask", "mask", "is_level", "is_level", "unmask_extended", "start", "stop"];
+            ["unmask", "mask", "is_level", "is_level", "unmask_facility", "start", "stop"];
         assert_eq!(*pair.1.0.borrow(), of_the_other);
     }
 }

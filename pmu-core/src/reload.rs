@@ -3,14 +3,14 @@
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::error::CounterError;
 use crate::counters::events::count::Membership;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Asked, EventControl, Running, RunningEvent, Unsettled};
 use crate::counters::names::{CounterId, CounterSet, MAX_COUNTERS};
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// Intel's auto counter reload of one processor, for the [source](crate::EventSource) of its events. A session with
 /// this facility may open groups in which the overflow of one event [reloads](crate::Event::reloaded_by) the counters
@@ -72,10 +72,10 @@ impl<'a> AutoCounterReload<'a> {
     /// value already is not written.
     fn set(
         &self,
-        msr: &impl MsrBackend,
-        (counter, first): (CounterId, MsrAddress),
+        msr: &impl RegisterBackend,
+        (counter, first): (CounterId, RegisterAddress),
         (causes, value): (CounterSet, u32),
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let (place, reload, memory) = (counter.place(), self.reload, self.memory);
         let (Some(known), Some(loaded)) = (memory.causes.get(place), memory.values.get(place))
         else {
@@ -89,17 +89,17 @@ impl<'a> AutoCounterReload<'a> {
         }
         let distant = |distance: u32| first.get().wrapping_add(distance);
         // SAFETY: the registers of reloading, by the promise of `CounterReload::new`.
-        let register = |distance: u32| unsafe { MsrAddress::new(distant(distance)) };
+        let register = |distance: u32| unsafe { RegisterAddress::new(distant(distance)) };
         // Forgotten before the writes: after a failure, the registers hold neither the old values for sure nor the new
         // ones.
         known.store(0, Relaxed);
         // The value before the causes: once these are written, an overflow may load it.
         if !has_value {
-            msr.wrmsr_retrying(register(reload.value), value.into())?;
+            msr.write_retrying(register(reload.value), value.into())?;
             loaded.store(value, Relaxed);
         }
         if !has_causes {
-            msr.wrmsr_retrying(register(reload.causes), causes.bits())?;
+            msr.write_retrying(register(reload.causes), causes.bits())?;
         }
         known.store(wanted, Relaxed);
         Ok(())
@@ -129,7 +129,7 @@ impl EventFacility for AutoCounterReload<'_> {
         EventControl { silent: event.reloads_itself(), adaptive: false }
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let mut outcome: Result<(), Unsettled> = Ok(());
         for counter in running.counters().iter() {
             let period = running.on(counter).map_or(0, |event| event.period());

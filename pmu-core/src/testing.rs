@@ -4,52 +4,52 @@ use core::cell::{Cell, RefCell};
 
 use heapless::Vec;
 
-use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
-use crate::msr::backend::{MsrBackend, MsrErrorKind, MsrOperation};
+use crate::access::address::{CounterIndex, RegisterAddress, RegisterUpdate};
+use crate::access::backend::{AccessErrorKind, AccessOperation, RegisterBackend};
 
-/// One register access: its instruction, its register, and the value that was read or written.
+/// One register access: its operation, its register, and the value that was read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Access {
-    /// The instruction.
-    pub operation: MsrOperation,
-    /// The register's number, or RDPMC's index.
+    /// The operation.
+    pub operation: AccessOperation,
+    /// The register's number, or the counter's index.
     pub register: u32,
     /// The value that was read or written, or the kind of failure.
-    pub outcome: Result<u64, MsrErrorKind>,
+    pub outcome: Result<u64, AccessErrorKind>,
 }
 
 impl Access {
-    /// Describes an RDMSR of `register` that returns `value`.
+    /// Describes a read of `register` that returns `value`.
     pub const fn read(register: u32, value: u64) -> Self {
-        Self { operation: MsrOperation::Read, register, outcome: Ok(value) }
+        Self { operation: AccessOperation::Read, register, outcome: Ok(value) }
     }
 
-    /// Describes a WRMSR of `value` to `register`.
+    /// Describes a write of `value` to `register`.
     pub const fn write(register: u32, value: u64) -> Self {
-        Self { operation: MsrOperation::Write, register, outcome: Ok(value) }
+        Self { operation: AccessOperation::Write, register, outcome: Ok(value) }
     }
 
-    /// Describes an RDPMC with `index` in ECX that returns `value`.
-    pub const fn read_pmc(index: u32, value: u64) -> Self {
-        Self { operation: MsrOperation::ReadPmc, register: index, outcome: Ok(value) }
+    /// Describes a read of the counter with this `index` that returns `value`.
+    pub const fn read_counter(index: u32, value: u64) -> Self {
+        Self { operation: AccessOperation::ReadCounter, register: index, outcome: Ok(value) }
     }
 
-    /// Makes the access fail with #GP.
+    /// Makes the access fault.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAccess, MsrAddress};
-    /// # use pmu_core::testing::{Access, ScriptedMsr};
+    /// # use pmu_core::access::{RegisterAccess, RegisterAddress};
+    /// # use pmu_core::testing::{Access, ScriptedRegisters};
     /// // A driver that retries once gets over a transient fault.
     /// let accesses = [Access::read(0xC1, 0).faulting(), Access::read(0xC1, 42)];
-    /// let script = ScriptedMsr::new(&accesses);
+    /// let script = ScriptedRegisters::new(&accesses);
     /// // SAFETY: a counter.
-    /// let counter = unsafe { MsrAddress::new(0xC1) };
-    /// assert_eq!(script.rdmsr_retrying(counter).unwrap(), 42);
+    /// let counter = unsafe { RegisterAddress::new(0xC1) };
+    /// assert_eq!(script.read_retrying(counter).unwrap(), 42);
     /// script.finish();
     /// ```
     pub const fn faulting(mut self) -> Self {
-        self.outcome = Err(MsrErrorKind::GeneralProtection);
+        self.outcome = Err(AccessErrorKind::Fault);
         self
     }
 }
@@ -60,23 +60,23 @@ impl Access {
 /// and the actual access. Call [`finish`](Self::finish) at the end.
 ///
 /// ```
-/// use pmu_core::msr::{MsrAddress, MsrBackend};
-/// use pmu_core::testing::{Access, ScriptedMsr};
+/// use pmu_core::access::{RegisterAddress, RegisterBackend};
+/// use pmu_core::testing::{Access, ScriptedRegisters};
 /// let accesses = [Access::write(0x186, 0), Access::read(0xC1, 42)];
-/// let script = ScriptedMsr::new(&accesses);
+/// let script = ScriptedRegisters::new(&accesses);
 /// // SAFETY: an event select and a counter.
-/// let (select, counter) = unsafe { (MsrAddress::new(0x186), MsrAddress::new(0xC1)) };
+/// let (select, counter) = unsafe { (RegisterAddress::new(0x186), RegisterAddress::new(0xC1)) };
 /// script.write(select, 0).unwrap();
 /// assert_eq!(script.read(counter), Ok(42));
 /// script.finish();
 /// ```
 #[derive(Debug)]
-pub struct ScriptedMsr<'s> {
+pub struct ScriptedRegisters<'s> {
     script: &'s [Access],
     next: Cell<usize>,
 }
 
-impl<'s> ScriptedMsr<'s> {
+impl<'s> ScriptedRegisters<'s> {
     /// Creates a backend that expects exactly the accesses of `script`.
     pub const fn new(script: &'s [Access]) -> Self {
         Self { script, next: Cell::new(0) }
@@ -94,10 +94,10 @@ impl<'s> ScriptedMsr<'s> {
 
     fn play(
         &self,
-        operation: MsrOperation,
+        operation: AccessOperation,
         register: u32,
         value: Option<u64>,
-    ) -> Result<u64, MsrErrorKind> {
+    ) -> Result<u64, AccessErrorKind> {
         let index = self.next.get();
         let Some(expected) = self.script.get(index) else {
             panic!("access after the script's end: {operation:?} {register:#X} {value:x?}");
@@ -115,27 +115,27 @@ impl<'s> ScriptedMsr<'s> {
     }
 }
 
-impl MsrBackend for ScriptedMsr<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for ScriptedRegisters<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.play(MsrOperation::Read, address.get(), None)
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        self.play(AccessOperation::Read, address.get(), None)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        self.play(MsrOperation::Write, address.get(), Some(value)).map(|_| ())
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
+        self.play(AccessOperation::Write, address.get(), Some(value)).map(|_| ())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.play(MsrOperation::ReadPmc, index.get(), None)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.play(AccessOperation::ReadCounter, index.get(), None)
     }
 
-    /// Makes an RDMSR, and then a WRMSR if the value changes. The script must list the RDMSR and the WRMSR as two
+    /// Makes a read, and then a write if the value changes. The script must list the read and the write as two
     /// accesses.
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        let found = self.play(MsrOperation::Read, update.register(), None)?;
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
+        let found = self.play(AccessOperation::Read, update.register(), None)?;
         if let Some(value) = update.apply(found) {
-            self.play(MsrOperation::Write, update.register(), Some(value))?;
+            self.play(AccessOperation::Write, update.register(), Some(value))?;
         }
         Ok(found)
     }
@@ -144,13 +144,13 @@ impl MsrBackend for ScriptedMsr<'_> {
 /// A backend that passes every access on to another backend, and keeps the first `N` accesses.
 ///
 /// ```
-/// # use pmu_core::msr::{MsrAddress, MsrBackend};
-/// # use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+/// # use pmu_core::access::{RegisterAddress, RegisterBackend};
+/// # use pmu_core::testing::{Access, RecordingMsr, ScriptedRegisters};
 /// let script = [Access::write(0x186, 0), Access::write(0x187, 0)];
-/// let recorder = RecordingMsr::<_, 8>::new(ScriptedMsr::new(&script));
+/// let recorder = RecordingMsr::<_, 8>::new(ScriptedRegisters::new(&script));
 /// for select in [0x186, 0x187] {
 ///     // SAFETY: event selects.
-///     recorder.write(unsafe { MsrAddress::new(select) }, 0).unwrap();
+///     recorder.write(unsafe { RegisterAddress::new(select) }, 0).unwrap();
 /// }
 /// assert_eq!(recorder.take().as_slice(), script);
 /// assert_eq!(recorder.dropped(), 0);
@@ -163,7 +163,7 @@ pub struct RecordingMsr<B, const N: usize> {
     dropped: Cell<usize>,
 }
 
-impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
+impl<B: RegisterBackend, const N: usize> RecordingMsr<B, N> {
     /// Creates a backend that passes every access on to `inner`.
     pub const fn new(inner: B) -> Self {
         Self { inner, accesses: RefCell::new(Vec::new()), dropped: Cell::new(0) }
@@ -186,48 +186,48 @@ impl<B: MsrBackend, const N: usize> RecordingMsr<B, N> {
         self.dropped.get()
     }
 
-    fn record<E: crate::msr::MsrError>(
+    fn record<E: crate::access::AccessError>(
         &self,
-        operation: MsrOperation,
+        operation: AccessOperation,
         register: u32,
         outcome: Result<u64, &E>,
     ) {
-        let outcome = outcome.map_err(crate::msr::MsrError::kind);
+        let outcome = outcome.map_err(crate::access::AccessError::kind);
         if self.accesses.borrow_mut().push(Access { operation, register, outcome }).is_err() {
             self.dropped.set(self.dropped.get() + 1);
         }
     }
 }
 
-impl<B: MsrBackend, const N: usize> MsrBackend for RecordingMsr<B, N> {
+impl<B: RegisterBackend, const N: usize> RegisterBackend for RecordingMsr<B, N> {
     type Error = B::Error;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, B::Error> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, B::Error> {
         let result = self.inner.read(address);
-        self.record(MsrOperation::Read, address.get(), result.as_ref().copied());
+        self.record(AccessOperation::Read, address.get(), result.as_ref().copied());
         result
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), B::Error> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), B::Error> {
         let result = self.inner.write(address, value);
-        self.record(MsrOperation::Write, address.get(), result.as_ref().map(|()| value));
+        self.record(AccessOperation::Write, address.get(), result.as_ref().map(|()| value));
         result
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, B::Error> {
-        let result = self.inner.read_pmc(index);
-        self.record(MsrOperation::ReadPmc, index.get(), result.as_ref().copied());
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, B::Error> {
+        let result = self.inner.read_counter(index);
+        self.record(AccessOperation::ReadCounter, index.get(), result.as_ref().copied());
         result
     }
 
     /// Records the update as one access. The access has the value that the register held before the update.
-    fn update(&self, update: MsrUpdate) -> Result<u64, B::Error> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, B::Error> {
         let result = self.inner.update(update);
-        self.record(MsrOperation::Update, update.register(), result.as_ref().copied());
+        self.record(AccessOperation::Update, update.register(), result.as_ref().copied());
         result
     }
 
-    fn user_index(&self, index: PmcIndex) -> PmcIndex {
+    fn user_index(&self, index: CounterIndex) -> CounterIndex {
         self.inner.user_index(index)
     }
 }
@@ -238,13 +238,14 @@ mod tests {
 
     #[test]
     fn the_recorder_keeps_what_passed_and_counts_what_found_no_room() {
-        let script = [Access::read(1, 7), Access::write(2, 8).faulting(), Access::read_pmc(0, 9)];
-        let recorder = RecordingMsr::<_, 2>::new(ScriptedMsr::new(&script));
+        let script =
+            [Access::read(1, 7), Access::write(2, 8).faulting(), Access::read_counter(0, 9)];
+        let recorder = RecordingMsr::<_, 2>::new(ScriptedRegisters::new(&script));
         // SAFETY: no register is touched.
-        let (one, two) = unsafe { (MsrAddress::new(1), MsrAddress::new(2)) };
+        let (one, two) = unsafe { (RegisterAddress::new(1), RegisterAddress::new(2)) };
         assert_eq!(recorder.read(one), Ok(7));
         assert!(recorder.write(two, 8).is_err());
-        assert_eq!(recorder.read_pmc(PmcIndex::new(0)), Ok(9));
+        assert_eq!(recorder.read_counter(CounterIndex::new(0)), Ok(9));
         assert_eq!(recorder.dropped(), 1);
         assert_eq!(recorder.take(), script[..2]);
         recorder.inner().finish();
@@ -255,12 +256,12 @@ mod tests {
     fn an_access_off_the_script_fails_the_test() {
         let script = [Access::write(1, 7)];
         // SAFETY: no register is touched.
-        let _ = ScriptedMsr::new(&script).write(unsafe { MsrAddress::new(1) }, 8);
+        let _ = ScriptedRegisters::new(&script).write(unsafe { RegisterAddress::new(1) }, 8);
     }
 
     #[test]
     #[should_panic(expected = "did not come")]
     fn a_missing_access_fails_the_test() {
-        ScriptedMsr::new(&[Access::write(1, 7)]).finish();
+        ScriptedRegisters::new(&[Access::write(1, 7)]).finish();
     }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::msr::MsrAddress;
+use pmu_core::access::RegisterAddress;
 use pmu_core::registers::EventSelect;
 use pmu_core::{CounterSet, Event};
 
@@ -290,15 +290,15 @@ pub struct ExtraMsr {
 }
 
 impl ExtraMsr {
-    /// Returns the address of the MSR as an [`MsrAddress`] of `pmu-core`. Returns `None` if no event in this crate's
-    /// tables needs an MSR with this address.
-    pub const fn address(&self) -> Option<MsrAddress> {
+    /// Returns the address of the MSR as a [`RegisterAddress`] of `pmu-core`. Returns `None` if no event in this
+    /// crate's tables needs an MSR with this address.
+    pub const fn address(&self) -> Option<RegisterAddress> {
         // The field is public, so it may have any number. An unknown register might hold an address, to which the
         // processor writes.
         match self.register {
             0x1A6 | 0x1A7 | 0x3E0..=0x3E3 | 0x3F6 | 0x3F7 => {
                 // SAFETY: masks and thresholds of events (SDM vol. 4); none holds an address.
-                Some(unsafe { MsrAddress::new(self.register) })
+                Some(unsafe { RegisterAddress::new(self.register) })
             }
             _ => None,
         }

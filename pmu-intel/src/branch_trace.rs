@@ -4,10 +4,12 @@
 
 pub(crate) mod memory;
 
+use pmu_core::access::{
+    AccessFault, RegisterAccess, RegisterAddress, RegisterBackend, RegisterBits,
+};
 use pmu_core::branches::Branch;
 use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, RegisterBits};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, EventSource, Hardware};
 
@@ -36,7 +38,10 @@ impl BranchTraceUnit {
     ///
     /// # Errors
     /// The read of `IA32_MISC_ENABLE` failed.
-    pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Option<Self>, MsrFault> {
+    pub fn detect<M: RegisterBackend>(
+        processor: &Snapshot,
+        msr: &M,
+    ) -> Result<Option<Self>, AccessFault> {
         let support = DebugStoreSupport::detect(processor, msr)?;
         // SDM vol. 2A, CPUID leaf 1, ECX bit 4, DS-CPL: BTS_OFF_OS and BTS_OFF_USR exist.
         let filters = processor.leaf(1, 0).ecx >> 4 & 1 != 0;
@@ -173,7 +178,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     ///
     /// # Errors
     /// A register access failed. If the trace could not go on, it does when an event next starts or stops.
-    pub fn drain<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    pub fn drain<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         if self.memory.mode() == 0 {
             return Ok(());
         }
@@ -192,7 +197,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     }
 
     /// Brings the registers to what is asked for.
-    fn begin_or_end<M: MsrBackend>(&self, msr: &M, wanted: u8) -> Result<(), MsrFault> {
+    fn begin_or_end<M: RegisterBackend>(&self, msr: &M, wanted: u8) -> Result<(), AccessFault> {
         let memory = self.memory;
         memory.set_known(false);
         if memory.mode() != 0 {
@@ -218,7 +223,7 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
     }
 
     /// Ends the trace for a borrower of the counters, or for good.
-    fn end<M: MsrBackend>(&self, msr: &M, is_for_good: bool) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&self, msr: &M, is_for_good: bool) -> Result<(), AccessFault> {
         let memory = self.memory;
         if !memory.is_taken() {
             return Ok(());
@@ -238,19 +243,19 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
         Ok(())
     }
 
-    fn stop<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    fn stop<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         self.disable(msr)?;
         self.memory.drain(self.area(), self.report);
         self.memory.set_mode(0);
         Ok(())
     }
 
-    fn disable<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    fn disable<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         msr.update_retrying(trace_bits().set_to(0)).map(|_| ())
     }
 
     /// Has the processor trace. The area comes first: a suspend may have cleared its register.
-    fn enable<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    fn enable<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         let area =
             self.beside.map_or_else(|| self.memory.area_address(), PreciseMemory::area_address);
         self.write_area(msr, area)?;
@@ -258,9 +263,9 @@ impl<R: Fn(Branch) + Copy> BranchTrace<R> {
         msr.update_retrying(trace_bits().set_to(value)).map(|_| ())
     }
 
-    fn write_area<M: MsrBackend>(&self, msr: &M, address: u64) -> Result<(), MsrFault> {
+    fn write_area<M: RegisterBackend>(&self, msr: &M, address: u64) -> Result<(), AccessFault> {
         // SAFETY: 0, or the area of the memory, by the promise of `new`.
-        msr.wrmsr_retrying(unsafe { MsrAddress::new(IA32_DS_AREA) }, address)
+        msr.write_retrying(unsafe { RegisterAddress::new(IA32_DS_AREA) }, address)
     }
 }
 
@@ -274,7 +279,7 @@ impl<R: Fn(Branch) + Copy> Facility for BranchTrace<R> {
         if self.memory.mode() != 0 { STATUS_OVF_BUFFER } else { 0 }
     }
 
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         if self.memory.mode() & STOP != 0 {
             let found = msr.update_retrying(trace_bits().set_to(0))? & trace_bits().bits();
             // A task that is about to start or stop the trace has the bits clear.
@@ -284,11 +289,11 @@ impl<R: Fn(Branch) + Copy> Facility for BranchTrace<R> {
         Ok(())
     }
 
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         _: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         if self.memory.mode() == 0 {
             return Ok(0);
         }
@@ -296,7 +301,7 @@ impl<R: Fn(Branch) + Copy> Facility for BranchTrace<R> {
         Ok(u32::from(interrupted.status & STATUS_OVF_BUFFER != 0))
     }
 
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         match core::mem::take(&mut self.stopped) {
             0 => Ok(()),
             value => msr.update_retrying(trace_bits().set_to(value)).map(|_| ()),
@@ -312,7 +317,7 @@ impl<R: Fn(Branch) + Copy> Facility for BranchTrace<R> {
 impl<R: Fn(Branch) + Copy> EventFacility for BranchTrace<R> {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let (memory, is_request) = (self.memory, self.memory.take_request());
         let unsettled = |fault| Unsettled { counters: CounterSet::NONE, fault };
         if running.are_lent() {

@@ -6,9 +6,9 @@
 pub(crate) mod architectural;
 pub(crate) mod legacy;
 
+use pmu_core::access::{RegisterAccess, RegisterBackend, RegisterUpdate};
 use pmu_core::branches::BranchUnit;
 use pmu_core::error::NoFacility;
-use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::x86::Snapshot;
 
 use crate::counters::INTEL;
@@ -27,8 +27,8 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 /// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::branches::BranchUnit;
 /// # use pmu_core::error::NoFacility;
-/// # use pmu_core::msr::MsrBackend;
-/// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
+/// # use pmu_core::access::RegisterBackend;
+/// fn report<M: RegisterBackend>(this_processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
 ///     let unit = pmu_intel::branches(this_processor, msr)?;
 ///     println!("{} branch records, call stack: {}", unit.depth(), unit.offers().call_stack);
 ///     Ok(unit)
@@ -40,7 +40,10 @@ use crate::registers::{IA32_PERF_CAPABILITIES, LBR_FORMAT};
 ///
 /// # Errors
 /// Returns the reason why the processor has no branch records that this crate supports.
-pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUnit, NoFacility> {
+pub fn branches<M: RegisterBackend>(
+    processor: &Snapshot,
+    msr: &M,
+) -> Result<BranchUnit, NoFacility> {
     if processor.vendor() != INTEL {
         return Err(NoFacility::OtherVendor(processor.vendor()));
     }
@@ -51,7 +54,7 @@ pub fn branches<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<BranchUn
     if processor.leaf(1, 0).ecx >> 15 & 1 == 0 {
         return Err(NoFacility::NotDeclared);
     }
-    let capabilities = msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES));
+    let capabilities = msr.update_retrying(RegisterUpdate::read(IA32_PERF_CAPABILITIES));
     let format = capabilities.map_err(NoFacility::Access)? & LBR_FORMAT;
     legacy::unit(processor, format as u8)
 }

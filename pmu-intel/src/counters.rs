@@ -1,7 +1,7 @@
 //! The counters of architectural performance monitoring, as CPUID declares them.
 
+use pmu_core::access::{RegisterAddress, RegisterBits};
 use pmu_core::error::NoInterface;
-use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::registers::{
     CounterBank, CounterLayout, FixedCounters, FullWidth, GlobalRegisters, MAX_FIXED, MAX_GENERAL,
     PreciseSampling, SelectLayout,
@@ -216,8 +216,8 @@ impl SelectLayout for Perfmon {
         (named, if self.has_events { self.perfmon.available_events() } else { 0 })
     }
 
-    fn denies_user_rdpmc(&self) -> bool {
-        self.extension.denies_user_rdpmc()
+    fn denies_user_reads(&self) -> bool {
+        self.extension.denies_user_reads()
     }
 }
 
@@ -250,7 +250,7 @@ static GENERAL: CounterBank = CounterBank {
     select: IA32_PERFEVTSEL0,
     value: IA32_PMC0,
     step: 1,
-    rdpmc: 32,
+    indexed: 32,
     sign_extended: true,
     counts_every_number: false,
 };
@@ -259,7 +259,7 @@ static GENERAL_6: CounterBank = CounterBank {
     select: IA32_PMC_GP0_CFG_A,
     value: IA32_PMC_GP0_CTR,
     step: 4,
-    rdpmc: 32,
+    indexed: 32,
     sign_extended: false,
     counts_every_number: false,
 };
@@ -357,9 +357,9 @@ const fn global(frozen: u64, stops: bool) -> GlobalRegisters {
     // Freezing the counters is one bit of a register whose others stay as they are.
     unsafe {
         GlobalRegisters {
-            control: MsrAddress::new(IA32_PERF_GLOBAL_CTRL),
-            status: MsrAddress::new(IA32_PERF_GLOBAL_STATUS),
-            acknowledge: MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
+            control: RegisterAddress::new(IA32_PERF_GLOBAL_CTRL),
+            status: RegisterAddress::new(IA32_PERF_GLOBAL_STATUS),
+            acknowledge: RegisterAddress::new(IA32_PERF_GLOBAL_OVF_CTRL),
             stop_while_serviced: stops,
             // Intel's VM entries and VM exits load IA32_PERF_GLOBAL_CTRL (SDM vol. 3C, "VM-Entry Controls" and "VM-Exit
             // Controls"); of Zhaoxin's this is not known.

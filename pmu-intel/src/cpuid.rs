@@ -203,7 +203,7 @@ impl PerfmonExtension {
     }
 
     /// Returns whether RDPMC above privilege level 0 can be denied for each counter.
-    pub(crate) const fn denies_user_rdpmc(&self) -> bool {
+    pub(crate) const fn denies_user_reads(&self) -> bool {
         self.features.rdpmc_user_disable()
     }
 }

@@ -7,8 +7,9 @@ mod control;
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use pmu_core::msr::{
-    MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, MsrUpdate, RegisterBits,
+use pmu_core::access::{
+    AccessError, AccessFault, AccessOperation, RegisterAddress, RegisterBackend, RegisterBits,
+    RegisterUpdate,
 };
 use pmu_core::x86::Snapshot;
 
@@ -36,10 +37,10 @@ impl DebugStoreSupport {
     /// Detects the Debug Store of the processor that executes the call.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrBackend, MsrFault};
+    /// # use pmu_core::access::{RegisterBackend, AccessFault};
     /// # use pmu_core::x86::Snapshot;
     /// use pmu_intel::debug_store::DebugStoreSupport;
-    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<(), MsrFault> {
+    /// fn report<M: RegisterBackend>(this_processor: &Snapshot, msr: &M) -> Result<(), AccessFault> {
     ///     let support = DebugStoreSupport::detect(this_processor, msr)?;
     ///     let word = if support.dtes64 { 64 } else { 32 };
     ///     println!("BTS: {}, PEBS: {}, words of {word} bits", support.has_bts(), support.has_pebs());
@@ -52,13 +53,13 @@ impl DebugStoreSupport {
     ///
     /// # Errors
     /// The read of `IA32_MISC_ENABLE` failed. The call reads the register only if CPUID declares a Debug Store.
-    pub fn detect<M: MsrBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, MsrFault> {
+    pub fn detect<M: RegisterBackend>(snapshot: &Snapshot, msr: &M) -> Result<Self, AccessFault> {
         let features = snapshot.leaf(1, 0);
         let debug_store = snapshot.vendor() == *b"GenuineIntel" && features.edx >> 21 & 1 != 0;
         let misc_enable = if debug_store {
             // Only read: the register has bits that change what a page table means.
-            msr.update(MsrUpdate::read(IA32_MISC_ENABLE)).map_err(|error| MsrFault {
-                operation: MsrOperation::Read,
+            msr.update(RegisterUpdate::read(IA32_MISC_ENABLE)).map_err(|error| AccessFault {
+                operation: AccessOperation::Read,
                 register: IA32_MISC_ENABLE,
                 kind: error.kind(),
             })?
@@ -243,11 +244,11 @@ impl<const RESETS: usize> ControlAreaMemory<RESETS> {
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
 /// static MEMORY: ControlAreaMemory = ControlAreaMemory::new(); // this processor's, in pages that are never unmapped
 ///
-/// fn begin<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+/// fn begin<M: RegisterBackend>(msr: &M) -> Result<(), M::Error> {
 ///     // SAFETY: (1) the area is a static of this processor's alone, mapped in the kernel's half of every address
 ///     // space; (2) its buffers are empty, so each maximum is at its end; (3) the backend keeps no address.
 ///     unsafe { write_ds_area(msr, core::ptr::from_ref(MEMORY.area()).addr() as u64) }
@@ -258,9 +259,9 @@ impl<const RESETS: usize> ControlAreaMemory<RESETS> {
 /// returned.
 ///
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// # use pmu_intel::debug_store::{ControlAreaMemory, write_ds_area};
-/// fn begin<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+/// fn begin<M: RegisterBackend>(msr: &M) -> Result<(), M::Error> {
 ///     let memory: ControlAreaMemory = ControlAreaMemory::new();
 ///     // SAFETY: not given. The area ends with this call.
 ///     unsafe { write_ds_area(msr, core::ptr::from_ref(memory.area()).addr() as u64) }
@@ -268,8 +269,8 @@ impl<const RESETS: usize> ControlAreaMemory<RESETS> {
 /// ```
 ///
 /// # Safety
-/// - `msr` writes the given value to the register exactly once. `msr` does not store the [`MsrAddress`] of
-///   `IA32_DS_AREA`, and does not pass this `MsrAddress` to other safe code.
+/// - `msr` writes the given value to the register exactly once. `msr` does not store the [`RegisterAddress`] of
+///   `IA32_DS_AREA`, and does not pass this `RegisterAddress` to other safe code.
 ///
 /// If `linear_address` is not 0, the following conditions hold until this processor's `IA32_DS_AREA` gets another
 /// value:
@@ -281,10 +282,13 @@ impl<const RESETS: usize> ControlAreaMemory<RESETS> {
 ///   processor runs, nothing frees or moves the buffer, and only this processor's tracing uses the buffer. The save
 ///   area's field `bts_absolute_maximum` or `pebs_absolute_maximum` is not above the end of the buffer's memory.
 /// - No other processor uses the same save area.
-pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Result<(), M::Error> {
+pub unsafe fn write_ds_area<M: RegisterBackend>(
+    msr: &M,
+    linear_address: u64,
+) -> Result<(), M::Error> {
     // SAFETY: the register holds an address that the processor writes through; the caller promised
     // that it may. The backend keeps the address to itself, by the caller's promise.
-    msr.write(unsafe { MsrAddress::new(IA32_DS_AREA) }, linear_address)
+    msr.write(unsafe { RegisterAddress::new(IA32_DS_AREA) }, linear_address)
 }
 
 /// Copies the bits in the mask `bits` from `value` to `IA32_PEBS_ENABLE`, on the processor that executes the call. The
@@ -298,10 +302,10 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
 /// /// The owner of all PEBS counters ends its records.
-/// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
+/// fn end<M: RegisterBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
 ///     // SAFETY: cleared bits promise nothing of a save area; no session's operation is interrupted: this is a task.
 ///     unsafe { update_pebs_enable(msr, counters, 0) }?;
 ///     // SAFETY: 0 is no address.
@@ -313,9 +317,9 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// the area.
 ///
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// # use pmu_intel::debug_store::{update_pebs_enable, write_ds_area};
-/// fn end<M: MsrBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
+/// fn end<M: RegisterBackend>(msr: &M, counters: u64) -> Result<(), M::Error> {
 ///     // SAFETY: 0 is no address; but the promise of the counters that are still enabled is broken.
 ///     unsafe { write_ds_area(msr, 0) }?;
 ///     // SAFETY: cleared bits promise nothing of a save area.
@@ -324,7 +328,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`]
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`RegisterUpdate`]
 ///   that it receives.
 ///
 /// If a bit is set in both `bits` and `value`, the following conditions hold until the bit is cleared on this
@@ -338,7 +342,7 @@ pub unsafe fn write_ds_area<M: MsrBackend>(msr: &M, linear_address: u64) -> Resu
 /// Even if `value` is 0, do not call this function in an interrupt or NMI handler that may have interrupted a session's
 /// method on this processor. Some methods of a session read the register, and then write it. A call between the read
 /// and the write has no lasting effect, because the session's write restores the old bits.
-pub unsafe fn update_pebs_enable<M: MsrBackend>(
+pub unsafe fn update_pebs_enable<M: RegisterBackend>(
     msr: &M,
     bits: u64,
     value: u64,
@@ -358,10 +362,10 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 ///
 /// # Examples
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// use pmu_intel::registers::DebugCtl;
-/// fn end_branch_trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+/// fn end_branch_trace<M: RegisterBackend>(msr: &M) -> Result<(), M::Error> {
 ///     // SAFETY: (1) neither `tr` nor `bts` is set; (2) `lbr` and `btf` stay; (3) this is a task.
 ///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new()) }
 /// }
@@ -370,17 +374,17 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// Wrong example: the processor stores branches, but no buffer was set up.
 ///
 /// ```
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// # use pmu_intel::debug_store::{BRANCH_TRACE, update_debugctl};
 /// # use pmu_intel::registers::DebugCtl;
-/// fn trace<M: MsrBackend>(msr: &M) -> Result<(), M::Error> {
+/// fn trace<M: RegisterBackend>(msr: &M) -> Result<(), M::Error> {
 ///     // SAFETY: not given. Nothing wrote IA32_DS_AREA before.
 ///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new().with_tr(true).with_bts(true)) }
 /// }
 /// ```
 ///
 /// # Safety
-/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`MsrUpdate`]
+/// - `msr` meets the requirements of [`write_ds_area`], and does not keep the [`RegisterUpdate`]
 ///   that it receives.
 /// - If `tr` and `bts` are both set after the call, [`write_ds_area`] has written the address of a save area with a BTS
 ///   buffer to `IA32_DS_AREA`. The requirements of [`write_ds_area`] are met until `tr` or `bts` is cleared on this
@@ -390,7 +394,7 @@ pub unsafe fn update_pebs_enable<M: MsrBackend>(
 /// - Do not call this function in an interrupt or NMI handler that may have interrupted a session's method on this
 ///   processor. Some methods of a session read the register, and then write it. A call between the read and the write
 ///   has no lasting effect, because the session's write restores the old bits.
-pub unsafe fn update_debugctl<M: MsrBackend>(
+pub unsafe fn update_debugctl<M: RegisterBackend>(
     msr: &M,
     bits: DebugCtl,
     value: DebugCtl,

@@ -7,7 +7,7 @@
 // section; a row for each in `tests/data/registers.csv` and `tests/data/register_fields.csv`, from another source; and
 // a line in the test that compares them: `registers.rs` in the folder of `tests/tests` that has the register's subject
 // (`counters`, `branches`, `precise`, `topdown`). If the register can make the processor write to memory, its
-// `MsrAddress` stays private behind an unsafe function with its duties.
+// `RegisterAddress` stays private behind an unsafe function with its duties.
 
 use bitfield_struct::bitfield;
 use pmu_core::registers::EventSelect;

@@ -6,11 +6,11 @@
 pub(crate) mod unit;
 
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessFault, CounterIndex, RegisterAddress, RegisterBackend};
 use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, Division, DivisionMemory, EventFacility, Facility, Interrupted, Running, Unsettled,
 };
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault, PmcIndex};
 use pmu_core::registers::CounterId;
 
 use crate::registers::{MSR_PERF_METRICS, RDPMC_METRICS};
@@ -100,11 +100,11 @@ impl Facility for TopDown<'_> {
     }
 
     #[inline]
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         _: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         let overflowed = interrupted.status & self.status_bits() != 0;
         let with_slots =
             CounterId::fixed(SLOTS).is_some_and(|slots| interrupted.overflowed.contains(slots));
@@ -123,7 +123,7 @@ impl EventFacility for TopDown<'_> {
         Ok(counters)
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let Some(Division { counter, shares, .. }) = self.division() else { return Ok(()) };
         if running.are_returned() {
             self.memory.lose();
@@ -145,8 +145,8 @@ impl EventFacility for TopDown<'_> {
         Some(Division {
             counter,
             // SAFETY: the metrics are fractions, and hold no address (SDM vol. 4, MSR_PERF_METRICS).
-            shares: unsafe { MsrAddress::new(MSR_PERF_METRICS) },
-            rdpmc: PmcIndex::new(RDPMC_METRICS),
+            shares: unsafe { RegisterAddress::new(MSR_PERF_METRICS) },
+            index: CounterIndex::new(RDPMC_METRICS),
             parts: self.unit.metrics(),
             bits: METRICS,
             memory: self.memory,
@@ -314,7 +314,7 @@ pub struct TopDownView {
     pub counted: TopDownCounts,
     /// The RDPMC indices (ECX) of fixed counter 3, which counts the slots, and of `MSR_PERF_METRICS`. `None` if these
     /// registers are not counting the slots of the processor or thread at present.
-    pub indices: Option<[PmcIndex; 2]>,
+    pub indices: Option<[CounterIndex; 2]>,
     level_2: bool,
 }
 
@@ -323,7 +323,7 @@ impl TopDownView {
     /// last set fixed counter 3 and `MSR_PERF_METRICS` to 0. `counting` says whether these registers are counting.
     /// `level_2` says whether the processor has the [parts of level 2](crate::topdown::TopDownPart::LEVEL_2).
     pub const fn new(counted: TopDownCounts, counting: bool, level_2: bool) -> Self {
-        let indices = [PmcIndex::new(1 << 30 | SLOTS as u32), PmcIndex::new(RDPMC_METRICS)];
+        let indices = [CounterIndex::new(1 << 30 | SLOTS as u32), CounterIndex::new(RDPMC_METRICS)];
         Self { counted, indices: if counting { Some(indices) } else { None }, level_2 }
     }
 

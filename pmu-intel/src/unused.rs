@@ -1,7 +1,7 @@
 //! The registers of architectural perfmon version 6 that a counter session does not use: those of auto counter reload
 //! and of architectural PEBS.
 
-use pmu_core::msr::MsrBackend;
+use pmu_core::access::RegisterBackend;
 use pmu_core::registers::UnusedRegisters;
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSet, CounterUnit};
@@ -77,8 +77,8 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 /// ```
 /// # use pmu_core::CounterSet;
 /// # use pmu_core::x86::Snapshot;
-/// # use pmu_core::msr::MsrBackend;
-/// fn may_be_taken(this_processor: &Snapshot, msr: &impl MsrBackend) -> CounterSet {
+/// # use pmu_core::access::RegisterBackend;
+/// fn may_be_taken(this_processor: &Snapshot, msr: &impl RegisterBackend) -> CounterSet {
 ///     let stays = pmu_intel::clear_stale(this_processor, CounterSet::ALL, msr);
 ///     CounterSet::ALL.without(stays)
 /// }
@@ -86,7 +86,7 @@ pub fn unused_registers(processor: &Snapshot) -> [UnusedRegisters; 2] {
 pub fn clear_stale(
     processor: &Snapshot,
     counters: CounterSet,
-    msr: &impl MsrBackend,
+    msr: &impl RegisterBackend,
 ) -> CounterSet {
     // Those that a hypervisor hides, too: the next kernel may find them.
     let unit =

@@ -21,7 +21,7 @@ pub mod reload;
 pub mod topdown;
 
 /// Re-export of the crate that defines some types in this crate's signatures, such as
-/// [`MsrBackend`](pmu_core::msr::MsrBackend).
+/// [`RegisterBackend`](pmu_core::access::RegisterBackend).
 pub use pmu_core;
 
 pub use bytes::BytesError;

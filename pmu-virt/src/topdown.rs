@@ -272,7 +272,7 @@ impl Rows for VirtualTopDown {
 impl GuestFacility for VirtualTopDown {
     answers_by_rows!();
 
-    fn read_pmc(&self, ecx: u32) -> Read {
+    fn read_counter(&self, ecx: u32) -> Read {
         if ecx == RDPMC { Read::Value(self.metrics()) } else { Read::Unhandled }
     }
 

@@ -1,27 +1,27 @@
 // A kernel of one processor whose registers cannot be reached: the examples of `Pmu` are compiled with it.
 #[derive(Clone, Copy)]
 pub struct Registers;
-impl pmu::core::msr::MsrBackend for Registers {
-    type Error = pmu::core::msr::MsrErrorKind;
-    fn read(&self, _: pmu::core::msr::MsrAddress) -> Result<u64, Self::Error> {
-        Err(pmu::core::msr::MsrErrorKind::Unreachable)
+impl pmu::core::access::RegisterBackend for Registers {
+    type Error = pmu::core::access::AccessErrorKind;
+    fn read(&self, _: pmu::core::access::RegisterAddress) -> Result<u64, Self::Error> {
+        Err(pmu::core::access::AccessErrorKind::Unreachable)
     }
-    fn write(&self, _: pmu::core::msr::MsrAddress, _: u64) -> Result<(), Self::Error> {
-        Err(pmu::core::msr::MsrErrorKind::Unreachable)
+    fn write(&self, _: pmu::core::access::RegisterAddress, _: u64) -> Result<(), Self::Error> {
+        Err(pmu::core::access::AccessErrorKind::Unreachable)
     }
-    fn read_pmc(&self, _: pmu::core::msr::PmcIndex) -> Result<u64, Self::Error> {
-        Err(pmu::core::msr::MsrErrorKind::Unreachable)
+    fn read_counter(&self, _: pmu::core::access::CounterIndex) -> Result<u64, Self::Error> {
+        Err(pmu::core::access::AccessErrorKind::Unreachable)
     }
-    fn update(&self, _: pmu::core::msr::MsrUpdate) -> Result<u64, Self::Error> {
-        Err(pmu::core::msr::MsrErrorKind::Unreachable)
+    fn update(&self, _: pmu::core::access::RegisterUpdate) -> Result<u64, Self::Error> {
+        Err(pmu::core::access::AccessErrorKind::Unreachable)
     }
 }
 pub struct MyKernel;
 // SAFETY: there is one thread.
 unsafe impl pmu::Kernel for MyKernel {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture = pmu::X86;
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         Registers
     }
     fn this_processor() -> usize {

@@ -35,11 +35,11 @@ pub use pmu_core as core;
 pub use pmu_core::branches::BranchFilter;
 pub use pmu_core::facility::SoftwareEvents;
 pub use pmu_core::frame::{InterruptFrame, PlainFrame};
-#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
-pub use pmu_core::msr::NativeMsr;
 pub use pmu_core::precise::{Precision, SampleParts};
 pub use pmu_core::profile::KProfileSource;
 pub use pmu_core::thread::{ThreadEvent, Tick};
+#[cfg(all(feature = "native", any(target_arch = "x86", target_arch = "x86_64")))]
+pub use pmu_core::x86::NativeMsr;
 pub use pmu_core::x86::Snapshot;
 pub use pmu_core::{Claim, CounterSet, Event, EventCount, GenericEvent, SoftwareEvent};
 pub use pmu_intel as intel;

@@ -337,14 +337,14 @@ impl<A: ApicRegisters, T: ProfileTimer> Platform for LocalApic<A, T> {
 
     /// Unmasks the extended LVT entry, and sets this platform's delivery in it. If the entry is already unmasked with
     /// this delivery, other hardware uses the entry, too, and this method does not write it.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         let found = self.registers.read_extended_entry(entry);
-        let found = found.ok_or(PlatformError::NoExtendedEntry)? & SETTABLE;
+        let found = found.ok_or(PlatformError::NoFacilityInterrupt)? & SETTABLE;
         // A masked entry has no owner, as after a reset. Another one that delivers otherwise may be firmware's.
         if found & MASKED != 0 {
             self.registers.write_extended_entry(entry, self.delivery.entry());
         } else if found != self.delivery.entry() {
-            return Err(PlatformError::ExtendedEntryInUse(found));
+            return Err(PlatformError::FacilityInterruptInUse(found));
         }
         Ok(())
     }
@@ -437,16 +437,16 @@ mod tests {
     fn an_extended_entry_is_shared_by_the_same_delivery_only() {
         let registers = Extended(RefCell::new([0x1400, 0x10E1, 0x1_00E2]));
         let platform = LocalApic::new(&registers, Delivery::NON_MASKABLE, NoTimer);
-        assert_eq!(platform.unmask_extended_interrupt(0), Ok(()));
-        let in_use = Err(PlatformError::ExtendedEntryInUse(0xE1));
-        assert_eq!(platform.unmask_extended_interrupt(1), in_use);
+        assert_eq!(platform.unmask_facility_interrupt(0), Ok(()));
+        let in_use = Err(PlatformError::FacilityInterruptInUse(0xE1));
+        assert_eq!(platform.unmask_facility_interrupt(1), in_use);
         assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x1_00E2]);
-        assert_eq!(platform.unmask_extended_interrupt(2), Ok(()));
+        assert_eq!(platform.unmask_facility_interrupt(2), Ok(()));
         assert_eq!(*registers.0.borrow(), [0x1400, 0x10E1, 0x400]);
-        let none = Err(PlatformError::NoExtendedEntry);
-        assert_eq!(platform.unmask_extended_interrupt(3), none);
+        let none = Err(PlatformError::NoFacilityInterrupt);
+        assert_eq!(platform.unmask_facility_interrupt(3), none);
         let without = LocalApic::new(Hardware::default(), Delivery::NON_MASKABLE, NoTimer);
-        assert_eq!(without.unmask_extended_interrupt(0), none);
+        assert_eq!(without.unmask_facility_interrupt(0), none);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 use core::sync::atomic::AtomicU32;
 
 use pmu_amd::{Amd64, Zen};
+use pmu_core::access::RegisterBackend;
 use pmu_core::branches::BranchUnit;
 use pmu_core::error::{NoFacility, NoInterface};
-use pmu_core::msr::MsrBackend;
 use pmu_core::profile::{DefaultInterface, ProfileSources, SourceTable};
 use pmu_core::windows::Rules;
 use pmu_core::x86::Snapshot;
@@ -305,10 +305,10 @@ impl Machine {
     /// ```
     /// # use pmu::Machine;
     /// # use pmu::core::branches::BranchUnit;
-    /// # use pmu::core::msr::MsrBackend;
+    /// # use pmu::core::access::RegisterBackend;
     /// # use pmu::core::x86::Snapshot;
     /// /// Returns the description of this processor's branch records, if the records can be a call stack.
-    /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl MsrBackend) -> Option<BranchUnit> {
+    /// fn call_stacks(machine: &Machine, this: &Snapshot, msr: &impl RegisterBackend) -> Option<BranchUnit> {
     ///     machine.branches_of(this, msr).ok().filter(|unit| unit.offers().call_stack)
     /// }
     /// ```
@@ -356,7 +356,7 @@ impl Machine {
     ///
     /// # Errors
     /// The processor has no supported branch records. The error is the reason.
-    pub fn branches_of<M: MsrBackend>(
+    pub fn branches_of<M: RegisterBackend>(
         &self,
         processor: &Snapshot,
         msr: &M,
@@ -376,7 +376,7 @@ impl Machine {
     ///
     /// # Errors
     /// The processor has no top-down counters. The error is the reason.
-    pub fn top_down_of<M: MsrBackend>(
+    pub fn top_down_of<M: RegisterBackend>(
         &self,
         processor: &Snapshot,
         msr: &M,
@@ -416,7 +416,7 @@ impl Machine {
     ///
     /// # Errors
     /// The processor has no supported precise records. The error is the reason.
-    pub fn precise_of<M: MsrBackend>(
+    pub fn precise_of<M: RegisterBackend>(
         &self,
         processor: &Snapshot,
         msr: &M,
@@ -426,7 +426,7 @@ impl Machine {
 }
 
 /// Returns the branch records of a processor, of any known vendor.
-pub(crate) fn branches<M: MsrBackend>(
+pub(crate) fn branches<M: RegisterBackend>(
     processor: &Snapshot,
     msr: &M,
 ) -> Result<BranchUnit, NoFacility> {

@@ -3,12 +3,14 @@
 //! Read first: Intel SDM vol. 3A, "Advanced Programmable Interrupt Controller (APIC)", sections "Local APIC Status and
 //! Location" and "x2APIC Register Address Space"; AMD APM vol. 2, "Advanced Programmable Interrupt Controller (APIC)".
 
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault, MsrUpdate};
+use pmu_core::access::{
+    AccessFault, RegisterAccess, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 
 use crate::local_apic::{ApicRegisters, LocalApic, LvtEntry};
 
 /// `IA32_APIC_BASE`, and its bits: x2APIC mode, and the local APIC is enabled.
-const APIC_BASE: MsrUpdate = MsrUpdate::read(0x1B);
+const APIC_BASE: RegisterUpdate = RegisterUpdate::read(0x1B);
 const X2APIC_MODE: u64 = 1 << 10;
 const ENABLED: u64 = 1 << 11;
 
@@ -16,11 +18,11 @@ const ENABLED: u64 = 1 << 11;
 /// [`ApicRegisters`], for a kernel without its own code for the local APIC.
 ///
 /// ```
-/// use pmu::core::msr::MsrBackend;
+/// use pmu::core::access::RegisterBackend;
 /// use pmu::apic::{Delivery, LocalApic, NativeApic, NoApic, NoTimer};
 ///
-/// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::msr::NativeMsr` (feature `native`), for instance.
-/// fn platform<M: MsrBackend>(msr: M, page: usize) -> Result<LocalApic<NativeApic<M>>, NoApic> {
+/// /// `page`: where the kernel mapped FEE0_0000h; `msr`: `pmu::core::x86::NativeMsr` (feature `native`), for instance.
+/// fn platform<M: RegisterBackend>(msr: M, page: usize) -> Result<LocalApic<NativeApic<M>>, NoApic> {
 ///     // SAFETY: the mapping is uncached and in every address space; every processor is in this one's mode.
 ///     let apic = unsafe { NativeApic::detect(msr, Some(page)) }?;
 ///     Ok(LocalApic::new(apic, Delivery::NON_MASKABLE, NoTimer))
@@ -46,10 +48,10 @@ pub enum NoApic {
     NotMapped,
     /// `IA32_APIC_BASE` could not be read.
     #[error("{0}")]
-    Access(MsrFault),
+    Access(AccessFault),
 }
 
-impl<M: MsrBackend> NativeApic<M> {
+impl<M: RegisterBackend> NativeApic<M> {
     /// Detects the mode of the local APIC of the processor that executes the call. In xAPIC mode, `page` is the address
     /// at which the registers are mapped. In x2APIC mode `page` is not used.
     ///
@@ -73,8 +75,8 @@ impl<M: MsrBackend> NativeApic<M> {
     ///
     /// ```
     /// # use pmu::apic::NativeApic;
-    /// # use pmu::core::msr::MsrBackend;
-    /// # fn boot(msr: impl MsrBackend, page: usize) {
+    /// # use pmu::core::access::RegisterBackend;
+    /// # fn boot(msr: impl RegisterBackend, page: usize) {
     /// // SAFETY: not given. The page is another one's by the time of the first interrupt.
     /// let apic = unsafe { NativeApic::detect(msr, Some(page)) };
     /// # let _ = apic;
@@ -94,8 +96,8 @@ impl<M: MsrBackend> NativeApic<M> {
     fn read(&self, offset: usize) -> Option<u32> {
         let Some(page) = self.page else {
             // SAFETY: the register is only read, and no read of a register of the local APIC writes to memory.
-            let register = unsafe { MsrAddress::new(0x800 + (offset >> 4) as u32) };
-            return self.msr.rdmsr_retrying(register).ok().map(|value| value as u32);
+            let register = unsafe { RegisterAddress::new(0x800 + (offset >> 4) as u32) };
+            return self.msr.read_retrying(register).ok().map(|value| value as u32);
         };
         // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
         Some(unsafe { ((page + offset) as *const u32).read_volatile() })
@@ -119,13 +121,13 @@ impl<M: MsrBackend> NativeApic<M> {
 const VERSION: usize = 0x30;
 const EXTENDED_FEATURES: usize = 0x400;
 
-impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
+impl<M: RegisterBackend> ApicRegisters for NativeApic<M> {
     /// Writes the LVT entry. In x2APIC mode, the entry is unchanged if the write faults twice.
     fn write_performance_entry(&self, entry: LvtEntry) {
         let Some(page) = self.page else {
             // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.
-            let register = unsafe { MsrAddress::new(LocalApic::<Self>::X2APIC_MSR) };
-            let _ = self.msr.wrmsr_retrying(register, entry.into());
+            let register = unsafe { RegisterAddress::new(LocalApic::<Self>::X2APIC_MSR) };
+            let _ = self.msr.write_retrying(register, entry.into());
             return;
         };
         let register = (page + LocalApic::<Self>::XAPIC_OFFSET) as *mut u32;
@@ -146,9 +148,9 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
         let Some(page) = self.page else {
             // SAFETY: an LVT entry names an interrupt of this processor; no value of it writes to memory.
             let register = unsafe {
-                MsrAddress::new(LocalApic::<Self>::X2APIC_EXTENDED_MSR + u32::from(number))
+                RegisterAddress::new(LocalApic::<Self>::X2APIC_EXTENDED_MSR + u32::from(number))
             };
-            let _ = self.msr.wrmsr_retrying(register, entry.into());
+            let _ = self.msr.write_retrying(register, entry.into());
             return;
         };
         // SAFETY: the local APIC's page is mapped there, by the promise of `detect`; its registers are 32 bits wide.
@@ -160,8 +162,8 @@ impl<M: MsrBackend> ApicRegisters for NativeApic<M> {
 mod tests {
     use std::boxed::Box;
 
-    use pmu_core::msr::{MsrErrorKind, MsrOperation};
-    use pmu_core::testing::{Access, ScriptedMsr};
+    use pmu_core::access::{AccessErrorKind, AccessOperation};
+    use pmu_core::testing::{Access, ScriptedRegisters};
 
     use super::*;
     use crate::local_apic::Delivery;
@@ -174,7 +176,7 @@ mod tests {
     #[test]
     fn in_x2apic_mode_the_entry_is_an_msr() {
         let script = [Access::read(APIC_BASE, X2APIC), Access::write(0x834, 0x400)];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         // SAFETY: there is no processor, and no page.
         let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
         apic.write_performance_entry(LvtEntry::new(Delivery::NON_MASKABLE, false));
@@ -197,7 +199,7 @@ mod tests {
             features().faulting(),
             features().faulting(),
         ];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         // SAFETY: there is no processor, and no page.
         let apic = unsafe { NativeApic::detect(&msr, None) }.unwrap();
         assert_eq!(apic.read_extended_entry(1), Some(0x1_0000));
@@ -211,7 +213,7 @@ mod tests {
     #[test]
     fn in_xapic_mode_a_version_without_extended_registers_has_no_extended_entry() {
         let script = [Access::read(APIC_BASE, XAPIC)];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         let mut page = Box::new([0_u32; 1024]);
         (page[0x30 / 4], page[0x400 / 4], page[0x500 / 4]) = (0x0105_0010, 4 << 16, 0x1_0000);
         // SAFETY: the memory is the test's.
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn in_xapic_mode_extended_entries_are_in_the_page() {
         let script = [Access::read(APIC_BASE, XAPIC)];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         let mut page = Box::new([0_u32; 1024]);
         (page[0x30 / 4], page[0x400 / 4], page[0x520 / 4]) = (1 << 31, 4 << 16, 0x1_0000);
         // SAFETY: the memory is the test's.
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn in_xapic_mode_the_entry_is_in_the_page_and_no_msr_is_written() {
         let script = [Access::read(APIC_BASE, XAPIC)];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         let mut page = Box::new([0_u32; 1024]);
         // SAFETY: the memory is the test's.
         let apic = unsafe { NativeApic::detect(&msr, Some(page.as_mut_ptr().expose_provenance())) };
@@ -254,8 +256,8 @@ mod tests {
 
     #[test]
     fn without_a_local_apic_or_its_page_the_reason_is_told() {
-        let (operation, kind) = (MsrOperation::Read, MsrErrorKind::GeneralProtection);
-        let fault = MsrFault { operation, register: APIC_BASE, kind };
+        let (operation, kind) = (AccessOperation::Read, AccessErrorKind::Fault);
+        let fault = AccessFault { operation, register: APIC_BASE, kind };
         let absent = [
             (Access::read(APIC_BASE, 0xFEE0_0000), 1, NoApic::Disabled),
             (Access::read(APIC_BASE, XAPIC), 1, NoApic::NotMapped),
@@ -263,7 +265,7 @@ mod tests {
         ];
         for (access, times, reason) in absent {
             let script = std::vec![access; times];
-            let msr = ScriptedMsr::new(&script);
+            let msr = ScriptedRegisters::new(&script);
             // SAFETY: there is no processor, and no page.
             let found = unsafe { NativeApic::detect(&msr, None) };
             assert_eq!(found.err(), Some(reason));

@@ -7,10 +7,10 @@
 //!   while the processor runs a thread with such a page. While the bit is clear, RDPMC above privilege level 0 raises
 //!   #GP. While the bit is set, the thread can read *every* counter of the processor, except counters that RDPMC user
 //!   disable hides.
-//! - RDPMC user disable, if [`CounterUnit::has_user_rdpmc_control`](pmu_core::CounterUnit) returns `true` for the
+//! - RDPMC user disable, if [`CounterUnit::can_deny_user_reads`](pmu_core::CounterUnit) returns `true` for the
 //!   processor (SDM vol. 3B, "RDPMC User Disable", CPUID leaf 23H, sub-leaf 0, EBX). Above privilege level 0, RDPMC
 //!   then returns 0 for a running counter, unless the counter's event was opened
-//!   [`with_user_rdpmc`](pmu_core::Event::with_user_rdpmc). A stopped counter keeps its last value, which user mode can
+//!   [`with_user_reads`](pmu_core::Event::with_user_reads). A stopped counter keeps its last value, which user mode can
 //!   read.
 //!
 //! On Arm, the bits CR and ER of `PMUSERENR_EL0` are what `CR4.PCE` is on x86: the kernel sets them by
@@ -58,7 +58,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
 
 use pmu_core::EventCount;
-use pmu_core::msr::PmcIndex;
+use pmu_core::access::CounterIndex;
 use pmu_core::reading::UserView;
 
 /// Number of attempts of [`UserPage::read`], after which the thread asks the kernel.
@@ -67,7 +67,7 @@ const ATTEMPTS: u32 = 64;
 /// Bits of `capabilities`: `cap_bit0_is_deprecated`, `cap_user_rdpmc`, `cap_user_time`, `cap_user_time_zero`. The TSC
 /// has 64 bits, so `cap_user_time_short` stays 0.
 const BIT_0_IS_DEPRECATED: u64 = 1 << 1;
-const USER_RDPMC: u64 = 1 << 2;
+const USER_READS: u64 = 1 << 2;
 const USER_TIME: u64 = 1 << 3;
 const USER_TIME_ZERO: u64 = 1 << 4;
 
@@ -250,13 +250,13 @@ impl UserPage {
     ///
     /// ```
     /// use pmu::core::error::CounterError;
-    /// use pmu::core::msr::PmcIndex;
+    /// use pmu::core::access::CounterIndex;
     /// use pmu::core::reading::UserView;
     /// use pmu::user::UserPage;
     /// let page = UserPage::new();
     /// // The event had 1,000 when its counter, of 48 bits, stood at 40.
     /// let view = UserView {
-    ///     index: Some(PmcIndex::new(2)),
+    ///     index: Some(CounterIndex::new(2)),
     ///     readable: true,
     ///     width: 49,
     ///     offset: 960,
@@ -324,7 +324,7 @@ impl UserPage {
         self.time_enabled.store(view.map_or(0, |view| view.enabled), Relaxed);
         self.time_running.store(view.map_or(0, |view| view.running), Relaxed);
         let capabilities = BIT_0_IS_DEPRECATED
-            | if is_readable { USER_RDPMC } else { 0 }
+            | if is_readable { USER_READS } else { 0 }
             | if has_time { USER_TIME } else { 0 }
             | if clock.is_some() { USER_TIME_ZERO } else { 0 };
         self.capabilities.store(capabilities, Relaxed);
@@ -379,8 +379,8 @@ impl UserPage {
             let capabilities = self.capabilities.load(Relaxed);
             let index = self.index.load(Relaxed).checked_sub(1);
             let view = UserView {
-                index: index.map(PmcIndex::new),
-                readable: capabilities & USER_RDPMC != 0,
+                index: index.map(CounterIndex::new),
+                readable: capabilities & USER_READS != 0,
                 width: self.pmc_width.load(Relaxed).into(),
                 offset: self.offset.load(Relaxed),
                 is_enabled: capabilities & USER_TIME != 0,

@@ -16,7 +16,7 @@ use pmu_core::{CounterUnit, Event, EventId, GenericEvent};
 ///
 /// # Examples
 /// This example has all the code that a kernel needs, on a machine of two processors. `Registers` and `Apic` are the
-/// kernel's [`MsrBackend`](pmu_core::msr::MsrBackend) and [`Platform`](pmu_core::Platform).
+/// kernel's [`RegisterBackend`](pmu_core::access::RegisterBackend) and [`Platform`](pmu_core::Platform).
 ///
 /// ```
 /// use pmu::Watchdog;
@@ -24,16 +24,16 @@ use pmu_core::{CounterUnit, Event, EventId, GenericEvent};
 /// use pmu::core::error::CounterError;
 /// use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
 /// use pmu::core::registers::MAX_COUNTERS;
-/// # use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+/// # use pmu::core::access::{RegisterAddress, RegisterBackend, AccessErrorKind, RegisterUpdate, CounterIndex};
 /// # use pmu::core::Platform;
 /// # use pmu::core::interval::Interval;
 /// # #[derive(Clone, Copy)] struct Registers;
-/// # impl MsrBackend for Registers {
-/// #     type Error = MsrErrorKind;
-/// #     fn read(&self, _: MsrAddress) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
-/// #     fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
-/// #     fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
-/// #     fn update(&self, _: MsrUpdate) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// # impl RegisterBackend for Registers {
+/// #     type Error = AccessErrorKind;
+/// #     fn read(&self, _: RegisterAddress) -> Result<u64, AccessErrorKind> { Err(AccessErrorKind::Unreachable) }
+/// #     fn write(&self, _: RegisterAddress, _: u64) -> Result<(), Self::Error> { Err(AccessErrorKind::Unreachable) }
+/// #     fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> { Err(AccessErrorKind::Unreachable) }
+/// #     fn update(&self, _: RegisterUpdate) -> Result<u64, AccessErrorKind> { Err(AccessErrorKind::Unreachable) }
 /// # }
 /// # impl Platform for Registers {
 /// #     fn unmask_performance_interrupt(&self) {}

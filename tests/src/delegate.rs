@@ -1,26 +1,35 @@
 //! Registers of a test's kernel.
 
-/// Implements `MsrBackend` for a type without fields, by the mock that the function returns. A kernel's backend is
+/// Implements `RegisterBackend` for a type without fields, by the mock that the function returns. A kernel's backend is
 /// `Sync`, and a reference to a mock is not.
 #[macro_export]
 macro_rules! delegate_registers {
     ($registers:ty, $mock:path) => {
-        impl ::pmu_core::msr::MsrBackend for $registers {
-            type Error = ::pmu_core::msr::MsrErrorKind;
-            fn read(&self, address: ::pmu_core::msr::MsrAddress) -> Result<u64, Self::Error> {
+        impl ::pmu_core::access::RegisterBackend for $registers {
+            type Error = ::pmu_core::access::AccessErrorKind;
+            fn read(
+                &self,
+                address: ::pmu_core::access::RegisterAddress,
+            ) -> Result<u64, Self::Error> {
                 $mock().read(address)
             }
             fn write(
                 &self,
-                address: ::pmu_core::msr::MsrAddress,
+                address: ::pmu_core::access::RegisterAddress,
                 value: u64,
             ) -> Result<(), Self::Error> {
                 $mock().write(address, value)
             }
-            fn read_pmc(&self, index: ::pmu_core::msr::PmcIndex) -> Result<u64, Self::Error> {
-                $mock().read_pmc(index)
+            fn read_counter(
+                &self,
+                index: ::pmu_core::access::CounterIndex,
+            ) -> Result<u64, Self::Error> {
+                $mock().read_counter(index)
             }
-            fn update(&self, update: ::pmu_core::msr::MsrUpdate) -> Result<u64, Self::Error> {
+            fn update(
+                &self,
+                update: ::pmu_core::access::RegisterUpdate,
+            ) -> Result<u64, Self::Error> {
                 $mock().update(update)
             }
         }
@@ -54,8 +63,8 @@ macro_rules! delegate_apic {
 #[macro_export]
 macro_rules! one_processor {
     ($registers:ident, $mock:path) => {
-        type Msr = $registers;
-        fn msr() -> $registers {
+        type Registers = $registers;
+        fn registers() -> $registers {
             $registers
         }
         fn this_processor() -> usize {

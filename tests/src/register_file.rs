@@ -5,9 +5,11 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu_core::Platform;
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 /// Accesses that fail with #GP. Accesses are counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +120,7 @@ impl RegisterFile {
         if self.first_fixed == 0x1980 { 4 } else { 1 }
     }
 
-    fn access(&self, register: u32, write: Option<u64>) -> Result<u64, MsrErrorKind> {
+    fn access(&self, register: u32, write: Option<u64>) -> Result<u64, AccessErrorKind> {
         let number = self.accesses.replace(self.accesses.get() + 1);
         let fails = match self.fault.get() {
             Fault::Never => false,
@@ -128,9 +130,9 @@ impl RegisterFile {
             Fault::WritesTo(bad) => register == bad && write.is_some(),
         };
         let mut registers = self.registers.borrow_mut();
-        let value = registers.get_mut(&register).ok_or(MsrErrorKind::GeneralProtection)?;
+        let value = registers.get_mut(&register).ok_or(AccessErrorKind::Fault)?;
         if fails {
-            return Err(MsrErrorKind::GeneralProtection);
+            return Err(AccessErrorKind::Fault);
         }
         if let Some(written) = write {
             *value = written & self.masks.get(&register).unwrap_or(&u64::MAX);
@@ -140,18 +142,18 @@ impl RegisterFile {
     }
 }
 
-impl MsrBackend for RegisterFile {
-    type Error = MsrErrorKind;
+impl RegisterBackend for RegisterFile {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.access(address.get(), None)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.access(address.get(), Some(value)).map(|_| ())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let register = match index.get().checked_sub(Self::FIXED_INDEX) {
             Some(number) => self.first_fixed + self.fixed_step() * number,
             None => self.first_counter + self.rdpmc_step * index.get(),
@@ -159,7 +161,7 @@ impl MsrBackend for RegisterFile {
         self.access(register, None)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let found = self.access(update.register(), None)?;
         if let Some(value) = update.apply(found) {
             self.access(update.register(), Some(value))?;

@@ -116,7 +116,7 @@ fn a_register_that_cannot_be_reached_is_told_from_one_that_faults() {
     let folder = Folder::new();
     let plan = Plan::new(intel()).with(|plan| plan.failing = Some(2..3));
     let machine = folder.machine(plan);
-    let kind = pmu_core::msr::MsrErrorKind::Unreachable;
+    let kind = pmu_core::access::AccessErrorKind::Unreachable;
     assert!(matches!(refusal(&machine), Refusal::Unreadable { kind: found, .. } if found == kind));
 }
 

@@ -7,7 +7,9 @@ mod machines;
 use std::path::Path;
 
 use machines::{Folder, claim, intel};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_hwcheck::machine::software::{Plan, Software};
 use pmu_hwcheck::machine::workload::{Memory, Workload};
 use pmu_hwcheck::machine::{Machine, Msr};
@@ -27,18 +29,18 @@ const NUMBER: u64 = 0x00C0_FFEE_D00D;
 /// A machine with marks in all places that a report must keep private.
 struct Marked(Software);
 
-impl MsrBackend for Marked {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.update(MsrUpdate::read(address.get()))
+impl RegisterBackend for Marked {
+    type Error = AccessErrorKind;
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        self.update(RegisterUpdate::read(address.get()))
     }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.0.msr().write(address, value)
     }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.0.msr().read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.0.msr().read_counter(index)
     }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         match update.register() {
             // IA32_MISC_ENABLE, IA32_DEBUGCTL, IA32_DS_AREA, the LBR stack, LSTAR, the platform's id and PPIN.
             0x1A0 => self.0.msr().update(update).map(|value| value | NUMBER << 16),

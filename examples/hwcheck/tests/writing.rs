@@ -10,7 +10,9 @@ use std::io;
 use std::path::Path;
 
 use machines::{Folder, configurations};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_hwcheck::counts::counts;
 use pmu_hwcheck::machine::software::Plan;
 use pmu_hwcheck::machine::workload::{Memory, Workload};
@@ -31,19 +33,19 @@ struct Recorder {
     writes: RefCell<Vec<(u32, u64)>>,
 }
 
-impl MsrBackend for Recorder {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.update(MsrUpdate::read(address.get()))
+impl RegisterBackend for Recorder {
+    type Error = AccessErrorKind;
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        self.update(RegisterUpdate::read(address.get()))
     }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.writes.borrow_mut().push((address.get(), value));
         Ok(())
     }
-    fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         Ok(self.holds.borrow().get(&update.register()).copied().unwrap_or(0))
     }
 }

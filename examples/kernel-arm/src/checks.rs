@@ -155,7 +155,7 @@ fn thread() -> Result<(), Failure> {
 /// A thread reads its events by their pages, and by MRS.
 fn reads_at_el0() -> Result<(), Failure> {
     let [instructions, cycles] = [GenericEvent::Instructions, GenericEvent::Cycles]
-        .map(|event| Event::generic(event).user_only().with_user_rdpmc());
+        .map(|event| Event::generic(event).user_only().with_user_reads());
     let mut events =
         [PMU.thread_event(&instructions.tagged(0))?, PMU.thread_event(&cycles.tagged(1))?];
     PMU.switch(&mut [], &mut events, |_| ())?;

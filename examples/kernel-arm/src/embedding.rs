@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::arm::registers::{Register, UserEnable};
-use pmu::arm::{ArmMsr, Identification, NativeRegisters, SystemRegisters, frame};
+use pmu::arm::{ArmRegisters, Identification, NativeRegisters, SystemRegisters, frame};
 use pmu::core::registers::CounterId;
 use pmu::user::UserPage;
 use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
@@ -24,11 +24,11 @@ pub enum Arm64 {}
 
 // SAFETY: (1) affinity level 0 differs between the processors and does not change; (2) each processor has one task.
 unsafe impl Kernel for Arm64 {
-    type Msr = ArmMsr<NativeRegisters>;
+    type Registers = ArmRegisters<NativeRegisters>;
     type Architecture = Arm;
 
-    fn msr() -> Self::Msr {
-        ArmMsr::new(REGISTERS)
+    fn registers() -> Self::Registers {
+        ArmRegisters::new(REGISTERS)
     }
 
     fn this_processor() -> usize {

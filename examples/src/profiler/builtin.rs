@@ -4,9 +4,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::thread;
 
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::interval::IntervalLimits;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
 use pmu_core::x86::{Snapshot, raw_cpuid};
 use pmu_core::{CounterSet, EventSource, Platform};
@@ -242,23 +244,23 @@ fn own_text() -> Result<Vec<maps::Mapping>, Error> {
 /// The registers of a processor without counters, which are never named.
 struct NoRegisters;
 
-impl MsrBackend for NoRegisters {
-    type Error = MsrErrorKind;
+impl RegisterBackend for NoRegisters {
+    type Error = AccessErrorKind;
 
-    fn read(&self, _: MsrAddress) -> Result<u64, Self::Error> {
-        Err(MsrErrorKind::Unreachable)
+    fn read(&self, _: RegisterAddress) -> Result<u64, Self::Error> {
+        Err(AccessErrorKind::Unreachable)
     }
 
-    fn write(&self, _: MsrAddress, _: u64) -> Result<(), Self::Error> {
-        Err(MsrErrorKind::Unreachable)
+    fn write(&self, _: RegisterAddress, _: u64) -> Result<(), Self::Error> {
+        Err(AccessErrorKind::Unreachable)
     }
 
-    fn read_pmc(&self, _: PmcIndex) -> Result<u64, Self::Error> {
-        Err(MsrErrorKind::Unreachable)
+    fn read_counter(&self, _: CounterIndex) -> Result<u64, Self::Error> {
+        Err(AccessErrorKind::Unreachable)
     }
 
-    fn update(&self, _: MsrUpdate) -> Result<u64, Self::Error> {
-        Err(MsrErrorKind::Unreachable)
+    fn update(&self, _: RegisterUpdate) -> Result<u64, Self::Error> {
+        Err(AccessErrorKind::Unreachable)
     }
 }
 

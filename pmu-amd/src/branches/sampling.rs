@@ -1,12 +1,12 @@
 //! Branch sampling (BRS) of Zen 3: the taken branches after the overflow of a counter.
 
 use pmu_core::Event;
+use pmu_core::access::RegisterBits;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchOffers, BranchOrder, BranchRegisters,
     BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
-use pmu_core::msr::RegisterBits;
 use pmu_core::registers::EventSelect;
 use pmu_core::x86::Snapshot;
 

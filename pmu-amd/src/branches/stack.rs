@@ -1,11 +1,11 @@
 //! The last-branch stack, version 2.
 
+use pmu_core::access::{RegisterAddress, RegisterBits};
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchOffers, BranchOrder,
     BranchPath, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
-use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::x86::Snapshot;
 
 use crate::branches::{address_bits, extended};
@@ -40,8 +40,8 @@ pub(crate) fn unit(processor: &Snapshot) -> Option<Result<BranchUnit, NoFacility
         (
             RegisterBits::new(DEBUG_EXTN_CTL, ENABLE),
             RegisterBits::new(DEBUG_CTL, DEBUG_CTL_FREEZE_LBRS),
-            MsrAddress::new(LAST_BRANCH_STACK_SELECT),
-            MsrAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
+            RegisterAddress::new(LAST_BRANCH_STACK_SELECT),
+            RegisterAddress::new(PERF_CNTR_GLOBAL_STATUS_CLR),
         )
     };
     let freeze = BranchFreeze { bit, status: Some((STATUS_LBR_FREEZE, release)) };

@@ -8,7 +8,9 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::EventId;
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
+use pmu_core::access::{
+    AccessErrorKind, AccessFault, AccessOperation, RegisterAccess, RegisterAddress, RegisterBackend,
+};
 use pmu_core::registers::Counter;
 
 use crate::ibs::memory::{
@@ -29,7 +31,7 @@ pub(crate) struct UnitCounter<'a, M> {
     pub(crate) mask: u32,
 }
 
-impl<'a, M: MsrBackend> UnitCounter<'a, M> {
+impl<'a, M: RegisterBackend> UnitCounter<'a, M> {
     pub(crate) fn new(
         unit: &'a IbsUnit,
         memory: &'a UnitMemory,
@@ -40,7 +42,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Reads the value. With a sample that is yet to be reported, it has overflowed.
-    pub(crate) fn value(&self) -> Result<u32, MsrFault> {
+    pub(crate) fn value(&self) -> Result<u32, AccessFault> {
         let memory = self.memory;
         loop {
             let (samples, value) = (memory.samples.load(Relaxed), memory.value.load(Relaxed));
@@ -76,7 +78,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Returns the select for which the unit runs; 0 if its registers do not hold it, or if nothing would interrupt.
-    pub(crate) fn select(&self) -> Result<u64, MsrFault> {
+    pub(crate) fn select(&self) -> Result<u64, AccessFault> {
         let memory = self.memory;
         if !memory.is(RUNNING) || !memory.is(USABLE) {
             return Ok(0);
@@ -87,11 +89,11 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Starts the unit for a select, with the value that it was loaded with.
-    pub(crate) fn start(&self, select: u64) -> Result<(), MsrFault> {
+    pub(crate) fn start(&self, select: u64) -> Result<(), AccessFault> {
         // Without an interrupt nothing would take the first sample, and the unit would stay stopped.
         if !self.memory.is(USABLE) {
-            let (operation, kind) = (MsrOperation::Read, MsrErrorKind::Other);
-            return Err(MsrFault { operation, register: IBS_CTL, kind });
+            let (operation, kind) = (AccessOperation::Read, AccessErrorKind::Other);
+            return Err(AccessFault { operation, register: IBS_CTL, kind });
         }
         if self.select() == Ok(select) && !self.memory.is(UNKNOWN) {
             // It was not stopped, and may have a sample whose interrupt is yet to come.
@@ -115,7 +117,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Lets the unit go on after a sample, from the value that it has now, unless it is stopped.
-    pub(crate) fn resume(&self) -> Result<(), MsrFault> {
+    pub(crate) fn resume(&self) -> Result<(), AccessFault> {
         if self.memory.state() & (RUNNING | STOPPING | TAKEN) != RUNNING | TAKEN {
             // Only the sample of an event that left was reported: the unit counts.
             return Ok(());
@@ -134,7 +136,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Enables the unit, such that its next sample comes when the value overflows. A whole period begins with the
     /// `random` number of events.
-    fn enable(&self, random: u32) -> Result<(), MsrFault> {
+    fn enable(&self, random: u32) -> Result<(), AccessFault> {
         let memory = self.memory;
         let mut value = memory.value.load(Relaxed);
         if value <= self.mask >> 1 {
@@ -157,7 +159,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     }
 
     /// Stops the unit, and keeps its value.
-    pub(crate) fn stop(&self) -> Result<(), MsrFault> {
+    pub(crate) fn stop(&self) -> Result<(), AccessFault> {
         let memory = self.memory;
         let before = memory.state();
         if before & (RUNNING | UNKNOWN) == 0 {
@@ -216,7 +218,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
 
     /// Notes that the event whose sample is held leaves the unit. Returns the number of events after the sample until
     /// the next one, or `None` if the interrupt has taken the sample, or takes none.
-    pub(crate) fn leave(&self, event: EventId, period: u64) -> Result<Option<u64>, MsrFault> {
+    pub(crate) fn leave(&self, event: EventId, period: u64) -> Result<Option<u64>, AccessFault> {
         let memory = self.memory;
         let state = memory.state();
         if state & HELD == 0 {
@@ -245,7 +247,7 @@ impl<'a, M: MsrBackend> UnitCounter<'a, M> {
     ///
     /// The registers count as holding the sample until they are cleared: an interrupt in between would take a valid bit
     /// that nothing explains for a sample of the event that comes.
-    fn save_left(&self) -> Result<(), MsrFault> {
+    fn save_left(&self) -> Result<(), AccessFault> {
         let memory = self.memory;
         let control = self.unit.read_control(self.msr)?;
         if !memory.is(LEFT) {
@@ -295,8 +297,8 @@ pub(crate) const KINDS: [IbsKind; 2] = [IbsKind::Fetch, IbsKind::Op];
 
 impl IbsUnit {
     /// Reads the unit's control register.
-    pub(crate) fn read_control<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
-        msr.rdmsr_retrying(self.control())
+    pub(crate) fn read_control<M: RegisterBackend>(&self, msr: &M) -> Result<u64, AccessFault> {
+        msr.read_retrying(self.control())
     }
 
     /// Returns whether the unit was left enabled, or with a sample.
@@ -331,24 +333,24 @@ impl IbsUnit {
     /// Enables the unit for its next sample.
     ///
     /// On a fault the unit is left as it was, or stopped.
-    pub(crate) fn enable<M: MsrBackend>(
+    pub(crate) fn enable<M: RegisterBackend>(
         &self,
         msr: &M,
         values: ControlValues,
         programmed: Programmed,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let registers = self.registers();
         let control = values.control | self.period_bits(programmed);
         if self.capabilities().control2() {
             // The last write starts the unit, once both registers have the event's values.
-            msr.wrmsr_retrying(self.control2(), u64::from(values.control2) | registers.disable)?;
+            msr.write_retrying(self.control2(), u64::from(values.control2) | registers.disable)?;
         } else if self.has(IbsErratum::FetchCountKept) && self.kind() == IbsKind::Fetch {
             // The write that enables the unit does not reset its count. One without the enable bit does.
-            msr.wrmsr_retrying(self.control(), control & !registers.enable)?;
+            msr.write_retrying(self.control(), control & !registers.enable)?;
         }
-        msr.wrmsr_retrying(self.control(), control)?;
+        msr.write_retrying(self.control(), control)?;
         if self.capabilities().control2() {
-            msr.wrmsr_retrying(self.control2(), u64::from(values.control2))?;
+            msr.write_retrying(self.control2(), u64::from(values.control2))?;
         }
         Ok(())
     }
@@ -358,9 +360,9 @@ impl IbsUnit {
     ///
     /// Without a second control register, the enable bit shares its register with the valid bit: a sample that comes
     /// between the read and the write keeps its registers, but loses its valid bit.
-    pub(crate) fn disable<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+    pub(crate) fn disable<M: RegisterBackend>(&self, msr: &M) -> Result<u64, AccessFault> {
         if self.capabilities().control2() {
-            msr.wrmsr_retrying(self.control2(), self.registers().disable)?;
+            msr.write_retrying(self.control2(), self.registers().disable)?;
             return self.read_control(msr);
         }
         let found = self.read_control(msr)?;
@@ -370,37 +372,37 @@ impl IbsUnit {
 
     /// Lets the unit go on after a [`disable`](Self::disable) whose read failed: the write before it may have stopped
     /// the unit, which the first control register does not tell.
-    pub(crate) fn undo_disable<M: MsrBackend>(
+    pub(crate) fn undo_disable<M: RegisterBackend>(
         &self,
         msr: &M,
         values: ControlValues,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         match self.capabilities().control2() {
-            true => msr.wrmsr_retrying(self.control2(), u64::from(values.control2)),
+            true => msr.write_retrying(self.control2(), u64::from(values.control2)),
             false => Ok(()),
         }
     }
 
     /// Leaves the unit stopped and without a sample. `found` is the control register's value before.
     #[inline(never)] // 112 bytes of the Hermit-like glue.
-    pub(crate) fn clear<M: MsrBackend>(&self, msr: &M, found: u64) -> Result<(), MsrFault> {
+    pub(crate) fn clear<M: RegisterBackend>(&self, msr: &M, found: u64) -> Result<(), AccessFault> {
         self.write_stopped(msr, found & !self.registers().valid, 0)
     }
 
     /// Writes a value of the control register that disables the unit, in place of `found`.
     #[inline(never)] // 272 bytes of the Hermit-like glue, at `opt-level` 3.
-    fn write_stopped<M: MsrBackend>(
+    fn write_stopped<M: RegisterBackend>(
         &self,
         msr: &M,
         found: u64,
         value: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let enabled = found & self.registers().enable != 0;
         // Erratum 420: otherwise the unit may raise an interrupt that cannot be cleared.
         if self.has(IbsErratum::PeriodBeforeStop) && enabled {
-            msr.wrmsr_retrying(self.control(), found & !self.registers().period)?;
+            msr.write_retrying(self.control(), found & !self.registers().period)?;
         }
-        msr.wrmsr_retrying(self.control(), value & !self.registers().period)
+        msr.write_retrying(self.control(), value & !self.registers().period)
     }
 
     /// Returns whether the unit may still run, by the control register's value. A second control register stops the
@@ -410,13 +412,13 @@ impl IbsUnit {
         control & registers.enable != 0 && control & registers.period != 0
     }
 
-    pub(crate) fn control(&self) -> MsrAddress {
+    pub(crate) fn control(&self) -> RegisterAddress {
         // SAFETY: the register says what is sampled, and how often; no value of it makes the processor write to memory.
-        unsafe { MsrAddress::new(self.registers().control) }
+        unsafe { RegisterAddress::new(self.registers().control) }
     }
 
-    fn control2(&self) -> MsrAddress {
+    fn control2(&self) -> RegisterAddress {
         // SAFETY: the register says which samples are left out; no value of it makes the processor write to memory.
-        unsafe { MsrAddress::new(self.registers().control2) }
+        unsafe { RegisterAddress::new(self.registers().control2) }
     }
 }

@@ -2,12 +2,12 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterAddress, RegisterBackend};
 use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent, UnitAccess,
     Unsettled,
 };
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
 use pmu_core::registers::{Counter, CounterId, EventSelect};
 use pmu_core::thread::Waiting;
@@ -199,11 +199,11 @@ impl Facility for Ibs<'_> {
         self.memory.is_idle()
     }
 
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         let (mut interrupts, mut outcome) = (0, Ok(()));
         for (kind, unit, memory) in self.each() {
             // A unit that neither runs nor has a sample costs the handler no access.
@@ -252,12 +252,12 @@ impl Facility for Ibs<'_> {
         None
     }
 
-    fn set_reload<M: MsrBackend>(
+    fn set_reload<M: RegisterBackend>(
         &self,
         _: &M,
         counter: CounterId,
         events: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         if let Some((_, _, memory)) = self.of(counter) {
             // A unit's counter has at most 27 bits, and no reload has more.
             memory.reload.store(events as u32, Relaxed);
@@ -273,14 +273,14 @@ impl Facility for Ibs<'_> {
 
 impl Ibs<'_> {
     /// Looks for a unit's samples. Returns whether the interrupt was the unit's.
-    fn collect_from<M: MsrBackend>(
+    fn collect_from<M: RegisterBackend>(
         &mut self,
         kind: IbsKind,
         unit: &IbsUnit,
         memory: &UnitMemory,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<bool, MsrFault> {
+    ) -> Result<bool, AccessFault> {
         let (place, state) = (kind as usize, memory.state());
         let control = unit.read_control(msr)?;
         // The valid bit is the only status that a unit has: it is set with the sample, and no register says who
@@ -391,17 +391,17 @@ impl EventFacility for Ibs<'_> {
         self.of(counter).map(|(_, unit, _)| registers(unit))
     }
 
-    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, AccessFault> {
         for (_, _, memory) in self.each() {
             // Until the entry is unmasked, a sample would interrupt nothing, and the unit would stay stopped.
             memory.change(USABLE, 0);
         }
         // SAFETY: the register names an entry of the local vector table, and is only read.
-        let register = unsafe { MsrAddress::new(IBS_CTL) };
-        let assigned = IbsCtl::from_bits(hardware.rdmsr_retrying(register)?);
+        let register = unsafe { RegisterAddress::new(IBS_CTL) };
+        let assigned = IbsCtl::from_bits(hardware.read_retrying(register)?);
         // Firmware assigns the entry of the local vector table. Without one, a sample would not interrupt.
         if !assigned.lvt_offset_valid()
-            || hardware.unmask_extended_interrupt(assigned.lvt_offset()).is_err()
+            || hardware.unmask_facility_interrupt(assigned.lvt_offset()).is_err()
         {
             return Ok(CounterSet::NONE);
         }
@@ -412,12 +412,12 @@ impl EventFacility for Ibs<'_> {
     }
 
     #[inline(never)] // 80 bytes of the Hermit-like glue.
-    fn access_unit<M: MsrBackend>(
+    fn access_unit<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
         access: UnitAccess,
-    ) -> Result<u64, MsrFault> {
+    ) -> Result<u64, AccessFault> {
         let is_fetch = registers.value_register().get() == IBS_FETCH_CTL;
         let kind = if is_fetch { IbsKind::Fetch } else { IbsKind::Op };
         let Some(unit) = self.units.get(kind) else { return Ok(0) };
@@ -448,7 +448,7 @@ impl EventFacility for Ibs<'_> {
         Ok(sampling.kind().counter().only())
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let mut outcome = Ok(());
         for (kind, unit, memory) in self.each() {
             let registers = registers(unit);
@@ -468,19 +468,19 @@ impl EventFacility for Ibs<'_> {
         outcome
     }
 
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         let Some((_, unit, memory)) = self.of(counter) else { return Ok(Waiting::NONE) };
         let counter = UnitCounter::new(unit, memory, msr, &registers(unit));
         let reloaded = counter.leave(event.id(), event.period_under_way())?;
         Ok(reloaded.map_or(Waiting::NONE, |reloaded| Waiting { records: 1, reloaded }))
     }
 
-    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, msr: &M) -> Result<bool, AccessFault> {
         for (_, unit, memory) in self.each() {
             if memory.is(HELD | LEFT | LEFT_HELD)
                 || memory.is(RUNNING) && unit.is_valid(unit.read_control(msr)?)

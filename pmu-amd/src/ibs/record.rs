@@ -1,6 +1,6 @@
 //! The record of a sample, as it is read from the unit's registers.
 
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterAddress, RegisterBackend};
 use pmu_core::precise::{
     AccessType, BranchOutcome, DataAccess, DataSource, InstructionFetch, LineState, PageSize,
     PreciseSample, Translation,
@@ -123,12 +123,12 @@ impl IbsRecord {
 
     /// Reads the registers of a unit's sample, but those that have no meaning in it. `control` is the value of the
     /// control register.
-    pub(crate) fn read<M: MsrBackend>(
+    pub(crate) fn read<M: RegisterBackend>(
         unit: &IbsUnit,
         msr: &M,
         control: u64,
         physical: bool,
-    ) -> Result<Self, MsrFault> {
+    ) -> Result<Self, AccessFault> {
         match unit.kind() {
             IbsKind::Fetch => {
                 let control = IbsFetchCtl::from_bits(control);
@@ -140,21 +140,21 @@ impl IbsRecord {
 }
 
 /// Reads a register of the record; 0 if it is not `needed`.
-fn read<M: MsrBackend>(msr: &M, register: u32, needed: bool) -> Result<u64, MsrFault> {
+fn read<M: RegisterBackend>(msr: &M, register: u32, needed: bool) -> Result<u64, AccessFault> {
     // Each RDMSR in the interrupt costs more than the test.
     if !needed {
         return Ok(0);
     }
     // SAFETY: the registers of a record hold what the processor found; no value of them makes it write to memory.
-    msr.rdmsr_retrying(unsafe { MsrAddress::new(register) })
+    msr.read_retrying(unsafe { RegisterAddress::new(register) })
 }
 
-fn read_fetch<M: MsrBackend>(
+fn read_fetch<M: RegisterBackend>(
     unit: &IbsUnit,
     msr: &M,
     control: IbsFetchCtl,
     physical: bool,
-) -> Result<IbsFetchRecord, MsrFault> {
+) -> Result<IbsFetchRecord, AccessFault> {
     let physical = physical && control.physical_address_valid();
     let refilled = unit.capabilities().fetch_tlb_latency() && control.l1_tlb_miss();
     Ok(IbsFetchRecord {
@@ -165,11 +165,11 @@ fn read_fetch<M: MsrBackend>(
     })
 }
 
-fn read_op<M: MsrBackend>(
+fn read_op<M: RegisterBackend>(
     unit: &IbsUnit,
     msr: &M,
     physical: bool,
-) -> Result<IbsOpRecord, MsrFault> {
+) -> Result<IbsOpRecord, AccessFault> {
     let data = IbsOpData::from_bits(read(msr, IBS_OP_DATA, true)?);
     let data3 = IbsOpData3::from_bits(read(msr, IBS_OP_DATA3, true)?);
     let target = unit.capabilities().branch_target() && data.branch() && data.taken();

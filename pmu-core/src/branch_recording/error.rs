@@ -1,9 +1,9 @@
 //! Errors of branch records.
 
+use crate::access::backend::AccessFault;
 use crate::branch_recording::switch::XsaveFault;
 use crate::branches::filter::BranchFilter;
 use crate::detection::NoFacility;
-use crate::msr::backend::MsrFault;
 
 /// Error of a [`BranchRecorder`](crate::branch_recording::BranchRecorder).
 ///
@@ -82,11 +82,11 @@ pub enum BranchError {
     Lent,
     /// A register access failed, and the processor does not record.
     #[error("branches are not recorded: {0}")]
-    NotRecording(#[source] MsrFault),
+    NotRecording(#[source] AccessFault),
     /// A register access failed, and the recording could not be stopped. The recorder assumes that the processor still
     /// records.
     #[error("the recording of branches cannot be stopped: {0}")]
-    StateUnknown(#[source] MsrFault),
+    StateUnknown(#[source] AccessFault),
 }
 
 /// Converts an error of the detection into an error of the recorder. A function that both detects the records and

@@ -3,6 +3,9 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::{
+    AccessErrorKind, AccessFault, AccessOperation, RegisterAccess, RegisterBackend,
+};
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
     CLEAR, FREEZING, LENT, LOST, RECORDING, STALE, Taken, UNFREEZABLE, UNKNOWN,
@@ -16,7 +19,6 @@ use crate::counters::hooks::facility::{Facility, Interrupted};
 use crate::counters::hooks::running::{Asked, Running, Unsettled};
 use crate::counters::names::{CounterId, CounterSet};
 use crate::counters::registers::counter::EventSelect;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 impl EventFacility for Branches<'_> {
     const OFFERS: bool = true;
@@ -38,7 +40,7 @@ impl EventFacility for Branches<'_> {
         Ok(capable)
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let recording = Recording { unit: self.unit, msr, memory: self.memory };
         let is_of_recorder = self.memory.is_of_recorder();
         if is_of_recorder && !running.are_lent() {
@@ -68,7 +70,7 @@ impl EventFacility for Branches<'_> {
     }
 
     #[inline]
-    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+    fn before_stop<M: RegisterBackend>(&self, msr: &M, counter: CounterId) {
         // If that fails, the next change tries again.
         let _ = self.suspend_sampling(msr, counter.only());
     }
@@ -90,7 +92,7 @@ impl Branches<'_> {
 
     /// Starts the recording again, unless a task has stopped it. Notes if that failed.
     #[inline(never)] // 368 bytes of counters with branches, at `opt-level` 3.
-    pub(crate) fn restart<M: MsrBackend>(&self, msr: &M) -> Result<u64, MsrFault> {
+    pub(crate) fn restart<M: RegisterBackend>(&self, msr: &M) -> Result<u64, AccessFault> {
         if self.memory.mode() & CLEAR != 0 {
             return Ok(0);
         }
@@ -104,14 +106,14 @@ impl Branches<'_> {
     }
 }
 
-impl<M: MsrBackend> Recording<'_, M> {
+impl<M: RegisterBackend> Recording<'_, M> {
     /// Records branches for events, or again for a recorder.
     fn record(
         &self,
         wanted: Wanted,
         running: &Running<'_>,
         is_of_recorder: bool,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         if !is_of_recorder {
             match self.memory.take_for_events(self.unit) {
                 Taken::Refused => return Ok(()),
@@ -131,7 +133,7 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Ends what was recorded for events. An access that fails is no error of the events that still run: it is tried
     /// again with the next change, and until then the records are not read.
-    fn end(&self, is_of_recorder: bool) -> Result<(), MsrFault> {
+    fn end(&self, is_of_recorder: bool) -> Result<(), AccessFault> {
         let mode = self.memory.mode();
         if is_of_recorder {
             return self.leave_nothing(false);
@@ -154,7 +156,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Ends what a borrower may have left, or what goes on although the registers were said to be lost.
-    fn end_unknown(&self, mode: u8) -> Result<(), MsrFault> {
+    fn end_unknown(&self, mode: u8) -> Result<(), AccessFault> {
         let found = self.pause_for_another()?;
         if mode & RECORDING != 0 {
             self.memory.set_mode(STALE);
@@ -171,7 +173,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Ends what was recorded, before the counters are another owner's.
-    fn end_for_borrower(&self, is_to_return: bool) -> Result<(), MsrFault> {
+    fn end_for_borrower(&self, is_to_return: bool) -> Result<(), AccessFault> {
         if self.memory.leave() {
             self.leave_nothing(is_to_return)?;
             self.memory.lose();
@@ -182,10 +184,10 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Ends what a predecessor left, and proves that the processor has the records. Finds whether it freezes them.
     #[inline(never)] // 182 bytes of counters with branches.
-    fn verify(&self) -> Result<(), MsrFault> {
+    fn verify(&self) -> Result<(), AccessFault> {
         if !self.end_left_over()? {
-            let (operation, register) = (MsrOperation::Write, self.unit.registers().from);
-            return Err(MsrFault { operation, register, kind: MsrErrorKind::Other });
+            let (operation, register) = (AccessOperation::Write, self.unit.registers().from);
+            return Err(AccessFault { operation, register, kind: AccessErrorKind::Other });
         }
         // A hypervisor may have the records, and not the register that freezes them.
         if let Some(freeze) = self.unit.registers().freeze {
@@ -220,7 +222,7 @@ impl Facility for Branches<'_> {
     }
 
     /// Stops the recording if the interrupt does not freeze the records.
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         // Records of an earlier pass do not belong to this interrupt.
         *self = Self::new(self.unit, self.memory);
         if self.memory.mode_of(self.unit) & (RECORDING | FREEZING) == RECORDING {
@@ -232,11 +234,11 @@ impl Facility for Branches<'_> {
 
     /// Reads the records if a counter overflowed. If the processor freezes the records by stopping the recording, this
     /// method also restarts the recording.
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         let mode = self.memory.mode_of(self.unit);
         let freeze = self.unit.registers().freeze.filter(|_| mode & FREEZING != 0);
         let overflowed = !interrupted.overflowed.is_empty() || interrupted.recorded;
@@ -269,13 +271,13 @@ impl Facility for Branches<'_> {
     }
 
     /// Restarts the recording if [`begin`](Facility::begin) or [`collect`](Facility::collect) stopped it.
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         if core::mem::take(&mut self.stopped) { self.restart(msr).map(|_| ()) } else { Ok(()) }
     }
 
     /// Ends the freeze that the interrupt began.
     #[cold]
-    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn without_counters<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         const FROZEN: u8 = FREEZING | RECORDING;
         let freeze = self.unit.registers().freeze;
         match freeze.filter(|_| self.memory.mode_of(self.unit) & FROZEN == FROZEN) {

@@ -3,6 +3,7 @@
 use core::marker::PhantomData;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::branch_recording::error::BranchError;
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{
@@ -12,7 +13,6 @@ use crate::branches::recording::{Recording, Wanted};
 use crate::branches::sampled::Branches;
 use crate::branches::unit::{BranchOrder, BranchUnit};
 use crate::counters::names::CounterSet;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// The control handle of a processor's branch records: starts and stops the recording, and reads the records. At thread
 /// switches, the recorder saves and restores a thread's records.
@@ -40,10 +40,10 @@ use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 /// ```
 /// use pmu_core::branch_recording::{BranchError, BranchRecorder};
 /// use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit};
-/// use pmu_core::msr::MsrBackend;
+/// use pmu_core::access::RegisterBackend;
 /// static RECORDS: BranchMemory<[BranchSlot; 32]> = BranchMemory::new(); // one per processor
 ///
-/// fn last_branches<M: MsrBackend>(unit: &BranchUnit, msr: M, work: fn()) -> Result<(), BranchError> {
+/// fn last_branches<M: RegisterBackend>(unit: &BranchUnit, msr: M, work: fn()) -> Result<(), BranchError> {
 ///     let mut recorder = BranchRecorder::take(unit, msr, &RECORDS)?;
 ///     let read = recorder.start(BranchFilter::KERNEL).and_then(|_| {
 ///         work();
@@ -88,7 +88,7 @@ pub struct BranchRecorder<'a, M> {
     not_send: PhantomData<*mut ()>,
 }
 
-impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
+impl<'a, M: RegisterBackend> BranchRecorder<'a, M> {
     /// Takes ownership of this processor's branch records. The call clears the records, and disables recording and
     /// freezing, which an earlier owner may have left enabled.
     ///
@@ -195,7 +195,7 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
         Ok(recorded)
     }
 
-    fn start_anew(&mut self, value: u64, recorded: BranchFilter) -> Result<(), MsrFault> {
+    fn start_anew(&mut self, value: u64, recorded: BranchFilter) -> Result<(), AccessFault> {
         self.recording().pause()?;
         self.filter = None;
         self.recording().clear_stopped()?;
@@ -275,9 +275,9 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     ///
     /// ```
     /// # use pmu_core::branch_recording::{BranchError, BranchRecorder};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// /// Returns whether one of the recorded branches came from the function at these addresses.
-    /// fn came_from<M: MsrBackend>(
+    /// fn came_from<M: RegisterBackend>(
     ///     recorder: &mut BranchRecorder<'_, M>,
     ///     function: core::ops::Range<u64>,
     /// ) -> Result<bool, BranchError> {
@@ -368,13 +368,13 @@ impl<'a, M: MsrBackend> BranchRecorder<'a, M> {
     }
 
     /// Returns the error of a failed access.
-    pub(crate) fn error(&self, fault: MsrFault) -> BranchError {
+    pub(crate) fn error(&self, fault: AccessFault) -> BranchError {
         let is_on = self.memory.mode() & RECORDING != 0;
         if is_on { BranchError::StateUnknown(fault) } else { BranchError::NotRecording(fault) }
     }
 }
 
-impl<M: MsrBackend> Recording<'_, M> {
+impl<M: RegisterBackend> Recording<'_, M> {
     /// Returns the selection of a recorder that records, or did so before its registers were another owner's.
     pub(crate) fn going_on(&self) -> Option<Wanted> {
         let goes_on = self.memory.has(GOES_ON) || self.memory.mode() & RECORDING != 0;
@@ -400,9 +400,9 @@ impl Branches<'_> {
     ///
     /// ```
     /// # use pmu_core::branches::Branches;
-    /// # use pmu_core::msr::{MsrBackend, MsrFault};
+    /// # use pmu_core::access::{RegisterBackend, AccessFault};
     /// /// The idle loop of a processor.
-    /// fn idle<M: MsrBackend>(branches: &Branches<'_>, msr: &M, halt: fn()) -> Result<(), MsrFault> {
+    /// fn idle<M: RegisterBackend>(branches: &Branches<'_>, msr: &M, halt: fn()) -> Result<(), AccessFault> {
     ///     branches.before_idle(msr)?;
     ///     halt();
     ///     branches.after_idle(msr)
@@ -414,16 +414,16 @@ impl Branches<'_> {
     ///
     /// # Errors
     /// A register access failed. The call can be repeated.
-    pub fn before_idle<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    pub fn before_idle<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         self.suspend_sampling(msr, CounterSet::ALL)
     }
 
     /// Stops a sampling that delays interrupts of these counters. The records stay, and are read by the interrupt.
-    pub(crate) fn suspend_sampling<M: MsrBackend>(
+    pub(crate) fn suspend_sampling<M: RegisterBackend>(
         &self,
         msr: &M,
         counters: CounterSet,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let BranchOrder::Filled { counters: of, .. } = self.unit.registers().order else {
             return Ok(());
         };
@@ -444,7 +444,7 @@ impl Branches<'_> {
     ///
     /// # Errors
     /// A register access failed. The call can be repeated.
-    pub fn after_idle<M: MsrBackend>(&self, msr: &M) -> Result<(), MsrFault> {
+    pub fn after_idle<M: RegisterBackend>(&self, msr: &M) -> Result<(), AccessFault> {
         let mode = self.memory.mode_of(self.unit);
         if mode & RECORDING == 0 || mode & (CLEAR | LOST) == 0 || !self.unit.holds_interrupt() {
             return Ok(());

@@ -4,13 +4,13 @@ use core::fmt;
 
 use raw_cpuid::CpuIdReader;
 
+use crate::access::backend::{AccessFault, RegisterBackend};
 use crate::branch_recording::error::BranchError;
 use crate::branch_recording::recorder::BranchRecorder;
 use crate::branches::memory::{STALE, SavedBranches};
 use crate::branches::unit::BranchEnable;
-use crate::msr::backend::{MsrBackend, MsrFault};
 
-impl<M: MsrBackend> BranchRecorder<'_, M> {
+impl<M: RegisterBackend> BranchRecorder<'_, M> {
     /// Stops the recording when a thread leaves the processor. If `saved` is not `None`, the call copies the thread's
     /// records into `saved`. The call then clears the records, so that no other thread, guest or driver can read the
     /// records.
@@ -21,10 +21,10 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// ```
     /// # use pmu_core::branch_recording::{BranchError, BranchRecorder};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// # use pmu_core::branches::SavedBranches;
     /// /// The scheduler, between two threads whose call stacks are recorded.
-    /// fn switch<M: MsrBackend>(
+    /// fn switch<M: RegisterBackend>(
     ///     recorder: &mut BranchRecorder<'_, M>,
     ///     (old, new): (&mut SavedBranches<32>, &SavedBranches<32>),
     /// ) -> Result<(), BranchError> {
@@ -67,7 +67,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
         &self,
         saved: &mut SavedBranches<N>,
         found: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         saved.clear();
         let filled = self.unit.filled(&self.msr, found)?;
         let (len, read) = self.unit.read_from(&self.msr, filled, |age, record| {
@@ -116,7 +116,7 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     fn bring_back<const N: usize>(
         &mut self,
         saved: Option<&SavedBranches<N>>,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         self.recording().leave_no_records()?;
         self.recording().program(self.recording().of_recorder())?;
         if let Some(saved) = saved {
@@ -169,9 +169,9 @@ impl<M: MsrBackend> BranchRecorder<'_, M> {
     ///
     /// ```
     /// # use pmu_core::branch_recording::{BranchArea, BranchError, BranchRecorder, SaveBranches};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// /// The scheduler, between two threads whose call stacks are recorded, after `use_xsaves`.
-    /// fn switch<M: MsrBackend, A: SaveBranches>(
+    /// fn switch<M: RegisterBackend, A: SaveBranches>(
     ///     recorder: &mut BranchRecorder<'_, M>,
     ///     (old, new): (&mut BranchArea<A>, &mut BranchArea<A>),
     /// ) -> Result<(), BranchError> {

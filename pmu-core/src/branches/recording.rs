@@ -5,13 +5,13 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::branches::memory::{
     BranchMemory, CLEAR, FREEZING, LOST, RECORDING, STACK, STALE, UNFREEZABLE, UNKNOWN,
 };
 use crate::branches::record::RawBranch;
 use crate::branches::unit::{BranchEnable, BranchOrder, BranchUnit};
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// A processor's branch records, with the memory of their owner.
 #[derive(Clone, Copy)]
@@ -31,9 +31,9 @@ pub(crate) struct Wanted {
     pub(crate) freezes: bool,
 }
 
-impl<M: MsrBackend> Recording<'_, M> {
+impl<M: RegisterBackend> Recording<'_, M> {
     /// Ends what a predecessor left. Returns whether the processor has the records.
-    pub(crate) fn end_left_over(&self) -> Result<bool, MsrFault> {
+    pub(crate) fn end_left_over(&self) -> Result<bool, AccessFault> {
         self.unit.stop(self.msr)?;
         if let Err(fault) = self.set_freeze(false) {
             if self.memory.mode() & FREEZING != 0 {
@@ -56,7 +56,7 @@ impl<M: MsrBackend> Recording<'_, M> {
 
     /// Sets or clears the freeze bit. The interrupt acknowledges the frozen records while the bit can be set.
     #[inline(never)] // 128 bytes of the Hermit-like glue, at `opt-level` 3.
-    pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), MsrFault> {
+    pub(crate) fn set_freeze(&self, freezes: bool) -> Result<(), AccessFault> {
         let Some(freeze) = &self.unit.registers().freeze else { return Ok(()) };
         if self.memory.mode() & UNFREEZABLE != 0 {
             return Ok(());
@@ -72,13 +72,13 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Writes the register of the filter, where it is not in the enabling register.
-    pub(crate) fn write_filter(&self) -> Result<(), MsrFault> {
+    pub(crate) fn write_filter(&self) -> Result<(), AccessFault> {
         let Some(register) = self.unit.registers().filter else { return Ok(()) };
-        self.msr.wrmsr_retrying(register, self.memory.control.load(Relaxed))
+        self.msr.write_retrying(register, self.memory.control.load(Relaxed))
     }
 
     /// Stops the recording. Returns the value that the enabling register had. If that fails, the recording goes on.
-    pub(crate) fn pause(&self) -> Result<u64, MsrFault> {
+    pub(crate) fn pause(&self) -> Result<u64, AccessFault> {
         let recorded = self.memory.mode() & RECORDING;
         self.memory.clear_mode(RECORDING);
         let stopped = self.unit.stop(self.msr);
@@ -90,7 +90,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Starts the recording, with what is in the memory and in the filter. If that fails, the recording is stopped.
-    pub(crate) fn resume(&self) -> Result<(), MsrFault> {
+    pub(crate) fn resume(&self) -> Result<(), AccessFault> {
         let before = self.memory.mode();
         self.memory.clear_mode(LOST | CLEAR);
         self.memory.set_mode(RECORDING);
@@ -109,12 +109,12 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// cleared.
     // Linked once: several operations end a recording.
     #[inline(never)] // 288 bytes of counters with branches, at `opt-level` 3.
-    pub(crate) fn pause_for_another(&self) -> Result<u64, MsrFault> {
+    pub(crate) fn pause_for_another(&self) -> Result<u64, AccessFault> {
         self.pause().inspect_err(|_| self.memory.set_mode(STALE))
     }
 
     /// Stops the recording for another thread or owner, and clears the records.
-    pub(crate) fn pause_and_clear(&self) -> Result<(), MsrFault> {
+    pub(crate) fn pause_and_clear(&self) -> Result<(), AccessFault> {
         self.pause_for_another()?;
         self.clear_stopped()
     }
@@ -122,7 +122,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     /// Clears the records, and notes that they are another owner's where that fails.
     // Linked once: several operations end a recording.
     #[inline(never)] // 160 bytes of the Hermit-like glue.
-    pub(crate) fn clear_stopped(&self) -> Result<(), MsrFault> {
+    pub(crate) fn clear_stopped(&self) -> Result<(), AccessFault> {
         self.memory.clear_mode(CLEAR);
         let cleared = self.unit.clear_records(self.msr);
         match cleared {
@@ -138,7 +138,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Leaves no records of the thread that left, which may have been stopped or lost without being switched out.
-    pub(crate) fn leave_no_records(&self) -> Result<(), MsrFault> {
+    pub(crate) fn leave_no_records(&self) -> Result<(), AccessFault> {
         if self.memory.mode() & CLEAR == 0 { self.pause_and_clear() } else { Ok(()) }
     }
 
@@ -153,7 +153,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Starts to record, with empty records, or with the call stack that was kept while the counters were lent.
-    pub(crate) fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), MsrFault> {
+    pub(crate) fn record_anew(&self, wanted: Wanted, is_returned: bool) -> Result<(), AccessFault> {
         let kept = self.memory.kept.swap(0, Relaxed);
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         if self.memory.mode() & (UNKNOWN | RECORDING | CLEAR) != CLEAR {
@@ -172,7 +172,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Writes the filter and the freeze bit of a stopped recording, unless the registers have them.
-    pub(crate) fn program(&self, wanted: Wanted) -> Result<(), MsrFault> {
+    pub(crate) fn program(&self, wanted: Wanted) -> Result<(), AccessFault> {
         let is_same = self.memory.control.load(Relaxed) == wanted.value;
         if is_same && self.memory.mode() & UNKNOWN == 0 {
             return Ok(());
@@ -189,7 +189,7 @@ impl<M: MsrBackend> Recording<'_, M> {
     }
 
     /// Leaves nothing that another owner may see, and no freeze. Keeps a call stack if it is to return.
-    pub(crate) fn leave_nothing(&self, keeps: bool) -> Result<(), MsrFault> {
+    pub(crate) fn leave_nothing(&self, keeps: bool) -> Result<(), AccessFault> {
         let mode = self.memory.mode();
         if mode & (RECORDING | STALE | FREEZING | CLEAR) == CLEAR {
             return Ok(());
@@ -225,16 +225,16 @@ pub(crate) struct Filled {
 
 impl BranchUnit {
     /// Stops the recording, and returns the value that the enabling register had where it has other owners.
-    pub(crate) fn stop(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
+    pub(crate) fn stop(&self, msr: &impl RegisterBackend) -> Result<u64, AccessFault> {
         match self.registers().enable {
-            BranchEnable::Register(register) => msr.wrmsr_retrying(register, 0).map(|()| 0),
+            BranchEnable::Register(register) => msr.write_retrying(register, 0).map(|()| 0),
             BranchEnable::Bits { bits, off, .. } => msr.update_retrying(bits.set_to(off)),
         }
     }
 
     /// Stops branch sampling before its records are read: the enabling register keeps the number of filled records.
     #[inline(never)] // 64 bytes of the Hermit-like glue.
-    pub(crate) fn suspend_sampling(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn suspend_sampling(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         let BranchEnable::Bits { bits, on, off } = self.registers().enable else { return Ok(()) };
         let mut update = bits.set_to(off);
         update.clear &= on;
@@ -243,9 +243,13 @@ impl BranchUnit {
 
     /// Starts the recording, and returns the value that the enabling register had where it has other owners. `control`:
     /// the value of a register of its own.
-    pub(crate) fn start(&self, msr: &impl MsrBackend, control: u64) -> Result<u64, MsrFault> {
+    pub(crate) fn start(
+        &self,
+        msr: &impl RegisterBackend,
+        control: u64,
+    ) -> Result<u64, AccessFault> {
         match self.registers().enable {
-            BranchEnable::Register(register) => msr.wrmsr_retrying(register, control).map(|()| 0),
+            BranchEnable::Register(register) => msr.write_retrying(register, control).map(|()| 0),
             BranchEnable::Bits { bits, on, .. } => msr.update_retrying(bits.set_to(on)),
         }
     }
@@ -259,10 +263,14 @@ impl BranchUnit {
     }
 
     /// Finds the newest record. `found`: the value of the enabling register as the recording was stopped.
-    pub(crate) fn filled(&self, msr: &impl MsrBackend, found: u64) -> Result<Filled, MsrFault> {
+    pub(crate) fn filled(
+        &self,
+        msr: &impl RegisterBackend,
+        found: u64,
+    ) -> Result<Filled, AccessFault> {
         let (newest, is_empty) = match self.registers().order {
             BranchOrder::NewestFirst => (0, false),
-            BranchOrder::Ring(top) => (msr.rdmsr_retrying(top)?, false),
+            BranchOrder::Ring(top) => (msr.read_retrying(top)?, false),
             BranchOrder::Filled { next, valid, .. } => {
                 ((found >> (next % 64)).wrapping_sub(1), found & valid == 0)
             }
@@ -289,20 +297,20 @@ impl BranchUnit {
 
     /// Returns the register of a record.
     #[inline]
-    fn register(&self, first: u32, index: u8) -> MsrAddress {
+    fn register(&self, first: u32, index: u8) -> RegisterAddress {
         let distance = self.registers().step.wrapping_mul(u32::from(index));
         // SAFETY: `new`'s caller promised it of the registers of all records; the index is below their number.
-        unsafe { MsrAddress::new(first.wrapping_add(distance)) }
+        unsafe { RegisterAddress::new(first.wrapping_add(distance)) }
     }
 
     /// Reads the records into the memory, the newest first, up to the first empty one. Returns their number, and the
     /// fault that ended the reading, if one did.
     pub(crate) fn read_records(
         &self,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
         memory: &BranchMemory,
         found: u64,
-    ) -> (u8, Result<(), MsrFault>) {
+    ) -> (u8, Result<(), AccessFault>) {
         match self.filled(msr, found) {
             Ok(filled) => self.read_from(msr, filled, |age, record| {
                 if let Some(slot) = memory.slots().get(usize::from(age)) {
@@ -317,10 +325,10 @@ impl BranchUnit {
     #[inline]
     pub(crate) fn read_from(
         &self,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
         filled: Filled,
         mut store: impl FnMut(u8, RawBranch),
-    ) -> (u8, Result<(), MsrFault>) {
+    ) -> (u8, Result<(), AccessFault>) {
         for age in 0..filled.count {
             match self.read_record(msr, self.index(filled.newest, age)) {
                 Ok(Some(record)) => store(age, record),
@@ -332,10 +340,14 @@ impl BranchUnit {
     }
 
     /// Reads a record; `None` if the records end here.
-    fn read_record(&self, msr: &impl MsrBackend, index: u8) -> Result<Option<RawBranch>, MsrFault> {
+    fn read_record(
+        &self,
+        msr: &impl RegisterBackend,
+        index: u8,
+    ) -> Result<Option<RawBranch>, AccessFault> {
         let registers = self.registers();
         let read = |first: Option<u32>| match first {
-            Some(first) => msr.rdmsr_retrying(self.register(first, index)),
+            Some(first) => msr.read_retrying(self.register(first, index)),
             None => Ok(0),
         };
         let record =
@@ -350,13 +362,13 @@ impl BranchUnit {
     /// Writes a record. Each register is written, also after a fault.
     fn write_record(
         &self,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
         index: u8,
         record: RawBranch,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let registers = self.registers();
         let write = |first: Option<u32>, word| match first {
-            Some(first) => msr.wrmsr_retrying(self.register(first, index), word),
+            Some(first) => msr.write_retrying(self.register(first, index), word),
             None => Ok(()),
         };
         let from = write(Some(registers.from), record.from);
@@ -366,10 +378,10 @@ impl BranchUnit {
 
     /// Clears all records while the recording is stopped; also while the processor records, if it has a register for
     /// the depth. Each record is tried, also after a fault.
-    pub(crate) fn clear_records(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn clear_records(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         if let Some(depth) = self.registers().depth {
             // On architectural LBRs, a write of the depth clears all records.
-            return msr.wrmsr_retrying(depth, self.depth().into());
+            return msr.write_retrying(depth, self.depth().into());
         }
         let empty = RawBranch::default();
         let clear = |index| self.write_record(msr, index, empty);
@@ -379,12 +391,12 @@ impl BranchUnit {
     /// Writes saved records back, the newest first, while the recording is stopped and all records are clear.
     pub(crate) fn write_records(
         &self,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
         newest: u8,
         records: impl Iterator<Item = RawBranch>,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         if let BranchOrder::Ring(top) = self.registers().order {
-            msr.wrmsr_retrying(top, newest.into())?;
+            msr.write_retrying(top, newest.into())?;
         }
         (0..self.depth()).zip(records).try_for_each(|(age, record)| {
             let record = (self.format().writable)(record);
@@ -393,20 +405,20 @@ impl BranchUnit {
     }
 
     /// Proves that the processor has the last record: it gives back what is written to it. Leaves the record clear.
-    pub(crate) fn answers(&self, msr: &impl MsrBackend) -> Result<bool, MsrFault> {
+    pub(crate) fn answers(&self, msr: &impl RegisterBackend) -> Result<bool, AccessFault> {
         const ADDRESS: u64 = 0x1000;
         let last = self.depth() - 1;
         let register = self.register(self.registers().to.unwrap_or(self.registers().from), last);
-        msr.wrmsr_retrying(register, ADDRESS)?;
-        let found = msr.rdmsr_retrying(register);
+        msr.write_retrying(register, ADDRESS)?;
+        let found = msr.read_retrying(register);
         // Before the outcome of the read is looked at: the probe must not stay there as a branch.
-        msr.wrmsr_retrying(register, 0)?;
+        msr.write_retrying(register, 0)?;
         Ok(found? == ADDRESS)
     }
 
     /// Proves that the enabling register keeps the bit that starts the recording, where it has other owners. Some
     /// hypervisors drop the bit. Leaves the recording stopped.
-    pub(crate) fn starts(&self, msr: &impl MsrBackend) -> Result<bool, MsrFault> {
+    pub(crate) fn starts(&self, msr: &impl RegisterBackend) -> Result<bool, AccessFault> {
         if let BranchEnable::Register(_) = self.registers().enable {
             return Ok(true);
         }
@@ -418,9 +430,9 @@ impl BranchUnit {
 
     /// Releases records that an interrupt froze.
     #[inline(never)] // 16 bytes of counters with branches.
-    pub(crate) fn unfreeze(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn unfreeze(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         match self.registers().freeze.and_then(|freeze| freeze.status) {
-            Some((frozen, acknowledge)) => msr.wrmsr_retrying(acknowledge, frozen),
+            Some((frozen, acknowledge)) => msr.write_retrying(acknowledge, frozen),
             None => Ok(()),
         }
     }

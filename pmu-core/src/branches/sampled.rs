@@ -4,12 +4,12 @@ use core::any::Any;
 use core::ops::ControlFlow;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::{AccessFault, RegisterBackend};
 use crate::branches::filter::BranchFilter;
 use crate::branches::memory::{BranchMemory, BranchSlot, STALE};
 use crate::branches::record::{Branch, RawBranch};
 use crate::branches::unit::BranchUnit;
 use crate::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use crate::msr::backend::{MsrBackend, MsrFault};
 
 /// A processor's branch records, as a facility of the [source](crate::EventSource::Facility) of its events. Events may
 /// then ask for [branches](crate::Event::with_branches), and their [samples](crate::Sample::branches) have them. The
@@ -170,7 +170,11 @@ impl<'a> Branches<'a> {
     }
 
     /// Reads the records of a recording that was stopped, when the enabling register had the value `found`.
-    pub(crate) fn read<M: MsrBackend>(&mut self, msr: &M, found: u64) -> Result<(), MsrFault> {
+    pub(crate) fn read<M: RegisterBackend>(
+        &mut self,
+        msr: &M,
+        found: u64,
+    ) -> Result<(), AccessFault> {
         if self.memory.mode() & STALE != 0 {
             return Ok(());
         }

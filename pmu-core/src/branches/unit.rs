@@ -2,9 +2,9 @@
 
 use core::fmt;
 
+use crate::access::address::{RegisterAddress, RegisterBits};
 use crate::branches::filter::BranchFilter;
 use crate::branches::record::{Branch, RawBranch};
-use crate::msr::address::{MsrAddress, RegisterBits};
 
 /// Description of a processor's branch records: their registers, their format and their number.
 ///
@@ -35,13 +35,13 @@ pub struct BranchRegisters {
     pub enable: BranchEnable,
     /// The register that selects the branches to record. `None` if the register in `enable` also contains this
     /// selection.
-    pub filter: Option<MsrAddress>,
+    pub filter: Option<RegisterAddress>,
     /// Returns the filter register's value for the given filter. If this register also contains the enable bit, the
     /// enable bit is set in the value. The second result is the filter that the processor applies with this value. This
     /// filter selects at least the branches of the given filter.
     pub select: fn(&BranchOffers, BranchFilter) -> (u64, BranchFilter),
     /// The register with the number of records, if there is one. Each write to this register clears all records.
-    pub depth: Option<MsrAddress>,
+    pub depth: Option<RegisterAddress>,
     /// Registers that freeze the records; `None` if the processor cannot freeze the records.
     pub freeze: Option<BranchFreeze>,
     /// Order in which the registers hold the records.
@@ -64,7 +64,7 @@ pub struct BranchRegisters {
 pub enum BranchEnable {
     /// A register that only the branch records use, and that also contains the filter. Writing 0 to the register stops
     /// the recording.
-    Register(MsrAddress),
+    Register(RegisterAddress),
     /// A register of which only some bits belong to the recorder.
     Bits {
         /// The register, and those of its bits that belong to the recorder.
@@ -86,7 +86,7 @@ pub struct BranchFreeze {
     /// sets this bit in the overflow status register. Software ends the freeze by writing the bit to the given
     /// register. `None` if the processor has no such bit, and freezes the records by clearing the enable bit of the
     /// recording.
-    pub status: Option<(u64, MsrAddress)>,
+    pub status: Option<(u64, RegisterAddress)>,
 }
 
 /// Order in which the registers hold the records.
@@ -97,7 +97,7 @@ pub enum BranchOrder {
     NewestFirst,
     /// The registers are a ring. The number of records is a power of two. The register at this address holds the index
     /// of the newest record.
-    Ring(MsrAddress),
+    Ring(RegisterAddress),
     /// The processor samples branches for one event: from an overflow of the event's counter on, it fills the records
     /// in order, and raises the counter's interrupt when all records are filled. The register in
     /// [`BranchRegisters::enable`] says how many records are filled. It is one with [`Bits`](BranchEnable::Bits).

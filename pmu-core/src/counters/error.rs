@@ -2,9 +2,9 @@
 
 use core::fmt;
 
+use crate::access::backend::AccessFault;
 use crate::counters::names::{CounterSet, EventId, GenericEvent};
 use crate::detection::NoInterface;
-use crate::msr::backend::MsrFault;
 use crate::precise::request::NotPrecise;
 
 /// Error of an operation on a processor's counters.
@@ -174,12 +174,12 @@ pub enum CounterError {
     NotRestorable,
     /// A register access failed, and the operation was undone.
     #[error("register access failed and was undone: {0}")]
-    Unchanged(#[source] MsrFault),
+    Unchanged(#[source] AccessFault),
     /// Accesses to this register failed, and the operation could not be undone. The driver assumes that the register's
     /// counter is running. No event uses the counter until the counter is
     /// [programmed again](crate::CounterSession::reprogram) or shut down.
     #[error("a counter cannot be stopped and is presumed running: {0}")]
-    StateUnknown(#[source] MsrFault),
+    StateUnknown(#[source] AccessFault),
     /// The event cannot be sampled as [precisely](crate::Event::precise) as requested. The value is the reason.
     #[error("{0}")]
     NotPrecise(NotPrecise),
@@ -191,7 +191,7 @@ pub enum CounterError {
 /// use pmu_core::{Claim, CounterSet};
 /// use pmu_core::error::ServiceError;
 /// use pmu_core::interrupt::Serviced;
-/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+/// use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 /// /// Returns the interrupt's claim, and the faulted counters. A task then calls `reprogram`, or starts the events of
 /// /// these counters on other counters.
 /// fn outcome(serviced: Result<Serviced, ServiceError>) -> (Claim, CounterSet) {
@@ -200,8 +200,8 @@ pub enum CounterError {
 ///         Err(error) => (Claim::OursAndMore, error.counters),
 ///     }
 /// }
-/// let (operation, kind) = (MsrOperation::Read, MsrErrorKind::GeneralProtection);
-/// let fault = MsrFault { operation, register: 0x38E, kind };
+/// let (operation, kind) = (AccessOperation::Read, AccessErrorKind::Fault);
+/// let fault = AccessFault { operation, register: 0x38E, kind };
 /// let error = ServiceError { fault, counters: CounterSet::from_bits(0b11), masked: true };
 /// assert_eq!(outcome(Err(error)), (Claim::OursAndMore, CounterSet::from_bits(0b11)));
 /// ```
@@ -209,7 +209,7 @@ pub enum CounterError {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct ServiceError {
     /// The first register access that failed twice. The driver retries a failed access once.
-    pub fault: MsrFault,
+    pub fault: AccessFault,
     /// Counters that faulted. If the event of a faulted counter is in a group, the counters of the group's other events
     /// are also in this set. The events of faulted counters no longer run.
     ///
@@ -245,7 +245,7 @@ impl CounterError {
     }
 
     /// Returns the access that failed, if one did.
-    pub(crate) const fn fault(&self) -> Option<MsrFault> {
+    pub(crate) const fn fault(&self) -> Option<AccessFault> {
         match self {
             Self::Unchanged(fault) | Self::StateUnknown(fault) => Some(*fault),
             _ => None,

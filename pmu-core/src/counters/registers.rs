@@ -6,3 +6,4 @@ pub(crate) mod hybrid;
 pub(crate) mod layout;
 pub(crate) mod unit;
 pub(crate) mod unused;
+mod x86;

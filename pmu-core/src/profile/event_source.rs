@@ -4,6 +4,7 @@ use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use crate::access::backend::{AccessFault, RegisterBackend};
 use crate::counters::events::count::EventOverflow;
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
 use crate::counters::hooks::facility::Facility;
@@ -14,7 +15,6 @@ use crate::counters::shared::core_counters::CoreThread;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::table::EventTable;
 use crate::interval::{Interval, IntervalLimits, IntervalUnit};
-use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::profile::added::{AddedSources, Overflow};
 use crate::profile::error::InterfaceError;
 use crate::profile::interface::ProfileSources;
@@ -544,11 +544,11 @@ pub(crate) fn divided_by<S: EventSource>(source: &S) -> CounterSet {
 
 /// Reads a counter, with one retry.
 #[inline]
-pub(crate) fn read_counter<S: EventSource, M: MsrBackend>(
+pub(crate) fn read_counter<S: EventSource, M: RegisterBackend>(
     source: &S,
     msr: &M,
     registers: &Counter,
-) -> Result<u64, MsrFault> {
+) -> Result<u64, AccessFault> {
     if S::Facility::UNITS && registers.is_unit() {
         source.facility().access_unit(msr, registers, UnitAccess::ReadValue)
     } else {

@@ -1,13 +1,13 @@
 //! The frequencies of a processor of x86: the core's, by MPERF and APERF, and the TSC's.
 
-use crate::msr::address::MsrUpdate;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
+use crate::access::address::RegisterUpdate;
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::x86::snapshot::Snapshot;
 
 /// `IA32_MPERF`, AMD's `MPERF` (SDM vol. 4, table 2-2; APM vol. 2, "Effective Frequency").
-const MPERF: MsrUpdate = MsrUpdate::read(0xE7);
+const MPERF: RegisterUpdate = RegisterUpdate::read(0xE7);
 /// `IA32_APERF`, AMD's `APERF`.
-const APERF: MsrUpdate = MsrUpdate::read(0xE8);
+const APERF: RegisterUpdate = RegisterUpdate::read(0xE8);
 
 /// Access to a processor's clocks MPERF and APERF. MPERF ticks at a constant rate. APERF ticks at the core's present
 /// frequency. Both clocks stop while the core is halted.
@@ -20,15 +20,15 @@ const APERF: MsrUpdate = MsrUpdate::read(0xE8);
 ///
 /// ```
 /// use pmu_core::x86::clocks::{ClockReading, Clocks, tsc_hertz};
-/// use pmu_core::msr::{MsrBackend, MsrFault};
+/// use pmu_core::access::{RegisterBackend, AccessFault};
 /// use pmu_core::x86::Snapshot;
 ///
 /// /// Returns the core's mean frequency while `workload` ran, not counting the time in which the core was halted.
 /// fn hertz(
 ///     this: &Snapshot,
-///     msr: &impl MsrBackend,
+///     msr: &impl RegisterBackend,
 ///     workload: impl FnOnce(),
-/// ) -> Result<Option<u64>, MsrFault> {
+/// ) -> Result<Option<u64>, AccessFault> {
 ///     let (Some(clocks), Some(base)) = (Clocks::detect(this), tsc_hertz(this)) else { return Ok(None) };
 ///     let before = clocks.read(msr)?;
 ///     workload();
@@ -69,7 +69,7 @@ impl Clocks {
     /// # Errors
     /// Returns the access that failed. An access can fail under a hypervisor that declares the clocks in CPUID but does
     /// not implement the registers.
-    pub fn read(self, msr: &impl MsrBackend) -> Result<ClockReading, MsrFault> {
+    pub fn read(self, msr: &impl RegisterBackend) -> Result<ClockReading, AccessFault> {
         Ok(ClockReading { mperf: msr.update_retrying(MPERF)?, aperf: msr.update_retrying(APERF)? })
     }
 }

@@ -1,11 +1,11 @@
 //! Architectural branch records, which CPUID leaf 0x1C declares.
 
+use pmu_core::access::RegisterAddress;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchKind, BranchKinds, BranchOffers,
     BranchOrder, BranchRegisters, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
-use pmu_core::msr::MsrAddress;
 use pmu_core::x86::Snapshot;
 
 use crate::branches::legacy::{freeze, has_transactions, of, transaction};
@@ -43,7 +43,7 @@ pub(crate) fn unit(processor: &Snapshot) -> Result<Option<BranchUnit>, NoFacilit
     let version = ArchitecturalPerfmon::from_snapshot(processor).version();
     // SAFETY: the control and the depth of records, which are registers.
     let (control, depth_register) =
-        unsafe { (MsrAddress::new(IA32_LBR_CTL), MsrAddress::new(IA32_LBR_DEPTH)) };
+        unsafe { (RegisterAddress::new(IA32_LBR_CTL), RegisterAddress::new(IA32_LBR_DEPTH)) };
     let registers = BranchRegisters {
         enable: BranchEnable::Register(control),
         filter: None,

@@ -1,11 +1,11 @@
 //! The legacy last-branch stacks.
 
+use pmu_core::access::{RegisterAddress, RegisterBits};
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchFormat, BranchFreeze, BranchKind, BranchOffers,
     BranchOrder, BranchRegisters, BranchTransaction, BranchUnit, RawBranch,
 };
 use pmu_core::error::NoFacility;
-use pmu_core::msr::{MsrAddress, RegisterBits};
 use pmu_core::x86::Snapshot;
 
 use crate::cpuid::ArchitecturalPerfmon;
@@ -58,7 +58,7 @@ pub(crate) fn unit(processor: &Snapshot, format: u8) -> Result<BranchUnit, NoFac
     // SAFETY: (1) the bit records branches in registers; (2) a filter and an index.
     let (bits, filter, top) = unsafe {
         let bits = RegisterBits::new(IA32_DEBUGCTL, LBR);
-        (bits, MsrAddress::new(MSR_LBR_SELECT), MsrAddress::new(MSR_LASTBRANCH_TOS))
+        (bits, RegisterAddress::new(MSR_LBR_SELECT), RegisterAddress::new(MSR_LASTBRANCH_TOS))
     };
     let registers = BranchRegisters {
         enable: BranchEnable::Bits { bits, on: LBR, off: 0 },
@@ -91,7 +91,7 @@ pub(crate) fn freeze(version: u8) -> Option<BranchFreeze> {
     }
     // SAFETY: (1) the bit freezes the records, and no more; (2) the register clears bits of a status.
     let (bit, release) = unsafe {
-        (RegisterBits::new(IA32_DEBUGCTL, FREEZE), MsrAddress::new(IA32_PERF_GLOBAL_OVF_CTRL))
+        (RegisterBits::new(IA32_DEBUGCTL, FREEZE), RegisterAddress::new(IA32_PERF_GLOBAL_OVF_CTRL))
     };
     Some(BranchFreeze { bit, status: (version >= 4).then_some((STATUS_LBR_FRZ, release)) })
 }

@@ -123,13 +123,13 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// Creates the processor's control area. Every word is 0, so the area describes no buffer yet.
     ///
     /// ```
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// use core::sync::atomic::{AtomicU64, Ordering};
     /// use pmu_intel::debug_store::{
     ///     ControlAreaError, DebugStoreSupport, ProcessorProfileControl, write_ds_area,
     /// };
     /// /// Has this processor store branches in `buffer`, as soon as IA32_DEBUGCTL says so.
-    /// fn prepare<M: MsrBackend>(
+    /// fn prepare<M: RegisterBackend>(
     ///     control: &ProcessorProfileControl<'static>,
     ///     support: &DebugStoreSupport,
     ///     msr: &M,
@@ -180,10 +180,10 @@ impl<'m, const RESETS: usize> ProcessorProfileControl<'m, RESETS> {
     /// session's precise events use the area's memory, the area exists until that session is shut down.
     ///
     /// ```
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// use pmu_intel::debug_store::{BRANCH_TRACE, ProcessorProfileControl, update_debugctl, write_ds_area};
     /// use pmu_intel::registers::DebugCtl;
-    /// fn end<M: MsrBackend>(control: &ProcessorProfileControl<'static>, msr: &M) -> Result<(), M::Error> {
+    /// fn end<M: RegisterBackend>(control: &ProcessorProfileControl<'static>, msr: &M) -> Result<(), M::Error> {
     ///     // SAFETY: no bit is set; this is a task.
     ///     unsafe { update_debugctl(msr, BRANCH_TRACE, DebugCtl::new()) }?;
     ///     // SAFETY: 0 is no address.

@@ -4,7 +4,7 @@ use core::ops::Deref;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterAddress, RegisterBackend};
 
 use crate::debug_store::{ControlAreaMemory, PebsDsSaveArea};
 use crate::precise::layout::PreciseFormat;
@@ -239,13 +239,13 @@ impl PreciseMemory {
     }
 
     /// Returns whether the buffer has reached its threshold, or has an index that cannot be right.
-    pub(crate) fn interrupts<M: MsrBackend>(
+    pub(crate) fn interrupts<M: RegisterBackend>(
         &self,
         unit: &PreciseUnit,
         msr: &M,
-    ) -> Result<bool, MsrFault> {
+    ) -> Result<bool, AccessFault> {
         if unit.format() == PreciseFormat::Architectural {
-            let found = PebsIndex::from_bits(msr.rdmsr_retrying(index_register())?);
+            let found = PebsIndex::from_bits(msr.read_retrying(index_register())?);
             return Ok(found.full() || found.write() != 0 && found.write() >= found.threshold());
         }
         let (area, base) = (self.save_area(), self.buffer_address());
@@ -276,13 +276,13 @@ impl PreciseMemory {
     }
 
     /// Resets the register's offset, and keeps its threshold. Returns the number of bytes that were written.
-    pub(crate) fn reset_register<M: MsrBackend>(&self, msr: &M) -> Result<usize, MsrFault> {
+    pub(crate) fn reset_register<M: RegisterBackend>(&self, msr: &M) -> Result<usize, AccessFault> {
         let register = index_register();
-        let found = PebsIndex::from_bits(msr.rdmsr_retrying(register)?);
+        let found = PebsIndex::from_bits(msr.read_retrying(register)?);
         if found.write() == 0 && !found.full() {
             return Ok(0);
         }
-        msr.wrmsr_retrying(register, found.with_write(0).with_full(false).into_bits())?;
+        msr.write_retrying(register, found.with_write(0).with_full(false).into_bits())?;
         let written = 16 * found.write() as usize;
         if found.full() || written > self.capacity() {
             self.count_lost();
@@ -292,8 +292,8 @@ impl PreciseMemory {
 }
 
 /// Returns the register of the next record's place.
-pub(crate) fn index_register() -> MsrAddress {
+pub(crate) fn index_register() -> RegisterAddress {
     // SAFETY: an offset in the buffer at IA32_PEBS_BASE, of which the processor does not go beyond the end. Only
     // `Pebs` gives a base, with the promise of its `new`.
-    unsafe { MsrAddress::new(IA32_PEBS_INDEX) }
+    unsafe { RegisterAddress::new(IA32_PEBS_INDEX) }
 }

@@ -2,12 +2,12 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::access::{AccessFault, RegisterAddress, RegisterBackend};
 use pmu_core::error::{CounterError, NoFacility};
 use pmu_core::facility::{
     Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
     Unsettled,
 };
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::{NotPrecise, PreciseSample, Precision, SampleParts};
 use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::thread::Waiting;
@@ -82,7 +82,8 @@ impl<'a> Pebs<'a> {
     ///   [suspended](pmu_core::CounterSession::suspend) before, or
     ///   [programmed again](pmu_core::CounterSession::reprogram) before its next operation.
     /// - The session's MSR backend writes each given value to its register exactly once. It does not keep the
-    ///   [`MsrAddress`](pmu_core::msr::MsrAddress) of a register, and does not pass the address to other safe code.
+    ///   [`RegisterAddress`](pmu_core::access::RegisterAddress) of a register, and does not pass the address to other
+    ///   safe code.
     ///
     /// ```
     /// use core::sync::atomic::AtomicU64;
@@ -186,7 +187,7 @@ impl EventFacility for Pebs<'_> {
         EventControl { silent, adaptive }
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         Registers { pebs: self, msr }.settle(running)
     }
 
@@ -203,20 +204,24 @@ impl EventFacility for Pebs<'_> {
         enabled.filter(|counter| !self.is_described(*counter, running)).collect()
     }
 
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         self.leave_waiting(msr, counter, event)
     }
 
-    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+    fn waiting<M: RegisterBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, AccessFault> {
         self.count_waiting(msr, counter)
     }
 
-    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, msr: &M) -> Result<bool, AccessFault> {
         if !self.memory.state.is(TAKEN) {
             return Ok(false);
         }
@@ -270,7 +275,7 @@ impl PreciseUnit {
             counters = counters & self.counters.counters_of(&Event::raw(instead))?;
         }
         // SAFETY: the value selects loads, and changes no memory.
-        let register = unsafe { MsrAddress::new(MSR_PEBS_LD_LAT_THRESHOLD) };
+        let register = unsafe { RegisterAddress::new(MSR_PEBS_LD_LAT_THRESHOLD) };
         asked.latency_register = asked.latency.take().map(|_| register);
         (asked.precision, asked.parts) = (None, SampleParts::NONE);
         Ok(counters)
@@ -368,11 +373,11 @@ impl Facility for Pebs<'_> {
         self.recording()
     }
 
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         if !self.memory.state.is(TAKEN) {
             return Ok(0);
         }
@@ -395,12 +400,12 @@ impl Facility for Pebs<'_> {
         self.next_recorded()
     }
 
-    fn set_reload<M: MsrBackend>(
+    fn set_reload<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         events: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let state = &self.memory.state;
         let Some(slot) = state.slot(counter).filter(|_| self.recording().contains(counter)) else {
             return Ok(());

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterBackend};
 use pmu_core::facility::{Recorded, RunningEvent};
-use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
 use pmu_core::precise::{
     AccessType, DataAccess, DataSource, LineState, PreciseSample, Translation,
 };
@@ -45,9 +45,9 @@ impl Reading {
 impl Pebs<'_> {
     /// Returns the number of bytes that are in the buffer.
     #[inline(never)] // 304 bytes of the Hermit-like glue.
-    pub(crate) fn filled<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
+    pub(crate) fn filled<M: RegisterBackend>(&self, msr: &M) -> Result<u32, AccessFault> {
         let filled = if self.unit.needs_physical_address() {
-            let found = PebsIndex::from_bits(msr.rdmsr_retrying(index_register())?);
+            let found = PebsIndex::from_bits(msr.read_retrying(index_register())?);
             16 * found.write()
         } else {
             let (area, base) = (self.memory.save_area(), self.memory.buffer_address());
@@ -81,11 +81,11 @@ impl Pebs<'_> {
 
     /// Returns the records that wait of the event on a counter: those that the interrupt is yet to report, and those
     /// that it is yet to read out.
-    pub(crate) fn count_waiting<M: MsrBackend>(
+    pub(crate) fn count_waiting<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         let state = &self.memory.state;
         loop {
             if !state.recording().contains(counter) {
@@ -110,12 +110,12 @@ impl Pebs<'_> {
     }
 
     /// Notes that an event leaves its counter, and returns the records that wait of it.
-    pub(crate) fn leave_waiting<M: MsrBackend>(
+    pub(crate) fn leave_waiting<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         let state = &self.memory.state;
         loop {
             let (generation, accounted) = (state.generation(), event.accounted());
@@ -147,7 +147,7 @@ impl Pebs<'_> {
 
     /// Notes that an event left its counter without notice. Records that wait of it are reported nevertheless, unless
     /// the counter was `stuck`: then some may be from later.
-    pub(crate) fn abandon<M: MsrBackend>(&self, msr: &M, counter: CounterId, stuck: bool) {
+    pub(crate) fn abandon<M: RegisterBackend>(&self, msr: &M, counter: CounterId, stuck: bool) {
         let state = &self.memory.state;
         let Some(slot) = state.slot(counter) else { return };
         // Without an answer, all records of the counter are of no event until the buffer is next read out.
@@ -191,7 +191,7 @@ impl Pebs<'_> {
     }
 
     /// Empties the buffer. Returns the number of bytes that were written.
-    fn reset<M: MsrBackend>(&self, msr: &M) -> Result<u32, MsrFault> {
+    fn reset<M: RegisterBackend>(&self, msr: &M) -> Result<u32, AccessFault> {
         let written = match self.unit.format() {
             PreciseFormat::Architectural => self.memory.reset_register(msr)?,
             _ => self.memory.reset_area(self.unit),
@@ -203,7 +203,7 @@ impl Pebs<'_> {
     }
 
     /// Begins to read the buffer out. It is empty from here on: the counters are stopped.
-    pub(crate) fn begin_reading<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    pub(crate) fn begin_reading<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         let state = &self.memory.state;
         let generation = state.generation();
         let written = self.reset(msr)?;

@@ -3,8 +3,8 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterAddress, RegisterBackend};
 use pmu_core::facility::{Running, Unsettled};
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::SampleParts;
 use pmu_core::registers::CounterId;
 
@@ -146,7 +146,7 @@ impl Pebs<'_> {
     }
 }
 
-impl<M: MsrBackend> Registers<'_, '_, M> {
+impl<M: RegisterBackend> Registers<'_, '_, M> {
     pub(crate) fn settle(&self, running: &Running<'_>) -> Result<(), Unsettled> {
         let state = &self.pebs.memory.state;
         let wanted = self.pebs.wanted(running);
@@ -176,7 +176,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         })
     }
 
-    fn record(&self, running: &Running<'_>, wanted: &Wanted) -> Result<(), MsrFault> {
+    fn record(&self, running: &Running<'_>, wanted: &Wanted) -> Result<(), AccessFault> {
         let (unit, memory) = (self.pebs.unit, self.pebs.memory);
         let state = &memory.state;
         if !state.is(TAKEN) {
@@ -250,7 +250,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Sets the end of the buffer and its threshold.
-    fn arrange(&self, wanted: &Wanted, is_known: bool) -> Result<(), MsrFault> {
+    fn arrange(&self, wanted: &Wanted, is_known: bool) -> Result<(), AccessFault> {
         let (pebs, memory) = (self.pebs, self.pebs.memory);
         let (state, threshold) = (&memory.state, pebs.threshold_of(wanted));
         if pebs.unit.needs_physical_address() {
@@ -285,7 +285,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Lets each record interrupt until the facility is next settled. The counters are stopped.
-    pub(crate) fn interrupt_for_each(&self) -> Result<(), MsrFault> {
+    pub(crate) fn interrupt_for_each(&self) -> Result<(), AccessFault> {
         let (pebs, memory) = (self.pebs, self.pebs.memory);
         let is_architectural = pebs.unit.needs_physical_address();
         let least = match is_architectural {
@@ -296,9 +296,9 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
             return Ok(());
         }
         if is_architectural {
-            let index = PebsIndex::from_bits(self.msr.rdmsr_retrying(index_register())?);
+            let index = PebsIndex::from_bits(self.msr.read_retrying(index_register())?);
             let index = index.with_threshold(least / INDEX_UNIT);
-            self.msr.wrmsr_retrying(index_register(), index.into_bits())?;
+            self.msr.write_retrying(index_register(), index.into_bits())?;
         } else {
             let threshold = memory.buffer_address() + u64::from(least);
             memory.save_area().pebs_interrupt_threshold.store(threshold, Relaxed);
@@ -308,25 +308,25 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Gives the processor the buffer of architectural PEBS, and its threshold. Records that are in the buffer stay.
-    fn write_index(&self, threshold: u32) -> Result<(), MsrFault> {
+    fn write_index(&self, threshold: u32) -> Result<(), AccessFault> {
         let (base, state) = (self.base(), &self.pebs.memory.state);
         let generation = state.generation();
         let found = self.read(IA32_PEBS_BASE)?;
-        let index = PebsIndex::from_bits(self.msr.rdmsr_retrying(index_register())?);
+        let index = PebsIndex::from_bits(self.msr.read_retrying(index_register())?);
         let index = if found == base { index } else { PebsIndex::new() };
         if found != base {
             // Records that another owner may have left in the index are none of this buffer.
-            self.msr.wrmsr_retrying(index_register(), 0)?;
+            self.msr.write_retrying(index_register(), 0)?;
             self.write(IA32_PEBS_BASE, base)?;
         }
         let index = index.with_enable(true).with_threshold((threshold / INDEX_UNIT) & MAX_INDEX);
-        self.msr.wrmsr_retrying(index_register(), index.into_bits())?;
+        self.msr.write_retrying(index_register(), index.into_bits())?;
         if state.generation() == generation {
             return Ok(());
         }
         // A late interrupt has read the records out meanwhile, which are in the buffer again.
         let index = index.with_write(0).with_full(false);
-        self.msr.wrmsr_retrying(index_register(), index.into_bits())
+        self.msr.write_retrying(index_register(), index.into_bits())
     }
 
     /// Returns the value of `IA32_PEBS_BASE`.
@@ -341,7 +341,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         running: &Running<'_>,
         wanted: &Wanted,
         anew: CounterSet,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let state = &self.pebs.memory.state;
         if self.pebs.unit.needs_physical_address() {
             return self.enable_each(running, wanted, anew);
@@ -375,7 +375,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         running: &Running<'_>,
         wanted: &Wanted,
         anew: CounterSet,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let state = &self.pebs.memory.state;
         let (is_known, enabled) = (state.is(KNOWN), state.enabled());
         state.clear(KNOWN);
@@ -403,7 +403,11 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
 
     /// Programs one counter's records of architectural PEBS.
     #[inline(never)] // 208 bytes of the Hermit-like glue, at `opt-level` 3.
-    pub(crate) fn write_control(&self, counter: CounterId, enable: bool) -> Result<(), MsrFault> {
+    pub(crate) fn write_control(
+        &self,
+        counter: CounterId,
+        enable: bool,
+    ) -> Result<(), AccessFault> {
         let slot = self.pebs.memory.state.slot(counter).filter(|_| enable);
         let value = slot
             .map_or(PmcCfgC::new(), |slot| control(slot.flags(), slot.reload.load(Relaxed) as u32));
@@ -420,7 +424,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Writes the parts of adaptive records.
-    fn write_parts(&self, parts: SampleParts) -> Result<(), MsrFault> {
+    fn write_parts(&self, parts: SampleParts) -> Result<(), AccessFault> {
         let all = self.pebs.unit.counters.counters();
         let count = parts.branch_count();
         let counters = parts.contains(SampleParts::COUNTERS);
@@ -438,7 +442,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
     }
 
     /// Ends all records, for another owner of the counters: `for_good` if the session ends.
-    fn end(&self, for_good: bool) -> Result<(), MsrFault> {
+    fn end(&self, for_good: bool) -> Result<(), AccessFault> {
         let (memory, is_architectural) =
             (self.pebs.memory, self.pebs.unit.needs_physical_address());
         let state = &memory.state;
@@ -448,7 +452,7 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         let is_known = state.is(KNOWN);
         if is_architectural {
             state.clear(KNOWN);
-            self.msr.wrmsr_retrying(index_register(), 0)?;
+            self.msr.write_retrying(index_register(), 0)?;
         } else if !is_known || state.enable.load(Relaxed) != 0 {
             state.clear(KNOWN);
             self.write(IA32_PEBS_ENABLE, 0)?;
@@ -478,15 +482,15 @@ impl<M: MsrBackend> Registers<'_, '_, M> {
         Ok(())
     }
 
-    fn read(&self, register: u32) -> Result<u64, MsrFault> {
+    fn read(&self, register: u32) -> Result<u64, AccessFault> {
         // SAFETY: the register is read.
-        self.msr.rdmsr_retrying(unsafe { MsrAddress::new(register) })
+        self.msr.read_retrying(unsafe { RegisterAddress::new(register) })
     }
 
-    fn write(&self, register: u32, value: u64) -> Result<(), MsrFault> {
+    fn write(&self, register: u32, value: u64) -> Result<(), AccessFault> {
         // SAFETY: by the promise of `Pebs::new`, the processor may write its records to the area and the buffer, whose
         // addresses are the only ones that are written here.
-        self.msr.wrmsr_retrying(unsafe { MsrAddress::new(register) }, value)
+        self.msr.write_retrying(unsafe { RegisterAddress::new(register) }, value)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Description of a processor's precise records.
 
+use pmu_core::access::{RegisterAccess, RegisterBackend, RegisterUpdate};
 use pmu_core::error::NoFacility;
-use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::precise::SampleParts;
 use pmu_core::registers::EventSelect;
 use pmu_core::x86::Snapshot;
@@ -51,9 +51,9 @@ impl PreciseUnit {
     /// ```
     /// # use pmu_core::x86::Snapshot;
     /// # use pmu_core::error::NoFacility;
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// use pmu_intel::precise::PreciseUnit;
-    /// fn report<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoFacility> {
+    /// fn report<M: RegisterBackend>(this_processor: &Snapshot, msr: &M) -> Result<PreciseUnit, NoFacility> {
     ///     let unit = PreciseUnit::detect(this_processor, msr)?;
     ///     println!("{:?} records of counters {:?}", unit.format(), unit.counters());
     ///     Ok(unit)
@@ -65,7 +65,7 @@ impl PreciseUnit {
     ///
     /// # Errors
     /// Returns the reason why the processor has no precise records that this crate supports.
-    pub fn detect<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
+    pub fn detect<M: RegisterBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
         if processor.vendor() != INTEL {
             return Err(NoFacility::OtherVendor(processor.vendor()));
         }
@@ -121,7 +121,7 @@ impl PreciseUnit {
         Some(Self { capable, exact: set(counters.ebx, counters.edx), groups, ..self })
     }
 
-    fn of_debug_store<M: MsrBackend>(
+    fn of_debug_store<M: RegisterBackend>(
         self,
         processor: &Snapshot,
         msr: &M,
@@ -143,7 +143,7 @@ impl PreciseUnit {
         let capabilities = match processor.leaf(1, 0).ecx >> 15 & 1 {
             0 => 0,
             _ => msr
-                .update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES))
+                .update_retrying(RegisterUpdate::read(IA32_PERF_CAPABILITIES))
                 .map_err(NoFacility::Access)?,
         };
         let number = (capabilities >> 8 & 0xF) as u8;

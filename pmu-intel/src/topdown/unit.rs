@@ -3,8 +3,8 @@
 use core::fmt;
 use core::ops::Deref;
 
+use pmu_core::access::{RegisterAccess, RegisterBackend, RegisterUpdate};
 use pmu_core::error::{NoFacility, NoInterface};
-use pmu_core::msr::{MsrAccess, MsrBackend, MsrUpdate};
 use pmu_core::registers::{CounterId, EventSelect};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSet, CounterUnit, Event, EventCount};
@@ -26,10 +26,10 @@ pub(crate) const SLOTS: u8 = 3;
 /// ```
 /// # use pmu_core::x86::Snapshot;
 /// # use pmu_core::error::NoFacility;
-/// # use pmu_core::msr::MsrBackend;
+/// # use pmu_core::access::RegisterBackend;
 /// use pmu_intel::topdown::TopDownUnit;
 /// /// The processor that executes the call: on a hybrid machine, the types of core differ.
-/// fn levels<M: MsrBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoFacility> {
+/// fn levels<M: RegisterBackend>(this_processor: &Snapshot, msr: &M) -> Result<u8, NoFacility> {
 ///     Ok(if TopDownUnit::of(this_processor, msr)?.has_level_2() { 2 } else { 1 })
 /// }
 /// ```
@@ -73,7 +73,7 @@ impl TopDownUnit {
     ///
     /// # Errors
     /// Returns the reason why the processor has no top-down counters that this crate supports.
-    pub fn of<M: MsrBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
+    pub fn of<M: RegisterBackend>(processor: &Snapshot, msr: &M) -> Result<Self, NoFacility> {
         let unit = counters(processor);
         if let Some(why) = unit.why_absent() {
             return Err(NoFacility::NoCounters(why));
@@ -214,8 +214,8 @@ impl Deref for TopDownEvents {
     }
 }
 
-fn read_capabilities<M: MsrBackend>(msr: &M) -> Result<u64, NoFacility> {
-    msr.update_retrying(MsrUpdate::read(IA32_PERF_CAPABILITIES)).map_err(NoFacility::Access)
+fn read_capabilities<M: RegisterBackend>(msr: &M) -> Result<u64, NoFacility> {
+    msr.update_retrying(RegisterUpdate::read(IA32_PERF_CAPABILITIES)).map_err(NoFacility::Access)
 }
 
 /// One part of a processor's issue slots. Each slot belongs to exactly one of the four parts of level 1. Each part of

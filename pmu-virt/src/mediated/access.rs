@@ -1,6 +1,6 @@
 //! Intercepted accesses of a loaded guest.
 
-use pmu_core::msr::MsrBackend;
+use pmu_core::access::RegisterBackend;
 
 use crate::mediated::host_counters::{HostCounters, MediationError};
 use crate::mediated::load::Loaded;
@@ -68,9 +68,9 @@ impl HostCounters {
     }
 
     /// Returns whether the hypervisor must intercept RDPMC while a guest is [loaded](Self::load). The hypervisor then
-    /// answers RDPMC by [`read_pmc`](Self::read_pmc). The result is `true` if the processor may have more counters than
-    /// a guest can have. The result is also `true` if the processor may have PERF_METRICS, which RDPMC with ECX =
-    /// 2000_0000h reads.
+    /// answers RDPMC by [`read_counter`](Self::read_counter). The result is `true` if the processor may have more
+    /// counters than a guest can have. The result is also `true` if the processor may have PERF_METRICS, which RDPMC
+    /// with ECX = 2000_0000h reads.
     pub const fn intercepts_rdpmc(&self) -> bool {
         self.has_more
     }
@@ -89,7 +89,7 @@ impl HostCounters {
     ///   value.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu, Write};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
@@ -104,7 +104,7 @@ impl HostCounters {
     /// let mut loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
     /// // An exit: the guest's WRMSR of two event selects. The second event is denied: the real select is not enabled.
     /// # // SAFETY: event selects.
-    /// # let real = |n: u32| processor.read(unsafe { MsrAddress::new(0x186 + n) }).unwrap();
+    /// # let real = |n: u32| processor.read(unsafe { RegisterAddress::new(0x186 + n) }).unwrap();
     /// assert_eq!(host.write(&mut loaded, &mut guest, 0x186, 0x53_003C, &processor)?, Write::Done);
     /// assert_eq!(host.write(&mut loaded, &mut guest, 0x187, 0x53_412E, &processor)?, Write::Done);
     /// assert_eq!((real(0), real(1)), (0x53_003C, 0x13_412E));
@@ -112,7 +112,7 @@ impl HostCounters {
     /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn write<P: EventPolicy, M: MsrBackend>(
+    pub fn write<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         guest: &mut VirtualPmu<P>,
@@ -189,7 +189,7 @@ impl HostCounters {
     /// Another guest is loaded, or the register access failed.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, Mode, Read, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
@@ -202,18 +202,18 @@ impl HostCounters {
     /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
     /// // The guest ran, and its second counter counted. The PMU in memory has the value of before.
     /// # // SAFETY: a counter.
-    /// # processor.write(unsafe { MsrAddress::new(0x4C2) }, 1_234).unwrap();
+    /// # processor.write(unsafe { RegisterAddress::new(0x4C2) }, 1_234).unwrap();
     /// assert_eq!(host.read(&loaded, &guest, 0x4C2, &processor)?, Read::Value(1_234));
-    /// assert_eq!(host.read_pmc(&loaded, &guest, 1, Mode::KERNEL, &processor)?, Read::Value(1_234));
+    /// assert_eq!(host.read_counter(&loaded, &guest, 1, Mode::KERNEL, &processor)?, Read::Value(1_234));
     /// assert_eq!(guest.read(0x4C2), Read::Value(0));
     /// // PERF_METRICS is no guest's.
-    /// let metrics = host.read_pmc(&loaded, &guest, 0x2000_0000, Mode::KERNEL, &processor)?;
+    /// let metrics = host.read_counter(&loaded, &guest, 0x2000_0000, Mode::KERNEL, &processor)?;
     /// assert_eq!(metrics, Read::GeneralProtection);
     /// let saved = loaded.global_control();
     /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn read<P: EventPolicy, M: MsrBackend>(
+    pub fn read<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &Loaded<'_>,
         guest: &VirtualPmu<P>,
@@ -249,7 +249,7 @@ impl HostCounters {
     ///
     /// # Errors
     /// Another guest is loaded, or the register access failed.
-    pub fn read_pmc<P: EventPolicy, M: MsrBackend>(
+    pub fn read_counter<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &Loaded<'_>,
         guest: &VirtualPmu<P>,
@@ -261,9 +261,9 @@ impl HostCounters {
         match guest.locate_pmc(ecx, mode) {
             Pmc::Absent => Ok(Read::GeneralProtection),
             Pmc::Zero => Ok(Read::Value(0)),
-            Pmc::Counter(_) if loaded.saved.is_some() => Ok(guest.read_pmc(ecx, mode)),
+            Pmc::Counter(_) if loaded.saved.is_some() => Ok(guest.read_counter(ecx, mode)),
             Pmc::Counter(counter) => {
-                let value = Access(msr).read_pmc(pmc_index(counter))?;
+                let value = Access(msr).read_counter(pmc_index(counter))?;
                 Ok(Read::Value(value & guest.model.layout.mask(counter)))
             }
         }

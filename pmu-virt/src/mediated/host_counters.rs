@@ -1,8 +1,8 @@
 //! The counters of the hypervisor's processor, which guests use in turn.
 
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessFault, RegisterBackend};
 use pmu_core::lending::LentCounters;
-use pmu_core::msr::{MsrBackend, MsrFault};
 
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::error::ConfigurationError;
@@ -21,7 +21,7 @@ const PERF_METRICS: u64 = 1 << 15;
 /// While a guest is [loaded](Self::load), only the guest uses the counters. The guest directly accesses the counters,
 /// the global control and the status, and directly executes RDPMC. Some accesses must be
 /// [intercepted](Self::intercepts). The hypervisor answers the intercepted accesses by [`write`](Self::write),
-/// [`read`](Self::read) and [`read_pmc`](Self::read_pmc).
+/// [`read`](Self::read) and [`read_counter`](Self::read_counter).
 ///
 /// While a guest is loaded, the host's session must [lend](pmu_core::CounterSession::lend) the real counters. A host
 /// without a session calls [`stop`](Self::stop), which returns the [`LentCounters`]. While a guest is loaded, the host
@@ -232,7 +232,7 @@ impl HostCounters {
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
     /// use pmu_virt::mock::MockMsr;
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(5, 4, 3));
     /// # let processor = MockMsr::<64>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// let host = HostCounters::new(configuration)?;
@@ -243,14 +243,14 @@ impl HostCounters {
     /// let loaded = host.load(&mut lent, &mut guest, &interrupts, &processor)?;
     /// // Enter the guest with `loaded.global_control()`. The guest then writes its own counter.
     /// # // SAFETY: a counter.
-    /// # processor.write(unsafe { MsrAddress::new(0x4C1) }, 2_000).unwrap();
+    /// # processor.write(unsafe { RegisterAddress::new(0x4C1) }, 2_000).unwrap();
     /// let saved = loaded.global_control();
     /// let put = host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
     /// assert!(!put.interrupt_is_coming);
     /// assert_eq!(guest.read(0x4C1), Read::Value(2_000));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn stop<M: MsrBackend>(&self, msr: &M) -> Result<LentCounters, MediationError> {
+    pub fn stop<M: RegisterBackend>(&self, msr: &M) -> Result<LentCounters, MediationError> {
         Access(msr).write(self.registers.control, 0)?;
         Ok(LentCounters::unowned(CounterSet::from_bits(self.layout.global()), 0))
     }
@@ -313,5 +313,5 @@ pub enum MediationError {
     NotTheLoaded,
     /// An access to a register of the host failed.
     #[error("{0}")]
-    Access(#[source] MsrFault),
+    Access(#[source] AccessFault),
 }

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use pmu_core::CounterSet;
-use pmu_core::msr::MsrBackend;
+use pmu_core::access::RegisterBackend;
 
 use crate::mediated::host_counters::HostCounters;
 use crate::mediated::registers::Access;
@@ -202,7 +202,7 @@ impl HostCounters {
     /// Any context: task, interrupt or NMI. Takes no lock, and does not allocate or panic.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mediated::{GuestInterrupts, HostCounters};
@@ -218,14 +218,14 @@ impl HostCounters {
     /// assert!(!host.interrupted(&interrupts, &processor));
     /// // The guest's counter overflows, and the handler attributes the NMI to the guest. The task delivers it.
     /// # // SAFETY: sets bits of the status.
-    /// # processor.write(unsafe { MsrAddress::new(0x391) }, 1).unwrap();
+    /// # processor.write(unsafe { RegisterAddress::new(0x391) }, 1).unwrap();
     /// assert!(host.interrupted(&interrupts, &processor) && interrupts.is_pending());
     /// assert!(interrupts.deliver_to(&mut guest) && guest.pmi_pending() && !interrupts.is_pending());
     /// let saved = loaded.global_control();
     /// host.put(loaded, saved, &mut guest, &processor).map_err(|(_, error)| error)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn interrupted<M: MsrBackend>(&self, interrupts: &GuestInterrupts, msr: &M) -> bool {
+    pub fn interrupted<M: RegisterBackend>(&self, interrupts: &GuestInterrupts, msr: &M) -> bool {
         let status = if interrupts.is_loaded() {
             // A status that cannot be read may have any overflow. The guest then gets at worst one interrupt too many.
             Access(msr).read(self.registers.status).unwrap_or(u64::MAX)

@@ -1,8 +1,8 @@
 //! Loading a guest's state onto the counters, and saving it from them.
 
 use pmu_core::CounterSet;
+use pmu_core::access::RegisterBackend;
 use pmu_core::lending::LentCounters;
-use pmu_core::msr::MsrBackend;
 
 use crate::configuration::{Configuration, IntelConfiguration};
 use crate::mediated::host_counters::{HostCounters, MediationError};
@@ -39,7 +39,7 @@ impl HostCounters {
     /// After an error, the guest's state is unchanged. The counters are disarmed: no counter counts or interrupts. If
     /// the call could not disarm a counter, the host disarms the counter at the end of the
     /// [window](pmu_core::lending::CounterWindow).
-    pub fn load<'w, P: EventPolicy, M: MsrBackend>(
+    pub fn load<'w, P: EventPolicy, M: RegisterBackend>(
         &self,
         lent: &'w mut LentCounters,
         guest: &mut VirtualPmu<P>,
@@ -86,7 +86,7 @@ impl HostCounters {
         Ok(loaded)
     }
 
-    fn write_state<P: EventPolicy, M: MsrBackend>(
+    fn write_state<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         guest: &VirtualPmu<P>,
@@ -170,7 +170,7 @@ impl HostCounters {
     /// # Errors
     /// `loaded` belongs to another guest, or a register access failed. A failed call loses no state. The error gives
     /// `loaded` back, so that the caller can repeat the call.
-    pub fn put<'w, P: EventPolicy, M: MsrBackend>(
+    pub fn put<'w, P: EventPolicy, M: RegisterBackend>(
         &self,
         mut loaded: Loaded<'w>,
         global_control: u64,
@@ -193,7 +193,7 @@ impl HostCounters {
     }
 
     /// Saves the guest's state, once.
-    fn read_back<P: EventPolicy, M: MsrBackend>(
+    fn read_back<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         saved: u64,
@@ -217,7 +217,7 @@ impl HostCounters {
         let found = msr.read(status)?;
         let mut dirty = 0;
         for counter in places(guest.model.layout.counters()) {
-            let value = msr.read_pmc(pmc_index(counter))? & layout.mask(counter);
+            let value = msr.read_counter(pmc_index(counter))? & layout.mask(counter);
             *registers.counter_mut(counter) = value;
             // A counter that is 0 needs no write to be cleared.
             dirty |= Counters::from(value != 0) << counter;
@@ -240,7 +240,7 @@ impl HostCounters {
     }
 
     /// Disarms and clears the counters, acknowledges their overflows, and restores the host's bits of the status.
-    pub(super) fn take_away<M: MsrBackend>(
+    pub(super) fn take_away<M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         msr: &Access<'_, M>,
@@ -271,7 +271,7 @@ impl HostCounters {
         Ok(())
     }
 
-    pub(super) fn write_select<P: EventPolicy, M: MsrBackend>(
+    pub(super) fn write_select<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         guest: &VirtualPmu<P>,
@@ -290,7 +290,7 @@ impl HostCounters {
         msr.write(self.registers.select(counter), select)
     }
 
-    pub(super) fn write_fixed_control<P: EventPolicy, M: MsrBackend>(
+    pub(super) fn write_fixed_control<P: EventPolicy, M: RegisterBackend>(
         &self,
         loaded: &mut Loaded<'_>,
         guest: &VirtualPmu<P>,

@@ -1,7 +1,9 @@
 //! The addresses of the host's registers, and accesses to these registers.
 #![allow(unsafe_code, reason = "names the counters' registers")]
 
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrFault, MsrOperation, PmcIndex};
+use pmu_core::access::{
+    AccessError, AccessFault, AccessOperation, CounterIndex, RegisterAddress, RegisterBackend,
+};
 
 use crate::mediated::host_counters::MediationError;
 use crate::registers::table::MAX_PER_KIND;
@@ -63,24 +65,26 @@ impl Registers {
 }
 
 /// Returns RDPMC's operand, of both vendors.
-pub(super) const fn pmc_index(counter: usize) -> PmcIndex {
+pub(super) const fn pmc_index(counter: usize) -> CounterIndex {
     match counter {
-        0..MAX_PER_KIND => PmcIndex::new(counter as u32),
-        _ => PmcIndex::new(1 << 30 | (counter - MAX_PER_KIND) as u32),
+        0..MAX_PER_KIND => CounterIndex::new(counter as u32),
+        _ => CounterIndex::new(1 << 30 | (counter - MAX_PER_KIND) as u32),
     }
 }
 
 /// The backend, whose faults name their register here.
 pub(super) struct Access<'m, M>(pub(super) &'m M);
 
-impl<M: MsrBackend> Access<'_, M> {
+impl<M: RegisterBackend> Access<'_, M> {
     pub(super) fn read(&self, register: u32) -> Result<u64, MediationError> {
-        self.0.read(address(register)).map_err(|error| fault(MsrOperation::Read, register, &error))
+        self.0
+            .read(address(register))
+            .map_err(|error| fault(AccessOperation::Read, register, &error))
     }
 
     pub(super) fn write(&self, register: u32, value: u64) -> Result<(), MediationError> {
         let written = self.0.write(address(register), value);
-        written.map_err(|error| fault(MsrOperation::Write, register, &error))
+        written.map_err(|error| fault(AccessOperation::Write, register, &error))
     }
 
     /// Writes a register; retries once.
@@ -88,18 +92,18 @@ impl<M: MsrBackend> Access<'_, M> {
         self.write(register, value).or_else(|_| self.write(register, value))
     }
 
-    pub(super) fn read_pmc(&self, index: PmcIndex) -> Result<u64, MediationError> {
-        let read = self.0.read_pmc(index);
-        read.map_err(|error| fault(MsrOperation::ReadPmc, index.get(), &error))
+    pub(super) fn read_counter(&self, index: CounterIndex) -> Result<u64, MediationError> {
+        let read = self.0.read_counter(index);
+        read.map_err(|error| fault(AccessOperation::ReadCounter, index.get(), &error))
     }
 }
 
-fn address(register: u32) -> MsrAddress {
+fn address(register: u32) -> RegisterAddress {
     // SAFETY: every address of these modules is that of an event select, a counter, or their global control or status
     // ([`INTEL`], [`AMD`]), of which no value makes the processor write to memory.
-    unsafe { MsrAddress::new(register) }
+    unsafe { RegisterAddress::new(register) }
 }
 
-fn fault(operation: MsrOperation, register: u32, error: &impl MsrError) -> MediationError {
-    MediationError::Access(MsrFault { operation, register, kind: error.kind() })
+fn fault(operation: AccessOperation, register: u32, error: &impl AccessError) -> MediationError {
+    MediationError::Access(AccessFault { operation, register, kind: error.kind() })
 }

@@ -3,9 +3,12 @@
 use core::cell::Cell;
 
 use pmu_core::Platform;
+use pmu_core::access::{
+    AccessErrorKind, AccessOperation, CounterIndex, RegisterAddress, RegisterBackend,
+    RegisterUpdate,
+};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 
 use crate::configuration::Vendor;
 use crate::mock::deviation::Deviation;
@@ -15,29 +18,29 @@ use crate::pmu::msr::{Read, Write};
 use crate::pmu::virtual_pmu::VirtualPmu;
 use crate::registers::table::{Family, to_global};
 
-impl<const T: usize> MsrBackend for MockMsr<'_, T> {
-    type Error = MsrErrorKind;
+impl<const T: usize> RegisterBackend for MockMsr<'_, T> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.rdmsr(address.get())
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.wrmsr(address.get(), value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let (index, mode) = (index.get(), self.mode.get());
         let dead = index == 1 && self.deviations.contains(Deviation::DeadCounter);
         let deviation = dead.then_some(Ok(0));
-        self.finish_read(MsrOperation::ReadPmc, index, deviation, |pmu| {
+        self.finish_read(AccessOperation::ReadCounter, index, deviation, |pmu| {
             pmu.read_pmc_beside(&*self.beside.borrow(), index, mode)
         })
     }
 
     /// Makes two accesses, RDMSR and WRMSR. The mock counts and records each access. An interrupt may come before each
     /// access.
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let found = self.rdmsr(update.register())?;
         if let Some(value) = update.apply(found) {
             self.wrmsr(update.register(), value)?;
@@ -71,11 +74,11 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
 
     /// Unmasks the extended LVT entry with this number, and sets the delivery mode to NMI. The call changes nothing if
     /// the entry is in use, that is, unmasked with another value.
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         match self.extended_entries.get(usize::from(entry)).map(Cell::get) {
-            None => Err(PlatformError::NoExtendedEntry),
+            None => Err(PlatformError::NoFacilityInterrupt),
             Some(found) if found & MASKED == 0 && found != 0x400 => {
-                Err(PlatformError::ExtendedEntryInUse(found))
+                Err(PlatformError::FacilityInterruptInUse(found))
             }
             Some(_) => {
                 self.set_extended_entry(entry, 0x400);
@@ -97,7 +100,7 @@ impl<const T: usize> Platform for MockMsr<'_, T> {
 impl<'h, const T: usize> MockMsr<'h, T> {
     /// Raises and delivers the interrupts that are due before an access, counts the access, and returns its fault, if
     /// one is due.
-    fn before(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
+    fn before(&self, operation: AccessOperation, register: u32) -> Option<Fault> {
         self.announce();
         let due = |cell: &Cell<u32>| {
             let left = cell.get();
@@ -132,7 +135,12 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         self.plan.fault(operation, register)
     }
 
-    fn record(&self, operation: MsrOperation, register: u32, outcome: Result<u64, MsrErrorKind>) {
+    fn record(
+        &self,
+        operation: AccessOperation,
+        register: u32,
+        outcome: Result<u64, AccessErrorKind>,
+    ) {
         self.trace.borrow_mut().push(Record { operation, register, outcome });
     }
 
@@ -146,22 +154,22 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Makes and records an access by RDMSR or RDPMC. Without a fault or a deviation, `answer` gives the result.
     pub(super) fn finish_read(
         &self,
-        operation: MsrOperation,
+        operation: AccessOperation,
         register: u32,
-        deviation: Option<Result<u64, MsrErrorKind>>,
+        deviation: Option<Result<u64, AccessErrorKind>>,
         answer: impl FnOnce(&VirtualPmu) -> Read,
-    ) -> Result<u64, MsrErrorKind> {
+    ) -> Result<u64, AccessErrorKind> {
         let fault = self.before(operation, register);
         let outcome = match (fault, deviation) {
             (Some(Fault::Ignored(_)), _) => Ok(0),
-            (Some(_), _) => Err(MsrErrorKind::GeneralProtection),
+            (Some(_), _) => Err(AccessErrorKind::Fault),
             (None, Some(answer)) => answer,
             (None, None) => match answer(&self.pmu.borrow()) {
                 Read::Value(value) => Ok(value),
                 Read::Shared { value, mask } => Ok(self.other_bits(register) & !mask | value),
                 Read::GeneralProtection | Read::Unhandled => {
                     self.answer_breach(Breach { operation, register, value: 0, illegal: 0 });
-                    Err(MsrErrorKind::GeneralProtection)
+                    Err(AccessErrorKind::Fault)
                 }
             },
         };
@@ -169,18 +177,18 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         outcome
     }
 
-    pub(super) fn rdmsr(&self, register: u32) -> Result<u64, MsrErrorKind> {
+    pub(super) fn rdmsr(&self, register: u32) -> Result<u64, AccessErrorKind> {
         let deviation = self.deviate(register, None);
-        self.finish_read(MsrOperation::Read, register, deviation, |pmu| {
+        self.finish_read(AccessOperation::Read, register, deviation, |pmu| {
             pmu.read_beside(&*self.beside.borrow(), register)
         })
     }
 
-    pub(super) fn wrmsr(&self, register: u32, value: u64) -> Result<(), MsrErrorKind> {
-        let operation = MsrOperation::Write;
+    pub(super) fn wrmsr(&self, register: u32, value: u64) -> Result<(), AccessErrorKind> {
+        let operation = AccessOperation::Write;
         let outcome = match self.before(operation, register) {
             Some(Fault::Ignored(_)) => Ok(value),
-            Some(_) => Err(MsrErrorKind::GeneralProtection),
+            Some(_) => Err(AccessErrorKind::Fault),
             None => self.deviate(register, Some(value)).unwrap_or_else(|| {
                 let mut pmu = self.pmu.borrow_mut();
                 let mut beside = self.beside.borrow_mut();
@@ -199,7 +207,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
                 if let Write::Shared { mask } = written.answer {
                     self.set_other_bits(register, value & !mask);
                 }
-                if done { Ok(value) } else { Err(MsrErrorKind::GeneralProtection) }
+                if done { Ok(value) } else { Err(AccessErrorKind::Fault) }
             }),
         };
         self.record(operation, register, outcome);
@@ -272,12 +280,12 @@ impl Plan {
     }
 
     /// Returns the fault of the next access, if it has one.
-    pub(super) fn fault(&self, operation: MsrOperation, register: u32) -> Option<Fault> {
+    pub(super) fn fault(&self, operation: AccessOperation, register: u32) -> Option<Fault> {
         let number = self.made.get().saturating_add(1);
         self.made.set(number);
         let fault = self.fault.get();
         // RDPMC's operand is a counter's number, and no address.
-        let of_register = operation != MsrOperation::ReadPmc;
+        let of_register = operation != AccessOperation::ReadCounter;
         let strikes = match fault {
             Fault::None => false,
             Fault::At(access) => access == number,
@@ -297,7 +305,7 @@ impl Plan {
 /// The [`Platform`](pmu_core::Platform) of a processor is the processor's [`MockMsr`](super::MockMsr).
 ///
 /// ```
-/// # use pmu_core::msr::{MsrAddress, MsrBackend};
+/// # use pmu_core::access::{RegisterAddress, RegisterBackend};
 /// use pmu_virt::{FedEvents, VirtualPmu};
 /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::{MockMachine, MockMsr};
@@ -305,7 +313,7 @@ impl Plan {
 /// let processor = || VirtualPmu::new(configuration, FedEvents::NONE).map(MockMsr::<8>::new);
 /// let machine = MockMachine::new([processor()?, processor()?]);
 /// # // SAFETY: an event select.
-/// # let select = unsafe { MsrAddress::new(0x186) };
+/// # let select = unsafe { RegisterAddress::new(0x186) };
 /// machine.write(select, 0x53_003C).unwrap();
 /// machine.run_on(1); // the scheduler moves the task
 /// assert_eq!(machine.read(select), Ok(0));
@@ -324,7 +332,7 @@ impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
     }
 
     /// Continues the test on the processor with this number, counted from 0. If the machine has no such processor,
-    /// every later access fails with [`Unreachable`](MsrErrorKind::Unreachable).
+    /// every later access fails with [`Unreachable`](AccessErrorKind::Unreachable).
     pub fn run_on(&self, processor: usize) {
         self.current.set(processor);
     }
@@ -334,27 +342,27 @@ impl<'h, const N: usize, const T: usize> MockMachine<'h, N, T> {
         self.processors.get(number)
     }
 
-    fn current(&self) -> Result<&MockMsr<'h, T>, MsrErrorKind> {
-        self.processor(self.current.get()).ok_or(MsrErrorKind::Unreachable)
+    fn current(&self) -> Result<&MockMsr<'h, T>, AccessErrorKind> {
+        self.processor(self.current.get()).ok_or(AccessErrorKind::Unreachable)
     }
 }
 
-impl<const N: usize, const T: usize> MsrBackend for MockMachine<'_, N, T> {
-    type Error = MsrErrorKind;
+impl<const N: usize, const T: usize> RegisterBackend for MockMachine<'_, N, T> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.current()?.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.current()?.write(address, value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.current()?.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.current()?.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.current()?.update(update)
     }
 }

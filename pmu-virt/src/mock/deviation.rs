@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-use pmu_core::msr::MsrErrorKind;
+use pmu_core::access::AccessErrorKind;
 
 use crate::configuration::cpuid::CpuidRegisters;
 use crate::configuration::{AmdCounters, Configuration, Vendor};
@@ -233,7 +233,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// deviations.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -242,7 +242,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let pmu = VirtualPmu::new(platform.configuration(boot), FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::new(pmu).deviating(platform);
     /// # // SAFETY: counters.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // The second counter does not answer, and the boot processor's fourth is not there.
     /// mock.write(msr(0x4C2), 7).unwrap();
     /// assert_eq!(mock.read(msr(0x4C2)), Ok(0));
@@ -310,9 +310,9 @@ impl<'h, const T: usize> MockMsr<'h, T> {
         &self,
         register: u32,
         value: Option<u64>,
-    ) -> Option<Result<u64, MsrErrorKind>> {
+    ) -> Option<Result<u64, AccessErrorKind>> {
         let deviates = |deviation| self.deviations.contains(deviation);
-        let refused = Some(Err(MsrErrorKind::GeneralProtection));
+        let refused = Some(Err(AccessErrorKind::Fault));
         match (register, value) {
             // The second counter is dead by each of its addresses, whichever one a driver chooses for its version.
             (0xC2 | 0x4C2 | 0x1904 | 0xC001_0005 | 0xC001_0203, _)

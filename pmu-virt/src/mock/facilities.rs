@@ -25,7 +25,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// records.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, Privilege, VirtualPmu};
     /// use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
     /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
@@ -35,7 +35,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_branches(branches);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// mock.write(msr(0xC000_010F), 1 << 6).unwrap();
     /// mock.branch(&FedBranch::new(0x40_1000, 0x40_2000, FedBranchKind::RelativeCall, Privilege::User));
     /// assert_eq!(mock.read(msr(0xC001_0300)), Ok(0x40_1000));
@@ -84,7 +84,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Adds instruction-based sampling to the processor. [`snapshot`](Self::snapshot) declares this feature.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// # use pmu_core::Platform;
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
@@ -94,8 +94,8 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_sampling(VirtualIbs::new(IbsConfiguration::ZEN_4));
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
-    /// mock.unmask_extended_interrupt(0)?;
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
+    /// mock.unmask_facility_interrupt(0)?;
     /// mock.write(msr(0xC001_1033), 1 << 19 | 1 << 17 | 144 >> 4).unwrap();
     /// for instruction in 1..=144 {
     ///     mock.execute(&FedOp::new(instruction));
@@ -201,7 +201,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// bound) and 6 (retiring). For back-end bound, the test feeds the general event 0xA4 with unit mask 2.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
@@ -211,7 +211,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_top_down(metrics);
     /// # // SAFETY: IA32_PERF_CAPABILITIES, which is read.
-    /// # let capabilities = unsafe { MsrAddress::new(0x345) };
+    /// # let capabilities = unsafe { RegisterAddress::new(0x345) };
     /// assert_eq!(mock.read(capabilities).map(|bits| bits >> 15 & 1), Ok(1));
     /// assert_eq!(mock.snapshot().model(), 0x7E); // Ice Lake: level 1 alone
     /// # Ok::<(), Box<dyn core::error::Error>>(())

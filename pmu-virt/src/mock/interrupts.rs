@@ -32,14 +32,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Delivers a pending interrupt of the PMU. If the LVT entry is not masked, the call executes the test's handler.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// const CYCLES: EventKey = EventKey::general(0x3C, 0);
     /// let events = FedEvents::new(&[CYCLES])?;
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?);
@@ -76,14 +76,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// `false`, and the NMI is delivered when the handler returns.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // The kernel's NMI handler asks each source. The counters' part of it may not claim this one.
     /// let claimed = core::cell::Cell::new(false);
     /// let handler = |mock: &MockMsr<8>| claimed.set(mock.read(msr(0x38E)).unwrap() != 0);
@@ -126,7 +126,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// platform with the deviation [`OverflowsWhileServiced`](Deviation::OverflowsWhileServiced).
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{Deviation, Deviations, MockMsr};
@@ -136,7 +136,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let platform = Deviations::of(&[Deviation::OverflowsWhileServiced]);
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?).deviating(platform);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// mock.write(msr(0x186), 0x53_003C).unwrap();
     /// let mut during = Feed::new(&events);
     /// during.add(events.find(CYCLES).unwrap(), Privilege::Kernel, 500)?;
@@ -169,7 +169,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// processor's PMU.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// # use pmu_core::Platform;
     /// use core::cell::Cell;
     ///
@@ -181,7 +181,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::strict(VirtualPmu::new(configuration, events)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // A driver's handler: acknowledges, loads the counter again, and unmasks.
     /// let samples = Cell::new(0);
     /// let handler = |mock: &MockMsr<8>| {

@@ -38,7 +38,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     ///
     /// ```
     /// # use core::cell::RefCell;
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use core::sync::atomic::{AtomicU64, Ordering};
     /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
@@ -57,7 +57,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let pmu = VirtualPmu::new(configuration, events)?;
     /// let mock = MockMsr::<8>::strict(pmu).with_precise(precise, &memory, &instructions);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // A buffer of 1 KiB, an interrupt at its second record, a period of 100.
     /// let [area, buffer] = [0, 64].map(|word| &raw const WORDS[word] as u64);
     /// let words = [buffer, buffer, buffer + 0x400, buffer + 0x40, 100u64.wrapping_neg()];

@@ -49,9 +49,9 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// a real PMU. The mock remembers the driver's last `T` accesses, refuses illegal accesses, injects faults, and
 /// delivers interrupts.
 ///
-/// The mock is both the [`MsrBackend`](pmu_core::msr::MsrBackend) and the [`Platform`](pmu_core::Platform) of the
-/// processor. Most methods take `&self`, so a test can use the mock while the driver holds a reference to the mock. The
-/// mock is not `Sync`.
+/// The mock is both the [`RegisterBackend`](pmu_core::access::RegisterBackend) and the [`Platform`](pmu_core::Platform)
+/// of the processor. Most methods take `&self`, so a test can use the mock while the driver holds a reference to the
+/// mock. The mock is not `Sync`.
 ///
 /// The mock does not enter guests. A test of [`HostCounters`](crate::mediated::HostCounters) must imitate VM entries
 /// and VM exits. On Intel, the test writes `IA32_PERF_GLOBAL_CTRL` (0x38F) as a VM entry or VM exit does. On AMD, the
@@ -61,17 +61,17 @@ type PreciseSource<'h> = (&'h RefCell<dyn GuestMemory + 'h>, &'h dyn Fn(u64) -> 
 /// the core types in the [counter units](pmu_core::CounterUnit::set_core_type).
 ///
 /// ```
-/// use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
+/// use pmu_core::access::{RegisterAddress, RegisterBackend, AccessErrorKind};
 /// use pmu_virt::{FedEvents, VirtualPmu};
 /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::{Fault, MockMsr};
 /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
 /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE).unwrap());
 /// // SAFETY: an event select.
-/// let select = unsafe { MsrAddress::new(0x186) };
+/// let select = unsafe { RegisterAddress::new(0x186) };
 /// mock.write(select, 0x53_003C).unwrap();
 /// mock.inject(Fault::At(1));
-/// assert_eq!(mock.read(select), Err(MsrErrorKind::GeneralProtection));
+/// assert_eq!(mock.read(select), Err(AccessErrorKind::Fault));
 /// assert_eq!(mock.read(select), Ok(0x53_003C));
 /// assert_eq!(mock.accesses().reads, 2);
 /// ```
@@ -149,7 +149,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// allow.
     ///
     /// ```should_panic
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{AmdConfiguration, Configuration};
     /// use pmu_virt::mock::MockMsr;
@@ -157,7 +157,7 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// let mock = MockMsr::<8>::strict(pmu);
     /// // AMD's processors drop bit 63 of a select silently. A driver that sets the bit has a bug, and here it shows.
     /// # // SAFETY: an event select.
-    /// # let select = unsafe { MsrAddress::new(0xC001_0000) };
+    /// # let select = unsafe { RegisterAddress::new(0xC001_0000) };
     /// let _ = mock.write(select, 1 << 63 | 0x53_0076);
     /// ```
     pub const fn strict(pmu: VirtualPmu) -> Self {
@@ -175,14 +175,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// suspend of the machine has the same effect.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// mock.write(msr(0x186), 0x53_003C).unwrap();
     /// mock.lose_registers();
     /// // A driver's resume has to program the counter again.
@@ -203,14 +203,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// function can access registers, for instance to act as another owner of the registers.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // Firmware that clears a driver's select before the driver's third access.
     /// let left = core::cell::Cell::new(3);
     /// let firmware = |mock: &MockMsr<8>| {
@@ -240,18 +240,18 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Returns the number of accesses of each kind, since the last [`clear`](Self::clear).
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// /// A driver whose start has to be cheap.
-    /// fn start(msr: &impl MsrBackend) {
+    /// fn start(msr: &impl RegisterBackend) {
     /// #   // SAFETY: the mock's registers are numbers.
-    /// #   let at = |address| unsafe { MsrAddress::new(address) };
+    /// #   let at = |address| unsafe { RegisterAddress::new(address) };
     ///     for (register, value) in [(0x4C1, (1 << 48) - 1_000), (0x186, 0x53_003C), (0x38F, 1)] {
     ///         let _ = msr.write(at(register), value);
     ///     }
@@ -272,14 +272,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Returns the first access that the manual does not allow, since the last [`clear`](Self::clear).
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // The mock answers as hardware does, and notes what the driver did.
     /// assert!(mock.write(msr(0x186), 1 << 40).is_err());
     /// let breach = mock.breach().unwrap();
@@ -305,14 +305,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Injects a fault into the delivery of interrupts from now on.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{EventKey, FedEvents, Feed, Privilege, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::{MockMsr, PmiFault};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// let events = FedEvents::new(&[EventKey::general(0x3C, 0)])?;
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, events)?);
     /// mock.inject_pmi(PmiFault::Lost);
@@ -336,14 +336,14 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// overflow raises an interrupt only if the record fills the buffer up to the threshold.
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
     /// // A driver that stops a counter: the overflow comes between its read and its write.
     /// let handler = |mock: &MockMsr<8>| mock.write(msr(0x390), 1).unwrap();
     /// mock.on_interrupt(&handler);
@@ -388,17 +388,17 @@ impl<'h, const T: usize> MockMsr<'h, T> {
     /// Sets the mode in which the driver executes RDPMC from now on. The mock starts with [`Mode::KERNEL`].
     ///
     /// ```
-    /// # use pmu_core::msr::{MsrAddress, MsrBackend};
+    /// # use pmu_core::access::{RegisterAddress, RegisterBackend};
     /// use pmu_virt::{FedEvents, Mode, VirtualPmu};
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// use pmu_virt::mock::MockMsr;
     /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
     /// let mock = MockMsr::<8>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
     /// # // SAFETY: the mock's registers are numbers.
-    /// # let msr = |address| unsafe { MsrAddress::new(address) };
-    /// use pmu_core::msr::{MsrErrorKind, PmcIndex};
+    /// # let msr = |address| unsafe { RegisterAddress::new(address) };
+    /// use pmu_core::access::{AccessErrorKind, CounterIndex};
     /// mock.set_mode(Mode { cpl: 3, pce: false, protected: true });
-    /// assert_eq!(mock.read_pmc(PmcIndex::new(0)), Err(MsrErrorKind::GeneralProtection));
+    /// assert_eq!(mock.read_counter(CounterIndex::new(0)), Err(AccessErrorKind::Fault));
     /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn set_mode(&self, mode: Mode) {

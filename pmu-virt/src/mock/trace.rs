@@ -2,18 +2,18 @@
 
 use core::fmt;
 
-use pmu_core::msr::{MsrErrorKind, MsrOperation};
+use pmu_core::access::{AccessErrorKind, AccessOperation};
 
 /// One access that the driver made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Record {
     /// The kind of access.
-    pub operation: MsrOperation,
+    pub operation: AccessOperation,
     /// The address of the register, or the index of RDPMC.
     pub register: u32,
     /// The value that the driver read or wrote, or the kind of failure.
-    pub outcome: Result<u64, MsrErrorKind>,
+    pub outcome: Result<u64, AccessErrorKind>,
 }
 
 /// Numbers of the driver's accesses by kind. The numbers include failed accesses.
@@ -36,11 +36,11 @@ impl Accesses {
         self.reads.saturating_add(self.writes).saturating_add(self.pmc_reads)
     }
 
-    pub(super) const fn and(mut self, operation: MsrOperation) -> Self {
+    pub(super) const fn and(mut self, operation: AccessOperation) -> Self {
         let count = match operation {
-            MsrOperation::Read | MsrOperation::Update => &mut self.reads,
-            MsrOperation::Write => &mut self.writes,
-            MsrOperation::ReadPmc => &mut self.pmc_reads,
+            AccessOperation::Read | AccessOperation::Update => &mut self.reads,
+            AccessOperation::Write => &mut self.writes,
+            AccessOperation::ReadCounter => &mut self.pmc_reads,
         };
         *count = count.saturating_add(1);
         self
@@ -52,7 +52,7 @@ impl Accesses {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Breach {
     /// The kind of access.
-    pub operation: MsrOperation,
+    pub operation: AccessOperation,
     /// The address of the register, or the index of RDPMC.
     pub register: u32,
     /// The value that the driver wrote.
@@ -67,11 +67,11 @@ impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operation, register, value, illegal } = self;
         match operation {
-            MsrOperation::Read | MsrOperation::Update => {
+            AccessOperation::Read | AccessOperation::Update => {
                 write!(f, "RDMSR {register:#X}: no such register")
             }
-            MsrOperation::ReadPmc => write!(f, "RDPMC {register:#X}: no such counter"),
-            MsrOperation::Write => {
+            AccessOperation::ReadCounter => write!(f, "RDPMC {register:#X}: no such counter"),
+            AccessOperation::Write => {
                 write!(f, "WRMSR {register:#X} of {value:#X}: illegal bits {illegal:#X}")
             }
         }
@@ -81,14 +81,14 @@ impl fmt::Display for Breach {
 /// The driver's last `T` accesses, the oldest first.
 ///
 /// ```
-/// # use pmu_core::msr::{MsrAddress, MsrBackend};
+/// # use pmu_core::access::{RegisterAddress, RegisterBackend};
 /// use pmu_virt::{FedEvents, VirtualPmu};
 /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
 /// use pmu_virt::mock::MockMsr;
 /// let configuration = Configuration::Intel(IntelConfiguration::new(4, 4, 3));
 /// let mock = MockMsr::<2>::new(VirtualPmu::new(configuration, FedEvents::NONE)?);
 /// # // SAFETY: the mock's registers are numbers.
-/// # let msr = |address| unsafe { MsrAddress::new(address) };
+/// # let msr = |address| unsafe { RegisterAddress::new(address) };
 /// // A driver loads a counter before it enables it: the order is what a test checks.
 /// for (register, value) in [(0x38F, 0), (0x4C1, (1 << 48) - 1_000), (0x186, 0x53_003C)] {
 ///     mock.write(msr(register), value).unwrap();
@@ -146,7 +146,8 @@ mod tests {
     #[test]
     fn the_ring_keeps_the_last_in_order() {
         let mut trace = Trace::<3>::new();
-        let record = |register| Record { operation: MsrOperation::Read, register, outcome: Ok(0) };
+        let record =
+            |register| Record { operation: AccessOperation::Read, register, outcome: Ok(0) };
         for register in 0..5 {
             trace.push(record(register));
         }

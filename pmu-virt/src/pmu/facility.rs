@@ -59,7 +59,7 @@ pub trait GuestFacility {
     /// Returns the facility's answer to RDPMC with this value of ECX. If the facility has no counter with this index,
     /// the answer is [`Read::Unhandled`]. The facility does not check whether the guest may execute RDPMC:
     /// [`VirtualPmu::read_pmc_beside`] checks this.
-    fn read_pmc(&self, ecx: u32) -> Read {
+    fn read_counter(&self, ecx: u32) -> Read {
         let _ = ecx;
         Read::Unhandled
     }
@@ -107,8 +107,8 @@ impl<F: GuestFacility> GuestFacility for Option<F> {
         self.as_ref().map_or(Read::Unhandled, |facility| facility.read(address))
     }
 
-    fn read_pmc(&self, ecx: u32) -> Read {
-        self.as_ref().map_or(Read::Unhandled, |facility| facility.read_pmc(ecx))
+    fn read_counter(&self, ecx: u32) -> Read {
+        self.as_ref().map_or(Read::Unhandled, |facility| facility.read_counter(ecx))
     }
 
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
@@ -159,8 +159,8 @@ impl<A: GuestFacility, B: GuestFacility> GuestFacility for (A, B) {
         self.0.read(address).above(|| self.1.read(address))
     }
 
-    fn read_pmc(&self, ecx: u32) -> Read {
-        self.0.read_pmc(ecx).above(|| self.1.read_pmc(ecx))
+    fn read_counter(&self, ecx: u32) -> Read {
+        self.0.read_counter(ecx).above(|| self.1.read_counter(ecx))
     }
 
     fn check_write(&self, writer: Writer, address: u32, value: u64) -> Written {
@@ -225,7 +225,7 @@ impl<P: EventPolicy> VirtualPmu<P> {
     }
 
     /// Answers the guest's RDPMC on a processor with a [facility](GuestFacility) in addition to the PMU. On a processor
-    /// without a facility, use [`read_pmc`](Self::read_pmc).
+    /// without a facility, use [`read_counter`](Self::read_counter).
     ///
     /// ```
     /// use pmu_virt::{FedEvents, Mode, Read, VirtualPmu};
@@ -235,12 +235,12 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
     /// let metrics = VirtualTopDown::new(&configuration, true).unwrap();
     /// assert_eq!(pmu.read_pmc_beside(&metrics, 1 << 29, Mode::KERNEL), Read::Value(0));
-    /// assert_eq!(pmu.read_pmc(1 << 29, Mode::KERNEL), Read::GeneralProtection);
+    /// assert_eq!(pmu.read_counter(1 << 29, Mode::KERNEL), Read::GeneralProtection);
     /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     pub fn read_pmc_beside(&self, facility: &impl GuestFacility, ecx: u32, mode: Mode) -> Read {
-        match facility.read_pmc(ecx) {
-            Read::Unhandled => self.read_pmc(ecx, mode),
+        match facility.read_counter(ecx) {
+            Read::Unhandled => self.read_counter(ecx, mode),
             _ if !mode.allows_rdpmc() => Read::GeneralProtection,
             answer => answer,
         }

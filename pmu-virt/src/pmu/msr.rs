@@ -231,14 +231,14 @@ impl<P: EventPolicy> VirtualPmu<P> {
     /// use pmu_virt::configuration::{Configuration, IntelConfiguration};
     /// let configuration = Configuration::Intel(IntelConfiguration::new(2, 4, 3));
     /// let pmu = VirtualPmu::new(configuration, FedEvents::NONE)?;
-    /// assert_eq!(pmu.read_pmc(3, Mode::KERNEL), Read::Value(0));
-    /// assert_eq!(pmu.read_pmc(4, Mode::KERNEL), Read::GeneralProtection);
+    /// assert_eq!(pmu.read_counter(3, Mode::KERNEL), Read::Value(0));
+    /// assert_eq!(pmu.read_counter(4, Mode::KERNEL), Read::GeneralProtection);
     /// let user = Mode { cpl: 3, pce: false, protected: true };
-    /// assert_eq!(pmu.read_pmc(3, user), Read::GeneralProtection);
+    /// assert_eq!(pmu.read_counter(3, user), Read::GeneralProtection);
     /// # Ok::<(), pmu_virt::configuration::ConfigurationError>(())
     /// ```
     #[inline]
-    pub fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+    pub fn read_counter(&self, ecx: u32, mode: Mode) -> Read {
         match self.locate_pmc(ecx, mode) {
             Pmc::Absent => Read::GeneralProtection,
             Pmc::Zero => Read::Value(0),

@@ -4,8 +4,8 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use pmu_arm::{Identification, Pmuv3};
+use pmu_core::access::RegisterBackend;
 use pmu_core::error::PlatformError;
-use pmu_core::msr::MsrBackend;
 use pmu_core::registers::EventSelect;
 use pmu_core::shared_core::CoreThread;
 use pmu_core::x86::Snapshot;
@@ -23,8 +23,8 @@ use crate::native_apic::NativeApic;
 /// # For implementers
 /// The vendor's crate describes a processor's counters by a [`CounterUnit`](pmu_core::CounterUnit), and its profile
 /// sources by an [`EventSource`]. Where registers are laid out otherwise than the unit can say, the vendor's
-/// [`MsrBackend`](pmu_core::msr::MsrBackend) translates them: a register's address is any number that the unit and the
-/// backend agree on. A processor whose counters are those of x86 in all but the way to find them:
+/// [`RegisterBackend`](pmu_core::access::RegisterBackend) translates them: a register's address is any number that the
+/// unit and the backend agree on. A processor whose counters are those of x86 in all but the way to find them:
 ///
 /// ```
 /// use core::sync::atomic::AtomicU32;
@@ -94,15 +94,18 @@ pub trait Architecture: 'static {
     /// Task.
     fn detect(first: &Self::Processor) -> Self::Machine;
 
-    /// Unmasks an extended entry of the local vector table, which AMD's processors have: see
-    /// [`Platform::unmask_extended_interrupt`](pmu_core::Platform::unmask_extended_interrupt). The default
-    /// implementation is for an architecture without such entries.
+    /// Unmasks the interrupt of a facility: see
+    /// [`Platform::unmask_facility_interrupt`](pmu_core::Platform::unmask_facility_interrupt). The default
+    /// implementation is for an architecture without such interrupts.
     ///
     /// # Errors
-    /// Those of `Platform::unmask_extended_interrupt`.
-    fn unmask_extended_interrupt<M: MsrBackend>(msr: M, entry: u8) -> Result<(), PlatformError> {
+    /// Those of `Platform::unmask_facility_interrupt`.
+    fn unmask_facility_interrupt<M: RegisterBackend>(
+        msr: M,
+        entry: u8,
+    ) -> Result<(), PlatformError> {
         let _ = (msr, entry);
-        Err(PlatformError::NoExtendedEntry)
+        Err(PlatformError::NoFacilityInterrupt)
     }
 
     /// Returns which of two logical processors that share counters executes the call: see
@@ -124,8 +127,8 @@ pub trait Architecture: 'static {
 
 /// Arm's processors with PMUv3, in AArch64 state. No hardware beside their counters is supported.
 ///
-/// The kernel's [`Msr`](Kernel::Msr) is an [`ArmMsr`](pmu_arm::ArmMsr) of the registers' accesses, such as
-/// `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt:
+/// The kernel's [`Registers`](Kernel::Registers) is an [`ArmRegisters`](pmu_arm::ArmRegisters) of the registers'
+/// accesses, such as `NativeRegisters` (feature `native`). The counters' interrupt is a private peripheral interrupt:
 /// [`set_interrupt_masked`](Kernel::set_interrupt_masked) disables or enables it at the interrupt controller.
 ///
 /// Event counters of 32 bits are counted on by an interrupt per 2³¹ events. A kernel that prefers half as many counters
@@ -133,15 +136,15 @@ pub trait Architecture: 'static {
 ///
 /// ```
 /// use pmu::arm::registers::Register;
-/// use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
-/// use pmu::core::msr::MsrErrorKind;
+/// use pmu::arm::{ArmRegisters, Identification, SystemRegisters, frame};
+/// use pmu::core::access::AccessErrorKind;
 /// use pmu::{Arm, Interrupted, Kernel, Pmu, PmuError};
 /// # #[derive(Clone, Copy)]
 /// # struct Registers; // stands for `NativeRegisters`
 /// # impl SystemRegisters for Registers {
-/// #     type Error = MsrErrorKind;
-/// #     fn read(&self, _: Register) -> Result<u64, MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
-/// #     fn write(&self, _: Register, _: u64) -> Result<(), MsrErrorKind> { Err(MsrErrorKind::Unreachable) }
+/// #     type Error = AccessErrorKind;
+/// #     fn read(&self, _: Register) -> Result<u64, AccessErrorKind> { Err(AccessErrorKind::Unreachable) }
+/// #     fn write(&self, _: Register, _: u64) -> Result<(), AccessErrorKind> { Err(AccessErrorKind::Unreachable) }
 /// #     fn synchronize(&self) {}
 /// # }
 /// # impl Registers { fn identify(&self) -> Identification { Identification::NONE } }
@@ -159,10 +162,10 @@ pub trait Architecture: 'static {
 ///
 /// // SAFETY: (1) each processor keeps its number; (2) this kernel is cooperative, and no handler switches tasks.
 /// unsafe impl Kernel for MyKernel {
-///     type Msr = ArmMsr<Registers>;
+///     type Registers = ArmRegisters<Registers>;
 ///     type Architecture = Arm;
-///     fn msr() -> Self::Msr {
-///         ArmMsr::new(REGISTERS)
+///     fn registers() -> Self::Registers {
+///         ArmRegisters::new(REGISTERS)
 ///     }
 ///     fn this_processor() -> usize {
 ///         processor_number()
@@ -241,11 +244,14 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
         Machine::detect_zen(first)
     }
 
-    fn unmask_extended_interrupt<M: MsrBackend>(msr: M, entry: u8) -> Result<(), PlatformError> {
-        let apic = K::apic(msr).ok_or(PlatformError::NoExtendedEntry)?;
+    fn unmask_facility_interrupt<M: RegisterBackend>(
+        msr: M,
+        entry: u8,
+    ) -> Result<(), PlatformError> {
+        let apic = K::apic(msr).ok_or(PlatformError::NoFacilityInterrupt)?;
         let delivery = apic.read_performance_entry().and_then(Delivery::of_entry);
         let delivery = delivery.ok_or(PlatformError::NoDelivery)?;
-        LocalApic::new(apic, delivery, NoTimer).unmask_extended_interrupt(entry)
+        LocalApic::new(apic, delivery, NoTimer).unmask_facility_interrupt(entry)
     }
 
     fn shared_core() -> Option<CoreThread<'static>> {
@@ -271,10 +277,10 @@ impl<F: Facilities<Snapshot>, K: X86Kernel> Architecture for X86<F, K> {
 /// struct MyKernel; // also a `Kernel`, whose `Architecture` this is:
 /// type Processors = X86<PreciseRecords<8192>, MyKernel>;
 /// # use pmu::apic::{ApicRegisters, NativeApic};
-/// # use pmu::core::msr::MsrBackend;
+/// # use pmu::core::access::RegisterBackend;
 ///
 /// impl X86Kernel for MyKernel {
-///     fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+///     fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
 ///         None::<NativeApic<M>> // no samples by IBS
 ///     }
 /// }
@@ -292,18 +298,18 @@ pub trait X86Kernel: 'static {
     /// ```
     /// use pmu::X86Kernel;
     /// use pmu::apic::{ApicRegisters, NativeApic};
-    /// use pmu::core::msr::MsrBackend;
+    /// use pmu::core::access::RegisterBackend;
     /// struct MyKernel;
     /// const APIC_PAGE: usize = 0xFFFF_FFFF_FEE0_0000;
     ///
     /// impl X86Kernel for MyKernel {
-    ///     fn apic<M: MsrBackend>(msr: M) -> Option<impl ApicRegisters> {
+    ///     fn apic<M: RegisterBackend>(msr: M) -> Option<impl ApicRegisters> {
     ///         // SAFETY: the kernel maps the page there for good, and puts every processor into the same mode.
     ///         unsafe { NativeApic::detect(msr, Some(APIC_PAGE)) }.ok()
     ///     }
     /// }
     /// ```
-    fn apic<M: MsrBackend>(msr: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(msr: M) -> Option<impl ApicRegisters> {
         // SAFETY: (1) no page is given; (2) the value is used for one operation at once.
         unsafe { NativeApic::detect(msr, None) }.ok()
     }
@@ -338,7 +344,7 @@ impl X86Kernel for () {}
 
 #[cfg(test)]
 mod tests {
-    use pmu_core::testing::ScriptedMsr;
+    use pmu_core::testing::ScriptedRegisters;
 
     use super::*;
     use crate::local_apic::LvtEntry;
@@ -360,15 +366,15 @@ mod tests {
     }
 
     impl X86Kernel for AfterReset {
-        fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+        fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
             Some(Self)
         }
     }
 
     #[test]
     fn an_extended_entry_gets_no_delivery_that_the_counters_entry_has_not() {
-        let msr = ScriptedMsr::new(&[]);
-        let outcome = X86::<(), AfterReset>::unmask_extended_interrupt(&msr, 0);
+        let msr = ScriptedRegisters::new(&[]);
+        let outcome = X86::<(), AfterReset>::unmask_facility_interrupt(&msr, 0);
         assert_eq!(outcome, Err(PlatformError::NoDelivery));
         msr.finish();
     }

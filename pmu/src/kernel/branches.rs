@@ -1,10 +1,10 @@
 //! The branch records of a kernel's processors: of events' samples, and the last branches without an event.
 
 use pmu_core::WriteOnce;
+use pmu_core::access::RegisterBackend;
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::error::NoFacility;
-use pmu_core::msr::MsrBackend;
 use pmu_core::x86::Snapshot;
 
 use crate::kernel::facilities::{Facilities, PhysicalAddress};
@@ -32,8 +32,8 @@ use crate::per_processor::Busy;
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<BranchRecords>;
 ///     // … and the kernel's functions
-/// #   type Msr = Registers;
-/// #   fn msr() -> Registers { Bare::msr() }
+/// #   type Registers = Registers;
+/// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
 /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
 /// #   fn set_interrupt_masked(_: bool) {}
@@ -67,7 +67,7 @@ impl<const N: usize> Facilities for BranchRecords<N> {
 
     const NEW: Self = Self { unit: WriteOnce::new(), memory: BranchMemory::new() };
 
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Snapshot,
         msr: &M,
@@ -115,11 +115,13 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// - [`Branches`](PmuError::Branches): the processor has no supported branch records, the kernel's [`Facilities`]
     ///   have no [`BranchRecords`], the processor records branches for events alone, another recorder has not been shut
     ///   down, an event that runs records branches, or an access to the records' registers failed.
-    pub fn branch_recorder(&'static self) -> Result<BranchRecorder<'static, K::Msr>, PmuError> {
+    pub fn branch_recorder(
+        &'static self,
+    ) -> Result<BranchRecorder<'static, K::Registers>, PmuError> {
         let processor = K::this_processor();
         let of = self.processors.get(processor).ok_or(Busy::NoPlace { processor })?;
         let (unit, memory) = of.facilities.branches().map_err(BranchError::from)?;
-        Ok(BranchRecorder::take(unit, K::msr(), memory)?)
+        Ok(BranchRecorder::take(unit, K::registers(), memory)?)
     }
 
     /// Records the branches that `filter` selects, on the processor that executes the call, while `work` runs. `work`
@@ -156,7 +158,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     pub fn record_branches<R>(
         &'static self,
         filter: BranchFilter,
-        work: impl FnOnce(&mut BranchRecorder<'static, K::Msr>) -> R,
+        work: impl FnOnce(&mut BranchRecorder<'static, K::Registers>) -> R,
     ) -> Result<R, PmuError> {
         K::pinned(|| {
             let mut recorded = Recorded(self.branch_recorder()?);
@@ -196,7 +198,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
     pub fn before_idle(&'static self) -> Result<(), PmuError> {
-        let stopped = self.branch_sampling().map_or(Ok(()), |of| of.before_idle(&K::msr()));
+        let stopped = self.branch_sampling().map_or(Ok(()), |of| of.before_idle(&K::registers()));
         stopped.map_err(|fault| BranchError::NotRecording(fault).into())
     }
 
@@ -205,7 +207,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
     /// # Errors
     /// [`Branches`](PmuError::Branches): a register access failed. The call can be repeated.
     pub fn after_idle(&'static self) -> Result<(), PmuError> {
-        let started = self.branch_sampling().map_or(Ok(()), |of| of.after_idle(&K::msr()));
+        let started = self.branch_sampling().map_or(Ok(()), |of| of.after_idle(&K::registers()));
         started.map_err(|fault| BranchError::NotRecording(fault).into())
     }
 
@@ -217,9 +219,9 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
 }
 
 /// A recording that ends also while `work` unwinds.
-struct Recorded<M: MsrBackend>(BranchRecorder<'static, M>);
+struct Recorded<M: RegisterBackend>(BranchRecorder<'static, M>);
 
-impl<M: MsrBackend> Drop for Recorded<M> {
+impl<M: RegisterBackend> Drop for Recorded<M> {
     fn drop(&mut self) {
         // If `work` unwinds, the records are given back all the same.
         let _ = self.0.shut_down();

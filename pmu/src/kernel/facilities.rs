@@ -3,10 +3,10 @@
 use core::fmt;
 
 use pmu_core::WriteOnce;
+use pmu_core::access::RegisterBackend;
 use pmu_core::branches::{BranchMemory, BranchUnit};
 use pmu_core::error::NoFacility;
 use pmu_core::facility::{EventFacility, Facility, FacilitySource};
-use pmu_core::msr::MsrBackend;
 use pmu_core::reload::{AutoCounterReload, CounterReload, ReloadMemory};
 use pmu_core::shared_core::CoreThread;
 use pmu_core::x86::Snapshot;
@@ -54,7 +54,7 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     ///   [facility](Self::facility) in a session or in an interrupt handler.
     /// - The kernel meets the requirements of the types in `Self`: see [`PreciseRecords`](crate::PreciseRecords).
     /// - `physical_address` meets the requirements of [`Kernel::physical_address`](crate::Kernel::physical_address).
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Processor,
         msr: &M,
@@ -103,7 +103,7 @@ impl<Processor> Facilities<Processor> for () {
 
     const NEW: Self = ();
 
-    unsafe fn detect<M: MsrBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
+    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
 
     #[inline]
     fn facility(&'static self) {}
@@ -160,7 +160,7 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
 
     const NEW: Self = (A::NEW, B::NEW);
 
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Processor,
         msr: &M,
@@ -224,8 +224,8 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<CounterReloads>;
 ///     // … and the kernel's functions
-/// #   type Msr = Registers;
-/// #   fn msr() -> Registers { Bare::msr() }
+/// #   type Registers = Registers;
+/// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
 /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
 /// #   fn set_interrupt_masked(_: bool) {}
@@ -253,7 +253,7 @@ impl Facilities for CounterReloads {
 
     const NEW: Self = Self { reload: WriteOnce::new(), memory: ReloadMemory::new() };
 
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Snapshot,
         _: &M,

@@ -138,7 +138,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             // One value, so that the interrupt's steps hand on one reference.
             let mut report =
                 Report { pmu: self, of, events, frame, is_stuck: false, accounted: [false; E] };
-            let hardware = (K::msr(), KernelHooks::<K>::new());
+            let hardware = (K::registers(), KernelHooks::<K>::new());
             // No pass will clear the overflow, so a level would interrupt again without end.
             if K::Architecture::LEVEL_INTERRUPT && !of.counters.is_served() {
                 hardware.mask_performance_interrupt();
@@ -232,7 +232,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
         counts: &mut [(u64, EventCount)],
     ) -> Result<usize, PmuError> {
         let (events, memory) = self.events_of(K::this_processor()).ok_or(PmuError::NotUp)?;
-        let msr = K::msr();
+        let msr = K::registers();
         let mut read = 0;
         for (count, of) in
             counts.iter_mut().zip(sample_read(&events, &msr, memory, event, K::now())?)

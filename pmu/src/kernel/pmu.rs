@@ -155,7 +155,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> fmt::Debug for P
 /// The [`Session`] that a [`Pmu`](crate::Pmu) has for each processor. The session controls the counters of the
 /// machine's profile sources, of [added](pmu_core::profile::AddedSources) sources, and of
 /// [opened](pmu_core::CounterSession::open) events.
-pub type PmuSession<K> = Session<'static, PmuEvents<K>, (<K as Kernel>::Msr, KernelHooks<K>)>;
+pub type PmuSession<K> = Session<'static, PmuEvents<K>, (<K as Kernel>::Registers, KernelHooks<K>)>;
 
 /// The sources, the opened events and the [facilities](crate::Facilities) of one processor of a [`Pmu`].
 pub type PmuEvents<K> = Events<'static, MachineOf<K>, FacilityOnDemand<K>, &'static AddedSources>;

@@ -4,8 +4,8 @@ use core::sync::atomic::AtomicU64;
 
 use pmu_amd::ibs::{Ibs, IbsMemory, IbsUnits};
 use pmu_core::WriteOnce;
+use pmu_core::access::RegisterBackend;
 use pmu_core::error::NoFacility;
-use pmu_core::msr::MsrBackend;
 use pmu_core::x86::Snapshot;
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
@@ -40,8 +40,8 @@ use crate::per_processor::Busy;
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<PreciseRecords<8192>>;
 ///     // … and the kernel's functions
-/// #   type Msr = Registers;
-/// #   fn msr() -> Registers { Bare::msr() }
+/// #   type Registers = Registers;
+/// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
 /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
 /// #   fn set_interrupt_masked(_: bool) {}
@@ -74,9 +74,9 @@ use crate::per_processor::Busy;
 /// - If registers lost their contents in a suspend, the kernel calls [`Pmu::processor_resumed`] before any other
 ///   operation on the processor.
 /// - The kernel makes no session from an event source that [`Pmu::events_of`] returned.
-/// - [`Kernel::msr`] returns a backend that writes each given value to its register exactly once. The backend does not
-///   keep the [`MsrAddress`](pmu_core::msr::MsrAddress) of a register, and does not pass the address to other safe
-///   code.
+/// - [`Kernel::registers`] returns a backend that writes each given value to its register exactly once. The backend
+///   does not keep the [`RegisterAddress`](pmu_core::access::RegisterAddress) of a register, and does not pass the
+///   address to other safe code.
 /// - [`Kernel::physical_address`] is right.
 #[doc(alias = "pebs")]
 #[doc(alias = "ibs")]
@@ -103,7 +103,7 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
         }
     };
 
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Snapshot,
         msr: &M,

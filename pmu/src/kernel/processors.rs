@@ -71,12 +71,14 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
                 }
                 // SAFETY: (1) the value is this processor's, as is the source with its facility; (2) the kernel
                 // promises the rest.
-                unsafe { of.facilities.detect(this_processor, &K::msr(), K::physical_address) };
+                unsafe {
+                    of.facilities.detect(this_processor, &K::registers(), K::physical_address)
+                };
                 let session = Session::take(
                     self.events(of, machine),
                     this_processor,
                     K::counters(),
-                    (K::msr(), KernelHooks::new()),
+                    (K::registers(), KernelHooks::new()),
                     &of.counters,
                 )?;
                 let (unit, counters) = (machine.unit_of(this_processor), session.counters().usable);

@@ -3,9 +3,9 @@
 use core::fmt;
 use core::marker::PhantomData;
 
+use pmu_core::access::RegisterBackend;
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::MsrBackend;
 use pmu_core::thread::Tick;
 use pmu_core::{CounterSet, Platform};
 
@@ -45,9 +45,9 @@ use crate::user::{UserClock, UserPage};
 /// // SAFETY: (1) a processor's number is that of its local APIC, which does not change; (2) with preemption off, the
 /// // task stays on its processor, and no other task runs there.
 /// unsafe impl Kernel for Bare {
-///     type Msr = NativeMsr;
+///     type Registers = NativeMsr;
 ///     type Architecture = pmu::X86;
-///     fn msr() -> NativeMsr {
+///     fn registers() -> NativeMsr {
 ///         // SAFETY: the kernel runs at privilege level 0.
 ///         unsafe { NativeMsr::new() }
 ///     }
@@ -92,9 +92,9 @@ use crate::user::{UserClock, UserPage};
 ///     fn pinned<R>(act: impl FnOnce() -> R) -> R {
 ///         act()
 ///     }
-/// #     type Msr = Registers;
+/// #     type Registers = Registers;
 /// #     type Architecture = pmu::X86;
-/// #     fn msr() -> Registers { Registers }
+/// #     fn registers() -> Registers { Registers }
 /// #     fn this_processor() -> usize { 0 }
 /// #     fn set_interrupt_masked(_: bool) {}
 /// #     fn interrupt(_: usize) {}
@@ -102,9 +102,9 @@ use crate::user::{UserClock, UserPage};
 /// ```
 pub unsafe trait Kernel: Sized + 'static {
     /// Backend that accesses the processor's registers:
-    /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/msr/struct.NativeMsr.html) (feature `native`), or a type of
+    /// [`NativeMsr`](https://docs.rs/pmu-core/latest/pmu_core/x86/struct.NativeMsr.html) (feature `native`), or a type of
     /// the kernel.
-    type Msr: MsrBackend + Send;
+    type Registers: RegisterBackend + Send;
 
     /// The kernel's processors, and the hardware beside their counters that its events may ask for:
     /// [`X86<()>`](crate::X86) for the counters alone. Other hardware is not linked.
@@ -122,7 +122,7 @@ pub unsafe trait Kernel: Sized + 'static {
     const CLOCK_TIMER: bool = false;
 
     /// Returns the backend that accesses the registers of the processor that executes the call.
-    fn msr() -> Self::Msr;
+    fn registers() -> Self::Registers;
 
     /// Returns the number of the processor that executes the call, from 0.
     fn this_processor() -> usize;
@@ -147,14 +147,14 @@ pub unsafe trait Kernel: Sized + 'static {
     /// ```
     /// use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic};
     /// use pmu::core::WriteOnce;
-    /// use pmu::core::msr::MsrBackend;
+    /// use pmu::core::access::RegisterBackend;
     /// const DELIVERY: Delivery = match Delivery::vector(0xE1) {
     ///     Ok(delivery) => delivery,
     ///     Err(_) => panic!("a vector of an exception"),
     /// };
     ///
     /// /// The function of a kernel that finds its local APIC at boot, in xAPIC or in x2APIC mode.
-    /// fn set_interrupt_masked<M: MsrBackend>(apic: &WriteOnce<NativeApic<M>>, masked: bool) {
+    /// fn set_interrupt_masked<M: RegisterBackend>(apic: &WriteOnce<NativeApic<M>>, masked: bool) {
     ///     if let Some(apic) = apic.get() {
     ///         apic.write_performance_entry(LvtEntry::new(DELIVERY, masked));
     ///     }
@@ -183,7 +183,7 @@ pub unsafe trait Kernel: Sized + 'static {
     }
 
     /// Returns the page from which a thread reads an event that permits [RDPMC in user
-    /// mode](pmu_core::Event::with_user_rdpmc), by the event's tag, which no other such event has. [`Pmu`](crate::Pmu)
+    /// mode](pmu_core::Event::with_user_reads), by the event's tag, which no other such event has. [`Pmu`](crate::Pmu)
     /// publishes the page whenever the event's counter may have moved, and hides it when the event leaves the
     /// processor. The kernel maps the page, and sets `CR4.PCE`, or bits of `PMUSERENR_EL0`: see [`user`](crate::user).
     /// The function is called if [`USER_PAGES`](Self::USER_PAGES) is set.
@@ -317,11 +317,11 @@ impl<K: Kernel> Platform for KernelHooks<K> {
         K::Architecture::LEVEL_INTERRUPT
     }
 
-    fn unmask_extended_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
+    fn unmask_facility_interrupt(&self, entry: u8) -> Result<(), PlatformError> {
         // So that the entry for counters, which the kernel may not have written yet, has its delivery. The session
         // unmasks it once it has programmed the counters.
         K::set_interrupt_masked(true);
-        K::Architecture::unmask_extended_interrupt(K::msr(), entry)
+        K::Architecture::unmask_facility_interrupt(K::registers(), entry)
     }
 
     fn start_profile_timer(&self, interval: Interval) -> Result<(), PlatformError> {

@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use pmu_core::access::RegisterBackend;
 use pmu_core::facility::{EventFacility, SoftwareEvents};
 use pmu_core::frame::InterruptFrame;
 use pmu_core::interrupt::EventOverflow;
-use pmu_core::msr::MsrBackend;
 use pmu_core::{Event, Sample, SoftwareEvent};
 
 use crate::kernel::architecture::FacilityOf;
@@ -19,7 +19,7 @@ impl<Processor> Facilities<Processor> for SoftwareEvents {
 
     const NEW: Self = Self;
 
-    unsafe fn detect<M: MsrBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
+    unsafe fn detect<M: RegisterBackend>(&'static self, _: &Processor, _: &M, _: PhysicalAddress) {}
 
     #[inline]
     fn facility(&'static self) -> Self {

@@ -293,7 +293,7 @@ impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> 
             && let Some((events, memory)) = self.events_of(K::this_processor())
             && let Some(of) = self.processors.get(K::this_processor())
         {
-            let msr = K::msr();
+            let msr = K::registers();
             of.publish(|event| user_view(&events, &msr, memory, event, K::now()));
         }
     }
@@ -303,7 +303,7 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     /// Returns the events that have pages now.
     fn pages(&self) -> Pages<E> {
         let mut pages = Pages::NONE;
-        for (place, (_, tag)) in pages.tags.iter_mut().zip(self.events.with_user_rdpmc()) {
+        for (place, (_, tag)) in pages.tags.iter_mut().zip(self.events.with_user_reads()) {
             *place = tag;
             pages.count += 1;
         }
@@ -311,12 +311,12 @@ impl<K: Kernel, const E: usize> ProcessorMemory<K, E> {
     }
 
     fn has_page(&self, tag: u64) -> bool {
-        self.events.with_user_rdpmc().any(|(_, of)| of == tag)
+        self.events.with_user_reads().any(|(_, of)| of == tag)
     }
 
     fn publish(&self, view: impl Fn(EventId) -> Result<UserView, CounterError>) {
         let clock = K::user_clock();
-        for (event, tag) in self.events.with_user_rdpmc() {
+        for (event, tag) in self.events.with_user_reads() {
             if let Some(page) = K::user_page(tag) {
                 // An event that cannot be read has an empty page, and the thread makes a system call.
                 let _ = page.publish(clock.as_ref(), || view(event));

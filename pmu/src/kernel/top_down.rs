@@ -1,8 +1,8 @@
 //! The top-down counts of a kernel's processors: the parts of their issue slots.
 
+use pmu_core::access::RegisterBackend;
 use pmu_core::error::NoFacility;
 use pmu_core::facility::DivisionMemory;
-use pmu_core::msr::MsrBackend;
 use pmu_core::x86::Snapshot;
 use pmu_core::{Event, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
@@ -30,8 +30,8 @@ use crate::per_processor::Busy;
 /// unsafe impl Kernel for MyKernel {
 ///     type Architecture = pmu::X86<TopDownParts>;
 ///     // … and the kernel's functions
-/// #   type Msr = Registers;
-/// #   fn msr() -> Registers { Bare::msr() }
+/// #   type Registers = Registers;
+/// #   fn registers() -> Registers { Bare::registers() }
 /// #   fn this_processor() -> usize { 0 }
 /// #   fn pinned<R>(act: impl FnOnce() -> R) -> R { act() }
 /// #   fn set_interrupt_masked(_: bool) {}
@@ -58,7 +58,7 @@ impl Facilities for TopDownParts {
 
     const NEW: Self = Self { unit: WriteOnce::new(), memory: DivisionMemory::new() };
 
-    unsafe fn detect<M: MsrBackend>(
+    unsafe fn detect<M: RegisterBackend>(
         &'static self,
         this_processor: &Snapshot,
         msr: &M,

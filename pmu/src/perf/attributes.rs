@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use pmu_core::msr::MsrAddress;
+use pmu_core::access::RegisterAddress;
 use pmu_core::registers::EventSelect;
 use pmu_core::{CounterSet, Event, GenericEvent, SoftwareEvent};
 use pmu_intel::precise::registers::MSR_PEBS_LD_LAT_THRESHOLD;
@@ -62,14 +62,14 @@ const EXTRA_REGISTERS: [(u16, u32); 17] = [
 ];
 
 /// Returns the extra register of the event with these bits.
-fn extra_register(config: u64) -> Option<MsrAddress> {
+fn extra_register(config: u64) -> Option<RegisterAddress> {
     let known = EXTRA_REGISTERS.iter().find(|(event, _)| u64::from(*event) == config & 0xFFFF);
     // SAFETY: masks and thresholds of events; none holds an address.
-    known.map(|(_, register)| unsafe { MsrAddress::new(*register) })
+    known.map(|(_, register)| unsafe { RegisterAddress::new(*register) })
 }
 
 /// Returns whether this is the register of the event of load latencies.
-fn is_latency(register: Option<MsrAddress>) -> bool {
+fn is_latency(register: Option<RegisterAddress>) -> bool {
     register.is_some_and(|register| register.get() == MSR_PEBS_LD_LAT_THRESHOLD)
 }
 

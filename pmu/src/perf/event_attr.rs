@@ -101,7 +101,7 @@ impl PerfEventAttr {
     /// Linux permits RDPMC for an event of a task. Linux does not permit RDPMC for an event of a processor, because
     /// that event also counts other tasks. On processors that can deny RDPMC for each counter, the returned event
     /// denies RDPMC. If user mode may map the page of a task's event, a kernel that behaves like Linux calls
-    /// [`with_user_rdpmc`](Event::with_user_rdpmc) on the event.
+    /// [`with_user_reads`](Event::with_user_reads) on the event.
     ///
     /// If [`sample_type`](Self::sample_type) has [`SAMPLE_BRANCH_STACK`](Self::SAMPLE_BRANCH_STACK), the event's
     /// samples [have branches](Event::with_branches). [`branches`](Self::branches) returns how to write them into a

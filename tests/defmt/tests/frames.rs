@@ -3,10 +3,10 @@
 use std::sync::{Mutex, MutexGuard};
 
 use defmt_decoder::Table;
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 use pmu_core::error::CounterError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::IntervalLimits;
-use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NtStatus, Overflow};
 use pmu_core::registers::CounterId;
 use pmu_intel::registers::PerfEvtSel;
@@ -65,10 +65,10 @@ fn decoded() -> Vec<String> {
 #[test]
 fn frames_of_the_crates_types_decode_to_what_was_logged() {
     let source = KProfileSource::TOTAL_CYCLES;
-    let fault = MsrFault {
-        operation: MsrOperation::Write,
+    let fault = AccessFault {
+        operation: AccessOperation::Write,
         register: 0x186,
-        kind: MsrErrorKind::GeneralProtection,
+        kind: AccessErrorKind::Fault,
     };
     defmt::error!("{}", InterfaceError::Counters(CounterError::StateUnknown(fault)));
     defmt::error!("{}", Overflow { source, events: 65536, counter: CounterId::fixed(3).unwrap() });
@@ -124,7 +124,7 @@ fn frames_of_the_crates_types_decode_to_what_was_logged() {
     defmt::error!("{}", ratio);
     let lines = decoded();
     let expected = [
-        "Counters(StateUnknown(MsrFault { operation: Write, register: 390, kind: GeneralProtection }))",
+        "Counters(StateUnknown(AccessFault { operation: Write, register: 390, kind: GeneralProtection }))",
         "Overflow { source: KProfileSource(19), events: 65536, counter: CounterId(35) }",
     ];
     assert_eq!(lines[..2], expected);

@@ -5,9 +5,11 @@ use core::hint::black_box;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use pmu::Machine;
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::profile::{
     AddedSlot, AddedSource, AddedSources, InterfaceError, KProfileSource, ProfileSource, Session,
 };
@@ -31,25 +33,25 @@ static FAULTY: AtomicU32 = AtomicU32::new(0);
 
 struct Msr;
 
-fn register(number: u32) -> Result<&'static AtomicU64, MsrErrorKind> {
+fn register(number: u32) -> Result<&'static AtomicU64, AccessErrorKind> {
     let answers = FAULTY.load(Ordering::Relaxed) != number;
     let register = REGISTERS.get((number & 0x3FF) as usize).filter(|_| answers);
-    register.ok_or(MsrErrorKind::GeneralProtection)
+    register.ok_or(AccessErrorKind::Fault)
 }
 
-impl MsrBackend for Msr {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Msr {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         Ok(register(address.get())?.load(Ordering::Relaxed))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         register(address.get())?.store(value, Ordering::Relaxed);
         Ok(())
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let register = register(update.register())?;
         let found = register.load(Ordering::Relaxed);
         if let Some(value) = update.apply(found) {
@@ -58,7 +60,7 @@ impl MsrBackend for Msr {
         Ok(found)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let first = if index.get() >> 30 & 1 != 0 { 0x309 } else { 0xC1 };
         Ok(register(first + (index.get() & 0xFF))?.load(Ordering::Relaxed))
     }
@@ -222,7 +224,7 @@ impl Opened {
     ) -> Self {
         let raw = |event| Event::raw(EventSelect::from_bits(event));
         // SAFETY: places in memory.
-        let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+        let [first, second] = unsafe { [RegisterAddress::new(0x1A6), RegisterAddress::new(0x1A7)] };
         let refined = |value| raw(0x01B7).with_extra(first, value).or_with_extra(0x01BB, second);
         let on = |bits| raw(0x01D1).on(CounterSet::from_bits(bits));
         let alone = [

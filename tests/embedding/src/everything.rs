@@ -23,13 +23,13 @@ struct Everything;
 
 // SAFETY: as Hermit's.
 unsafe impl Kernel for Everything {
-    type Msr = hermit::Registers;
+    type Registers = hermit::Registers;
     type Architecture = X86<
         ((PreciseRecords<512>, BranchRecords), ((CounterReloads, TopDownParts), SoftwareEvents)),
         Hermit,
     >;
-    fn msr() -> hermit::Registers {
-        Hermit::msr()
+    fn registers() -> hermit::Registers {
+        Hermit::registers()
     }
     fn this_processor() -> usize {
         Hermit::this_processor()

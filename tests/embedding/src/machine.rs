@@ -4,10 +4,12 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pmu_core::Platform;
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::error::PlatformError;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 /// 64 registers, by the low bits of their numbers. Selects, counters and the global registers of either
 /// vendor fall into places of their own.
@@ -24,24 +26,24 @@ pub fn register(number: u32) -> Option<&'static AtomicU64> {
 
 pub struct Msr;
 
-fn answering(number: u32) -> Result<&'static AtomicU64, MsrErrorKind> {
+fn answering(number: u32) -> Result<&'static AtomicU64, AccessErrorKind> {
     let answers = FAULTY.load(Ordering::Relaxed) != number;
-    register(number).filter(|_| answers).ok_or(MsrErrorKind::GeneralProtection)
+    register(number).filter(|_| answers).ok_or(AccessErrorKind::Fault)
 }
 
-impl MsrBackend for Msr {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Msr {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         Ok(answering(address.get())?.load(Ordering::Relaxed))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         answering(address.get())?.store(value, Ordering::Relaxed);
         Ok(())
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let register = answering(update.register())?;
         let found = register.load(Ordering::Relaxed);
         if let Some(value) = update.apply(found) {
@@ -50,7 +52,7 @@ impl MsrBackend for Msr {
         Ok(found)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         // Fixed counters have bit 30.
         let fixed = index.get() >> 30 & 1 != 0;
         let first = if fixed { 0x309 } else { FIRST_COUNTER.load(Ordering::Relaxed) };

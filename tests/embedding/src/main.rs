@@ -132,7 +132,7 @@ fn guest(configuration: Configuration, cycles: EventKey) -> Result<(), i32> {
         let written = pmu.write(register, black_box(0x0053_003C)).answer;
         let read = pmu.read(register);
         answered += u32::from(matches!((written, read), (Write::Done, Read::Value(_))));
-        let _ = pmu.read_pmc(register, Mode::KERNEL);
+        let _ = pmu.read_counter(register, Mode::KERNEL);
     }
     let mut feed = Feed::new(&fed);
     feed.add(event, Privilege::Kernel, black_box(1 << 50)).map_err(|_| 6)?;

@@ -72,7 +72,7 @@ fn count(machine: &Machine, unit: &CounterUnit) -> Result<(), CounterError> {
     let raw = Event::raw(EventSelect::from_bits(black_box(0x01C0)));
     EVENTS.set_min_period(black_box(0x1000));
     any(counters.freeze_on_interrupt());
-    let counted = counters.open(unit, &[raw.rotating().with_user_rdpmc()])?;
+    let counted = counters.open(unit, &[raw.rotating().with_user_reads()])?;
     let sampled =
         Event::generic(GenericEvent::Instructions).every(black_box(0x1_0000)).with_total();
     let sampled = counters.open(unit, &[sampled])?;

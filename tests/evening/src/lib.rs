@@ -15,9 +15,9 @@ struct Bare;
 // SAFETY: (1) each processor keeps its number; (2) the guard keeps preemption off, and handlers run with it off;
 // (3) statics are mapped in each address space, and nothing else uses the registers of PEBS, BTS and IBS.
 unsafe impl Kernel for Bare {
-    type Msr = NativeMsr;
+    type Registers = NativeMsr;
     type Architecture = X86<(PreciseRecords<8192>, BranchRecords)>; // 64 KiB of records per processor; `()`: neither
-    fn msr() -> NativeMsr {
+    fn registers() -> NativeMsr {
         // SAFETY: all of this kernel runs at privilege level 0.
         unsafe { NativeMsr::new() }
     }

@@ -63,7 +63,7 @@ mod bare {
 
     use super::{CoreLocal, apic};
 
-    pub type Registers = pmu::core::msr::NativeMsr;
+    pub type Registers = pmu::core::x86::NativeMsr;
 
     /// Address at which the local APIC's registers are mapped; 0 in x2APIC mode.
     static XAPIC: AtomicUsize = AtomicUsize::new(0);
@@ -148,7 +148,9 @@ mod hosted {
     use core::ops::Deref;
     use std::boxed::Box;
 
-    use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+    use pmu::core::access::{
+        AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+    };
     use pmu::core::x86::Snapshot;
     use pmu::core::x86::raw_cpuid::CpuIdReader;
 
@@ -157,7 +159,7 @@ mod hosted {
     /// The answers of a test, of the core on which the test is.
     pub trait Host {
         fn core(&self) -> &CoreLocal;
-        fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind>;
+        fn msr(&self) -> &dyn RegisterBackend<Error = AccessErrorKind>;
         fn read_apic(&self, register: u32) -> u32;
         fn write_apic(&self, register: u32, value: u64);
         fn timer_ticks(&self) -> u64;
@@ -204,18 +206,18 @@ mod hosted {
         }
     }
 
-    impl MsrBackend for Registers {
-        type Error = MsrErrorKind;
-        fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    impl RegisterBackend for Registers {
+        type Error = AccessErrorKind;
+        fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
             host().msr().read(address)
         }
-        fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
             host().msr().write(address, value)
         }
-        fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-            host().msr().read_pmc(index)
+        fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+            host().msr().read_counter(index)
         }
-        fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
             host().msr().update(update)
         }
     }

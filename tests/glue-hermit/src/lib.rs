@@ -14,8 +14,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use pmu::apic::{ApicRegisters, Delivery, LocalApic, LvtEntry};
+use pmu::core::access::RegisterBackend;
 use pmu::core::frame::PlainFrame;
-use pmu::core::msr::MsrBackend;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::x86::Snapshot;
 use pmu::core::{Event, EventCount, GenericEvent, WriteOnce};
@@ -58,9 +58,9 @@ pub struct Hermit;
 // space, no other driver of the Debug Store, no suspend and no session but the `Pmu`'s; `NativeMsr` writes once; the
 // image, which has the static, is physically contiguous.
 unsafe impl Kernel for Hermit {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture = X86<(PreciseRecords<512>, BranchRecords), Self>;
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         // SAFETY: the kernel runs at privilege level 0, and a #GP of its own ends it.
         unsafe { Registers::new() }
     }
@@ -89,7 +89,7 @@ unsafe impl Kernel for Hermit {
 }
 
 impl X86Kernel for Hermit {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Apic)
     }
 }

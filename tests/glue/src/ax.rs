@@ -68,7 +68,7 @@ mod bare {
 
     use super::{CPUS, CpuIdReader, Relaxed};
 
-    pub type Msr = pmu::core::msr::NativeMsr;
+    pub type Msr = pmu::core::x86::NativeMsr;
 
     static PREEMPT: [AtomicI64; CPUS] = [const { AtomicI64::new(0) }; CPUS];
 
@@ -118,7 +118,9 @@ mod hosted {
 
     use core::cell::Cell;
 
-    use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+    use pmu::core::access::{
+        AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+    };
     use pmu::core::x86::Snapshot;
 
     use super::CpuIdReader;
@@ -126,7 +128,7 @@ mod hosted {
     /// The answers of a test, of the processor on which the test is.
     pub trait Host {
         fn this_cpu_id(&self) -> usize;
-        fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind>;
+        fn msr(&self) -> &dyn RegisterBackend<Error = AccessErrorKind>;
         fn send_ipi(&self, cpu: usize, vector: u8);
         fn now(&self) -> u64;
         fn preempt(&self, change: i64);
@@ -157,18 +159,18 @@ mod hosted {
         }
     }
 
-    impl MsrBackend for Msr {
-        type Error = MsrErrorKind;
-        fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    impl RegisterBackend for Msr {
+        type Error = AccessErrorKind;
+        fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
             host().msr().read(address)
         }
-        fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+        fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
             host().msr().write(address, value)
         }
-        fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-            host().msr().read_pmc(index)
+        fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+            host().msr().read_counter(index)
         }
-        fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
             host().msr().update(update)
         }
     }

@@ -7,8 +7,8 @@ pub mod ax;
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry, NativeApic, NoApic};
 use pmu::core::WriteOnce;
+use pmu::core::access::RegisterBackend;
 use pmu::core::frame::PlainFrame;
-use pmu::core::msr::MsrBackend;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::x86::Snapshot;
 use pmu::core::x86::raw_cpuid::native_cpuid::CpuIdReaderNative;
@@ -41,9 +41,9 @@ pub struct ArceOs;
 // handlers run with preemption off; (3) statics are mapped in each address space, and nothing else uses the registers
 // of PEBS, BTS and IBS.
 unsafe impl Kernel for ArceOs {
-    type Msr = ax::Msr;
+    type Registers = ax::Msr;
     type Architecture = X86<Records, Self>;
-    fn msr() -> ax::Msr {
+    fn registers() -> ax::Msr {
         // SAFETY: the kernel runs at privilege level 0.
         unsafe { ax::Msr::new() }
     }
@@ -67,7 +67,7 @@ unsafe impl Kernel for ArceOs {
 }
 
 impl X86Kernel for ArceOs {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         APIC.get()
     }
 }
@@ -75,7 +75,7 @@ impl X86Kernel for ArceOs {
 /// Called once, before the first processor is up.
 pub fn init() -> Result<(), NoApic> {
     // SAFETY: the kernel maps the local APIC's page for good, and puts every processor into the same mode.
-    let apic = unsafe { NativeApic::detect(ArceOs::msr(), ax::LOCAL_APIC_PAGE) }?;
+    let apic = unsafe { NativeApic::detect(ArceOs::registers(), ax::LOCAL_APIC_PAGE) }?;
     let _ = APIC.set(apic); // Set before: the same.
     ax::register_handler(PERFORMANCE_VECTOR, || {
         let frame = FRAMES.get(ax::this_cpu_id()).map(CurrentFrame::get).unwrap_or_default();

@@ -4,9 +4,11 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use pmu_core::Platform;
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 
 /// Number of sources whose events happen.
 pub const SOURCES: usize = 3;
@@ -283,20 +285,20 @@ fn event(select: u64) -> u64 {
     select & 0xF_0000_FFFF
 }
 
-impl<const N: usize> MsrBackend for Chip<N> {
-    type Error = MsrErrorKind;
+impl<const N: usize> RegisterBackend for Chip<N> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         match self.register(address.get()) {
             Some(Register::Plain(register) | Register::Counter(register)) => {
                 Ok(register.load(SeqCst))
             }
             Some(Register::Status) => Ok(self.status.load(SeqCst)),
-            _ => Err(MsrErrorKind::GeneralProtection),
+            _ => Err(AccessErrorKind::Fault),
         }
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         match self.register(address.get()) {
             Some(Register::Plain(register)) => register.store(value, SeqCst),
             Some(Register::Counter(register)) => {
@@ -305,14 +307,14 @@ impl<const N: usize> MsrBackend for Chip<N> {
                 register.store(value & MASK, SeqCst);
             }
             Some(Register::Acknowledge) => _ = self.status.fetch_and(!value, SeqCst),
-            _ => return Err(MsrErrorKind::GeneralProtection),
+            _ => return Err(AccessErrorKind::Fault),
         }
         Ok(())
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let Some(Register::Plain(register)) = self.register(update.register()) else {
-            return Err(MsrErrorKind::GeneralProtection);
+            return Err(AccessErrorKind::Fault);
         };
         let found = register.load(SeqCst);
         if let Some(value) = update.apply(found) {
@@ -321,13 +323,13 @@ impl<const N: usize> MsrBackend for Chip<N> {
         Ok(found)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let number = (index.get() & !(1 << 30)) as usize;
         let counter = match index.get() >> 30 {
             0 => self.values[..GENERAL].get(number),
             _ => self.values[GENERAL..].get(number),
         };
-        counter.map(|value| value.load(SeqCst)).ok_or(MsrErrorKind::GeneralProtection)
+        counter.map(|value| value.load(SeqCst)).ok_or(AccessErrorKind::Fault)
     }
 }
 

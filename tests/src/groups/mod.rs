@@ -3,8 +3,10 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::access::{
+    AccessError, AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::memory::{CounterMemory, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrError, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{CounterSession, CounterSet, Event, Events};
 
 use crate::opened::{Mock, Processor, Random, raw};
@@ -68,14 +70,16 @@ impl<'m, 'h> WithExtra<'m, 'h> {
         self.accesses.take()
     }
 
-    fn access(&self, kind: usize) -> Result<(), MsrErrorKind> {
+    fn access(&self, kind: usize) -> Result<(), AccessErrorKind> {
         let mut costs = self.costs.get();
         costs[kind] += 1;
         self.costs.set(costs);
         let number = self.accesses.get() + 1;
         self.accesses.set(number);
         match self.fault.get() {
-            Some((at, stays)) if number == at || stays && number > at => Err(MsrErrorKind::Other),
+            Some((at, stays)) if number == at || stays && number > at => {
+                Err(AccessErrorKind::Other)
+            }
             _ => Ok(()),
         }
     }
@@ -92,10 +96,10 @@ impl<'m, 'h> WithExtra<'m, 'h> {
     }
 }
 
-impl MsrBackend for WithExtra<'_, '_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for WithExtra<'_, '_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.access(0)?;
         match self.extra(address.get()) {
             Some(value) => Ok(value.get()),
@@ -103,10 +107,10 @@ impl MsrBackend for WithExtra<'_, '_> {
         }
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.access(1)?;
         if address.get() == self.broken.get() {
-            return Err(MsrErrorKind::Other);
+            return Err(AccessErrorKind::Other);
         }
         match self.extra(address.get()) {
             Some(cell) => {
@@ -118,20 +122,20 @@ impl MsrBackend for WithExtra<'_, '_> {
         }
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         self.access(2)?;
-        self.mock.read_pmc(index).map_err(|error| error.kind())
+        self.mock.read_counter(index).map_err(|error| error.kind())
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.access(0)?;
         self.mock.update(update).map_err(|error| error.kind())
     }
 }
 
-pub fn register(address: u32) -> MsrAddress {
+pub fn register(address: u32) -> RegisterAddress {
     // SAFETY: a mock's, which writes no memory.
-    unsafe { MsrAddress::new(address) }
+    unsafe { RegisterAddress::new(address) }
 }
 
 /// An event with an extra register: its value, and the registers that can hold it, at most four.

@@ -7,9 +7,9 @@ pub mod tracing;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::BTreeSet;
 
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 use pmu_core::error::CounterError;
 use pmu_core::frame::{InterruptFrame, ProcessId, ProcessorNumber};
-use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource};
 use pmu_kprofile::WindowsVersion::{self, *};
 use pmu_kprofile::{
@@ -191,11 +191,12 @@ impl Machine {
 pub const REFUSAL: InterfaceError = InterfaceError::NoFreeCounter(KProfileSource::TIME);
 
 /// Error of [`Machine`] for a refused stop.
-pub const FAULT: InterfaceError = InterfaceError::Counters(CounterError::StateUnknown(MsrFault {
-    operation: MsrOperation::Write,
-    register: 0x186,
-    kind: MsrErrorKind::GeneralProtection,
-}));
+pub const FAULT: InterfaceError =
+    InterfaceError::Counters(CounterError::StateUnknown(AccessFault {
+        operation: AccessOperation::Write,
+        register: 0x186,
+        kind: AccessErrorKind::Fault,
+    }));
 
 impl ProfileHardware for Machine {
     fn this_processor(&self) -> ProcessorNumber {

@@ -3,12 +3,12 @@
 use core::cell::Cell;
 
 use pmu::core::CounterSet;
-use pmu::core::msr::MsrBackend;
+use pmu::core::access::RegisterBackend;
 use pmu::core::registers::CounterId;
 use pmu::core::registers::EventSelect;
 use pmu::{Event, GenericEvent};
 use pmu_arm::registers::Register;
-use pmu_arm::{ArmMsr, Identification, SystemRegisters, chained_counters};
+use pmu_arm::{ArmRegisters, Identification, SystemRegisters, chained_counters};
 use pmu_tests::arm::identify;
 use pmu_virt::mock::MockPmuv3;
 
@@ -190,7 +190,7 @@ fn the_halves_of_a_read_are_synchronized() {
     let register = unit.counter(CounterId::general(0).unwrap()).unwrap().value_register();
     for value in (1 << 32) - 30..1 << 32 {
         let early = Early { value: Cell::new(value), seen: Cell::new(0) };
-        let read = ArmMsr::new(&early).read(register).unwrap();
+        let read = ArmRegisters::new(&early).read(register).unwrap();
         assert!((value..=early.value.get()).contains(&read), "{value:#x}: {read:#x}");
     }
 }

@@ -3,9 +3,11 @@
 use core::cell::RefCell;
 
 use pmu_arm::registers::Register;
-use pmu_arm::{ArmMsr, Identification, SystemRegisters, counters};
+use pmu_arm::{ArmRegisters, Identification, SystemRegisters, counters};
 use pmu_core::CounterUnit;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::registers::CounterId;
 
 /// One step of the backend.
@@ -21,12 +23,12 @@ use Access::{Read, Synchronize, Write};
 struct Noted(u64, RefCell<Vec<Access>>);
 
 impl SystemRegisters for Noted {
-    type Error = MsrErrorKind;
-    fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
+    type Error = AccessErrorKind;
+    fn read(&self, register: Register) -> Result<u64, AccessErrorKind> {
         self.1.borrow_mut().push(Read(register));
         Ok(self.0)
     }
-    fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, register: Register, value: u64) -> Result<(), AccessErrorKind> {
         self.1.borrow_mut().push(Write(register, value));
         Ok(())
     }
@@ -36,9 +38,9 @@ impl SystemRegisters for Noted {
 }
 
 /// Returns the result of an access where all registers read as `value`, and what it did.
-fn noted<T>(value: u64, act: impl FnOnce(&ArmMsr<&Noted>) -> T) -> (T, Vec<Access>) {
+fn noted<T>(value: u64, act: impl FnOnce(&ArmRegisters<&Noted>) -> T) -> (T, Vec<Access>) {
     let registers = Noted(value, RefCell::default());
-    let result = act(&ArmMsr::new(&registers));
+    let result = act(&ArmRegisters::new(&registers));
     (result, registers.1.into_inner())
 }
 
@@ -53,16 +55,16 @@ fn unit(version: u64, mdcr_el2: Option<u64>) -> CounterUnit {
     counters(&processor)
 }
 
-fn control(unit: &CounterUnit, counter: Option<CounterId>) -> MsrAddress {
+fn control(unit: &CounterUnit, counter: Option<CounterId>) -> RegisterAddress {
     unit.counter(counter.unwrap()).unwrap().control().register()
 }
 
-fn value(unit: &CounterUnit, counter: Option<CounterId>) -> MsrAddress {
+fn value(unit: &CounterUnit, counter: Option<CounterId>) -> RegisterAddress {
     unit.counter(counter.unwrap()).unwrap().value_register()
 }
 
 /// Returns the steps of writing a counter's control.
-fn written(address: MsrAddress, bits: u64) -> Vec<Access> {
+fn written(address: RegisterAddress, bits: u64) -> Vec<Access> {
     let (result, accesses) = noted(0, |msr| msr.write(address, bits));
     assert_eq!(result, Ok(()));
     accesses
@@ -154,14 +156,14 @@ fn a_value_is_read_after_and_written_before_a_synchronization() {
     let read = |register| vec![Synchronize, Read(register)];
     assert_eq!(noted(7, |msr| msr.read(value_of(counter))), (Ok(7), read(Register::Pmevcntr15)));
     assert_eq!(noted(7, |msr| msr.read(value_of(cycles))), (Ok(7), read(Register::Pmccntr)));
-    let index = PmcIndex::new(1 << 30);
-    assert_eq!(noted(7, |msr| msr.read_pmc(index)), (Ok(7), read(Register::Pmccntr)));
+    let index = CounterIndex::new(1 << 30);
+    assert_eq!(noted(7, |msr| msr.read_counter(index)), (Ok(7), read(Register::Pmccntr)));
     assert_eq!(written(value_of(counter), 9), [Write(Register::Pmevcntr15, 9), Synchronize]);
-    let index = PmcIndex::new(15);
-    assert_eq!(noted(7, |msr| msr.read_pmc(index)), (Ok(7), read(Register::Pmevcntr15)));
+    let index = CounterIndex::new(15);
+    assert_eq!(noted(7, |msr| msr.read_counter(index)), (Ok(7), read(Register::Pmevcntr15)));
     for index in [16, 31, 1 << 30 | 1] {
-        let (result, accesses) = noted(7, |msr| msr.read_pmc(PmcIndex::new(index)));
-        assert_eq!((result, accesses), (Err(MsrErrorKind::GeneralProtection), vec![]));
+        let (result, accesses) = noted(7, |msr| msr.read_counter(CounterIndex::new(index)));
+        assert_eq!((result, accesses), (Err(AccessErrorKind::Fault), vec![]));
     }
 }
 
@@ -210,7 +212,7 @@ fn a_change_reads_and_writes_only_what_differs() {
     let unit = unit(1, None);
     let address = value(&unit, CounterId::general(2));
     // SAFETY: the value of a counter.
-    let change = |clear, set| unsafe { MsrUpdate::new(address.get(), clear, set) };
+    let change = |clear, set| unsafe { RegisterUpdate::new(address.get(), clear, set) };
     let read = [Synchronize, Read(Register::Pmevcntr2)];
     let updated = |change| noted(0b1100, |msr| msr.update(change));
     assert_eq!(
@@ -218,7 +220,7 @@ fn a_change_reads_and_writes_only_what_differs() {
         [&read[..], &[Write(Register::Pmevcntr2, 0b1000), Synchronize]].concat()
     );
     assert_eq!(updated(change(0b11, 0b100)), (Ok(0b1100), read.to_vec()));
-    assert_eq!(updated(MsrUpdate::read(address.get())), (Ok(0b1100), read.to_vec()));
+    assert_eq!(updated(RegisterUpdate::read(address.get())), (Ok(0b1100), read.to_vec()));
 }
 
 /// MSRs of x86, registers of the extension that the driver does not use, and other system registers.
@@ -230,13 +232,13 @@ fn other_registers_are_not_accessed() {
     let near = [0xC100, 0xDF3F, 0xDF50, 0xDF5F, 0xDF7F + (1 << 18), 0x186, 0x38F, u32::MAX];
     for address in others.into_iter().chain(near) {
         // SAFETY: nothing accesses the register.
-        let register = unsafe { MsrAddress::new(address) };
+        let register = unsafe { RegisterAddress::new(address) };
         let none = |(result, accesses): (Result<u64, _>, Vec<Access>)| {
-            assert_eq!(result, Err(MsrErrorKind::GeneralProtection), "{address:#x}");
+            assert_eq!(result, Err(AccessErrorKind::Fault), "{address:#x}");
             assert_eq!(accesses, [], "{address:#x}");
         };
         none(noted(0, |msr| msr.read(register)));
         none(noted(0, |msr| msr.write(register, 0).map(|()| 0)));
-        none(noted(0, |msr| msr.update(MsrUpdate::read(address))));
+        none(noted(0, |msr| msr.update(RegisterUpdate::read(address))));
     }
 }

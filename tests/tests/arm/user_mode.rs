@@ -32,7 +32,7 @@ fn a_thread_reads_what_its_kernel_reads() {
     on_each(|is_long, level| {
         let pmu = running(is_long, level);
         let mut events = [GenericEvent::Instructions, GenericEvent::Branches, GenericEvent::Cycles]
-            .map(|event| Event::generic(event).with_user_rdpmc());
+            .map(|event| Event::generic(event).with_user_reads());
         for (tag, event) in events.iter_mut().enumerate() {
             *event = event.tagged(tag as u64);
         }
@@ -69,7 +69,7 @@ fn a_wrap_before_its_interrupt_is_read_over() {
     on_each(|is_long, level| {
         let pmu = running(is_long, level);
         let event = Event::generic(GenericEvent::Branches).every(1 << 30).with_total();
-        let event = pmu.start(&event.with_user_rdpmc()).unwrap();
+        let event = pmu.start(&event.with_user_reads()).unwrap();
         permit(OPEN);
         for passed in [(1 << 30) - 1, 1, 1_000] {
             execute_masked(0, passed);

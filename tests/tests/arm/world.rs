@@ -2,11 +2,11 @@
 
 use core::cell::Cell;
 
-use pmu::core::msr::MsrErrorKind;
+use pmu::core::access::AccessErrorKind;
 use pmu::user::UserPage;
 use pmu::{Arm, Interrupted, Kernel, Pmu};
 use pmu_arm::registers::Register;
-use pmu_arm::{ArmMsr, Identification, Pmuv3, SystemRegisters, frame};
+use pmu_arm::{ArmRegisters, Identification, Pmuv3, SystemRegisters, frame};
 use pmu_tests::arm::identify;
 use pmu_virt::mock::MockPmuv3;
 
@@ -80,12 +80,12 @@ pub(crate) fn count_sample() {
 pub(crate) struct Registers;
 
 impl Registers {
-    fn access(&self) -> Result<(), MsrErrorKind> {
+    fn access(&self) -> Result<(), AccessErrorKind> {
         let this = ACCESSES.replace(ACCESSES.get() + 1);
         match NEXT.get() {
             Some((at, Met::Fault { more })) if at <= this => {
                 NEXT.set((more > 0).then(|| (at, Met::Fault { more: more - 1 })));
-                Err(MsrErrorKind::GeneralProtection)
+                Err(AccessErrorKind::Fault)
             }
             Some((at, Met::Branches(branches))) if at <= this && !IN_HANDLER.get() => {
                 NEXT.set(None);
@@ -114,14 +114,14 @@ fn of_driver(register: Register) -> u16 {
 }
 
 impl SystemRegisters for Registers {
-    type Error = MsrErrorKind;
+    type Error = AccessErrorKind;
 
-    fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
+    fn read(&self, register: Register) -> Result<u64, AccessErrorKind> {
         self.access()?;
         Ok(model().read(of_driver(register)))
     }
 
-    fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, register: Register, value: u64) -> Result<(), AccessErrorKind> {
         self.access()?;
         model().write(of_driver(register), value);
         Ok(())
@@ -136,10 +136,10 @@ pub(crate) struct ArmKernel;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own; processors take turns.
 unsafe impl Kernel for ArmKernel {
-    type Msr = ArmMsr<Registers>;
+    type Registers = ArmRegisters<Registers>;
     type Architecture = Arm;
-    fn msr() -> Self::Msr {
-        ArmMsr::new(Registers)
+    fn registers() -> Self::Registers {
+        ArmRegisters::new(Registers)
     }
     fn this_processor() -> usize {
         HERE.get()

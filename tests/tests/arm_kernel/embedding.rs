@@ -7,7 +7,7 @@ use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
 use pmu::arm::registers::{Register, UserEnable};
-use pmu::arm::{ArmMsr, Identification, SystemRegisters, frame};
+use pmu::arm::{ArmRegisters, Identification, SystemRegisters, frame};
 use pmu::user::UserPage;
 use pmu::{Arm, CounterSet, Kernel, Pmu, PmuError};
 use pmu_virt::mock::MockPmuv3;
@@ -72,11 +72,11 @@ pub(crate) struct Arm64;
 
 // SAFETY: the test has one thread, and the machine one processor.
 unsafe impl Kernel for Arm64 {
-    type Msr = ArmMsr<Registers>;
+    type Registers = ArmRegisters<Registers>;
     type Architecture = Arm;
     const USER_PAGES: bool = true;
-    fn msr() -> Self::Msr {
-        ArmMsr::new(Registers)
+    fn registers() -> Self::Registers {
+        ArmRegisters::new(Registers)
     }
     fn this_processor() -> usize {
         0

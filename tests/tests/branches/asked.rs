@@ -4,10 +4,10 @@
 use core::cell::{Cell, RefCell};
 
 use super::support::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
 use pmu_core::{
@@ -204,7 +204,7 @@ fn check_clear(mock: &Mock<'_>, unit: &BranchUnit, at: &str) {
     let registers = unit.registers();
     for record in 0..u32::from(unit.depth()) {
         // SAFETY: the mock's registers are numbers.
-        let from = unsafe { MsrAddress::new(registers.from + record * registers.step) };
+        let from = unsafe { RegisterAddress::new(registers.from + record * registers.step) };
         assert_eq!(mock.read(from).unwrap(), 0, "{at}: {record}");
     }
     if let Some(freeze) = registers.freeze {

@@ -3,9 +3,9 @@
 use super::platforms::Scene;
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, SavedBranches};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_tests::opened::happened;
 use pmu_virt::mock::Fault;
 
@@ -126,7 +126,7 @@ fn with_counters(
 #[test]
 fn an_interrupt_at_each_access_leaves_the_recording_as_the_task_wants_it() {
     // SAFETY: the mock's registers are numbers.
-    let msr = |address| unsafe { MsrAddress::new(address) };
+    let msr = |address| unsafe { RegisterAddress::new(address) };
     for processor in processors() {
         for freezing in [false, processor.unit().can_freeze()] {
             for (name, operation) in OPERATIONS {

@@ -1,10 +1,10 @@
 //! Branch records while the counters are lent, where accesses fail.
 
 use super::support::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::BranchError;
 use pmu_core::branches::BranchFilter;
 use pmu_core::error::CounterError;
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
 
@@ -22,7 +22,7 @@ fn filters(processor: &Processor) -> Vec<BranchFilter> {
 
 fn freezes(mock: &Mock<'_>) -> bool {
     // SAFETY: the mock's registers are numbers.
-    let debug_control = unsafe { MsrAddress::new(0x1D9) };
+    let debug_control = unsafe { RegisterAddress::new(0x1D9) };
     mock.read(debug_control).unwrap() & 1 << 11 != 0
 }
 
@@ -155,7 +155,7 @@ fn a_window_that_restores_no_records_leaves_the_index_of_the_newest() {
             mock.branch(&call(1));
             let window = counters.lend(0, |_| ()).unwrap();
             // SAFETY: the mock's registers are numbers.
-            let top = unsafe { MsrAddress::new(TOP) };
+            let top = unsafe { RegisterAddress::new(TOP) };
             mock.write(top, 3).unwrap();
             window.end(0).unwrap();
             assert_eq!(mock.read(top), Ok(3), "{}", processor.name);

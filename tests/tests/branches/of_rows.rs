@@ -3,10 +3,10 @@
 use super::support::*;
 use core::cell::RefCell;
 use pmu::Machine;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterSet, EventSource, Events, Sample, service};
@@ -182,7 +182,7 @@ fn the_end_of_a_session_of_sources_ends_the_recording_and_not_the_recorder() {
             // The bit of the freeze may be set that nothing is known of.
             let freeze = processor.unit().registers().freeze.map(|freeze| freeze.bit.bits());
             // SAFETY: the mock's registers are numbers.
-            let debug_control = unsafe { MsrAddress::new(0x1D9) };
+            let debug_control = unsafe { RegisterAddress::new(0x1D9) };
             if let Some(bit) = freeze {
                 mock.write(debug_control, bit).unwrap();
             }

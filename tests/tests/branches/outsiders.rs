@@ -2,10 +2,10 @@
 
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, BranchFreeze, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::{happened, raw};
@@ -194,7 +194,7 @@ fn a_recording_has_its_filter_and_freezes_again_after_a_suspend() {
         }),
     ];
     // SAFETY: the mock's registers are numbers.
-    let msr = |address| unsafe { MsrAddress::new(address) };
+    let msr = |address| unsafe { RegisterAddress::new(address) };
     for processor in processors() {
         let freezing = processor.unit().can_freeze();
         for (name, operation) in operations {
@@ -225,7 +225,7 @@ fn a_recording_has_its_filter_and_freezes_again_after_a_suspend() {
 #[test]
 fn records_that_anothers_freeze_bit_froze_are_released() {
     // SAFETY: the mock's registers are numbers.
-    let debug_control = unsafe { MsrAddress::new(0x1D9) };
+    let debug_control = unsafe { RegisterAddress::new(0x1D9) };
     for processor in processors().into_iter().filter(|processor| processor.unit().can_freeze()) {
         with_samples(&processor, false, |mock, recorder, _, samples| {
             let before = mock.read(debug_control).unwrap();

@@ -1,11 +1,11 @@
 //! The recorder, in a task.
 
 use super::support::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchKind, BranchKinds, BranchMemory, BranchSlot,
 };
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Fault};
 use pmu_virt::{GuestFacility, Privilege};
@@ -124,7 +124,7 @@ fn a_call_stack_has_the_callers_and_is_refused_where_the_processor_keeps_none() 
 #[test]
 fn what_a_predecessor_left_recording_is_ended_and_its_records_are_not_shown() {
     // SAFETY: the mock's registers are numbers.
-    let msr = |address| unsafe { MsrAddress::new(address) };
+    let msr = |address| unsafe { RegisterAddress::new(address) };
     for processor in processors() {
         let (unit, mock, records) = (processor.unit(), processor.mock(), Records::new());
         let mut old = BranchRecorder::take(&unit, &mock, &records).unwrap();

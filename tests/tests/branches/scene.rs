@@ -4,9 +4,9 @@ use core::cell::{Cell, RefCell};
 
 use super::asked::Source;
 use super::support::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, Events, Sample, service};
 use pmu_tests::opened::{happened, raw};
@@ -101,7 +101,7 @@ impl<'a> Scene<'a> {
         let registers = self.unit.registers();
         for record in 0..u32::from(self.unit.depth()) {
             // SAFETY: the mock's registers are numbers.
-            let from = unsafe { MsrAddress::new(registers.from + record * registers.step) };
+            let from = unsafe { RegisterAddress::new(registers.from + record * registers.step) };
             let found = self.mock.read(from).unwrap() << 16 >> 16;
             let is_of_guest = |base: u64| found.wrapping_sub(base << 16 >> 16) / 0x10 / 100 == 5000;
             let is_guests = is_of_guest(user(0).from) || is_of_guest(kernel(0).from);
@@ -140,7 +140,7 @@ impl<'a> Scene<'a> {
         }
         for record in 0..u32::from(self.unit.depth()) {
             // SAFETY: the mock's registers are numbers.
-            let from = unsafe { MsrAddress::new(registers.from + record * registers.step) };
+            let from = unsafe { RegisterAddress::new(registers.from + record * registers.step) };
             let found = mock.read(from).unwrap();
             if found != 0 {
                 return Some(format!("record {record}: {found:#X}"));
@@ -171,8 +171,8 @@ pub(crate) fn accessed(processor: &Processor) -> Vec<u32> {
     let mut found = vec![];
     let unit = processor.unit();
     let registers = unit.registers();
-    found.extend(registers.depth.map(MsrAddress::get));
-    found.extend(registers.filter.map(MsrAddress::get));
+    found.extend(registers.depth.map(RegisterAddress::get));
+    found.extend(registers.filter.map(RegisterAddress::get));
     found.extend(registers.freeze.and_then(|freeze| freeze.status).map(|(_, of)| of.get()));
     for record in [0, u32::from(unit.depth()) - 1] {
         let at = |first: u32| first + record * registers.step;

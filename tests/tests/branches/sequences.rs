@@ -2,9 +2,9 @@
 
 use super::support::*;
 use pmu_core::EventId;
+use pmu_core::access::RegisterAccess;
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchEnable, BranchFilter};
-use pmu_core::msr::MsrAccess;
 use pmu_tests::opened::{Random, happened, raw};
 use pmu_virt::mock::Fault;
 
@@ -97,7 +97,7 @@ fn run_guest(scene: &Scene<'_>, number: u64) {
     mock.branch(&kernel(number));
     // Its hypervisor stops the recording, and leaves the records.
     match registers.enable {
-        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0).unwrap(),
+        BranchEnable::Register(control) => mock.write_retrying(control, 0).unwrap(),
         BranchEnable::Bits { bits, off, .. } => {
             mock.update_retrying(bits.set_to(off)).unwrap();
         }

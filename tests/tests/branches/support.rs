@@ -2,13 +2,13 @@
 
 use core::cell::RefCell;
 
+use pmu_core::access::RegisterAccess;
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{
     Branch, BranchEnable, BranchFilter, BranchKind, BranchMemory, BranchPath, BranchSlot,
     BranchTransaction, BranchUnit, Branches,
 };
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::MsrAccess;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, Events, service};
@@ -263,10 +263,10 @@ impl Prepared {
 pub(crate) fn record_as_guest(mock: &Mock<'_>, unit: &BranchUnit) {
     let registers = unit.registers();
     if let Some(filter) = registers.filter {
-        mock.wrmsr_retrying(filter, 0).unwrap();
+        mock.write_retrying(filter, 0).unwrap();
     }
     match registers.enable {
-        BranchEnable::Register(control) => mock.wrmsr_retrying(control, 0x7F_0007).unwrap(),
+        BranchEnable::Register(control) => mock.write_retrying(control, 0x7F_0007).unwrap(),
         BranchEnable::Bits { bits, on, .. } => {
             mock.update_retrying(bits.set_to(on)).unwrap();
         }

@@ -1,9 +1,9 @@
 //! Records that follow threads, and records beside lent counters.
 
 use super::support::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{BranchError, BranchRecorder};
 use pmu_core::branches::{BranchFilter, SavedBranches};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_tests::opened::raw;
 use pmu_virt::Privilege;
 use pmu_virt::branches::{FedBranch, FedBranchKind};
@@ -44,7 +44,7 @@ fn two_threads_never_see_each_others_branches() {
             for age in 0..u32::from(unit.depth()) {
                 let registers = unit.registers();
                 // SAFETY: the mock's registers are numbers.
-                let from = unsafe { MsrAddress::new(registers.from + registers.step * age) };
+                let from = unsafe { RegisterAddress::new(registers.from + registers.step * age) };
                 assert_eq!(mock.read(from), Ok(0), "{}", processor.name);
             }
             mock.branch(&user(99));
@@ -164,7 +164,7 @@ fn a_switch_that_fails_shows_no_branch_of_another_thread() {
 #[test]
 fn a_borrower_finds_nothing_and_its_leavings_are_taken_away() {
     // SAFETY: the mock's registers are numbers.
-    let msr = |address| unsafe { MsrAddress::new(address) };
+    let msr = |address| unsafe { RegisterAddress::new(address) };
     for prepared in processors().iter().map(Prepared::new) {
         let (unit, name) = (prepared.unit, prepared.processor.name);
         let freezes = unit.can_freeze();

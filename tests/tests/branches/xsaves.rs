@@ -2,11 +2,11 @@
 
 use super::support::*;
 use core::cell::Cell;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::{
     BranchArea, BranchError, BranchRecorder, SaveBranches, XsaveFault,
 };
 use pmu_core::branches::{BranchFilter, Branches};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::Fault;
@@ -339,7 +339,7 @@ fn restored_records_whose_recording_does_not_start_are_shown_to_no_other_thread(
 #[test]
 fn a_thread_that_is_switched_in_after_a_suspend_freezes_again() {
     // SAFETY: the mock's registers are numbers.
-    let debug_control = unsafe { MsrAddress::new(0x1D9) };
+    let debug_control = unsafe { RegisterAddress::new(0x1D9) };
     with_xsaves(|mock, _, recorder| {
         let faults = Cell::new(false);
         let mut thread = BranchArea::new(Area::new(mock, &faults));

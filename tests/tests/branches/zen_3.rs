@@ -1,9 +1,11 @@
 //! A Zen 3 that samples branches and holds interrupts, with a session of events.
 
 use core::cell::{Cell, RefCell};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::branches::{BranchUnit, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::x86::Snapshot;
 use pmu_core::{
     Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, Events, Sample, service,
@@ -125,14 +127,14 @@ impl Zen3<'_> {
     }
 }
 
-impl MsrBackend for Zen3<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Zen3<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.file.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         // Only by updates: the register has other owners.
         assert_ne!(address.get(), CONTROL);
         self.file.write(address, value)?;
@@ -140,11 +142,11 @@ impl MsrBackend for Zen3<'_> {
         Ok(())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.file.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.file.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let found = self.file.update(update)?;
         self.written(update.register(), found);
         Ok(found)

@@ -1,7 +1,7 @@
 //! Costs of one opened event in register accesses.
 
+use pmu_core::access::AccessOperation;
 use pmu_core::memory::EventTable;
-use pmu_core::msr::MsrOperation;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::x86::Snapshot;
@@ -52,9 +52,9 @@ fn costs(version: u32, freezing: bool, event: Event) -> Costs {
         let mut cost = [0, 0, 0, platform.unmasked.take()];
         for access in &msr.take() {
             cost[match access.operation {
-                MsrOperation::Read | MsrOperation::Update => 0,
-                MsrOperation::Write => 1,
-                MsrOperation::ReadPmc => 2,
+                AccessOperation::Read | AccessOperation::Update => 0,
+                AccessOperation::Write => 1,
+                AccessOperation::ReadCounter => 2,
             }] += 1;
         }
         cost

@@ -6,8 +6,8 @@
 use core::fmt;
 
 use pmu_amd::Amd64;
+use pmu_core::access::AccessOperation;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{KProfileSource, ProfileSource, Session};
 use pmu_core::testing::RecordingMsr;
 use pmu_core::thread::{SavedCounter, SavedCounters};
@@ -51,9 +51,9 @@ fn take(msr: &Recorder, platform: &FakePlatform) -> Cost {
     let mut cost = Cost { a: platform.unmasked.take(), ..Cost::default() };
     for access in &msr.take() {
         *match access.operation {
-            MsrOperation::Read | MsrOperation::Update => &mut cost.r,
-            MsrOperation::Write => &mut cost.w,
-            MsrOperation::ReadPmc => &mut cost.p,
+            AccessOperation::Read | AccessOperation::Update => &mut cost.r,
+            AccessOperation::Write => &mut cost.w,
+            AccessOperation::ReadCounter => &mut cost.p,
         } += 1;
     }
     cost

@@ -1,6 +1,6 @@
 //! The unit that is made of a processor's counters and event selects, on a processor that is made up.
 
-use pmu_core::msr::MsrAddress;
+use pmu_core::access::RegisterAddress;
 use pmu_core::registers::{
     CounterBank, CounterControl, CounterId, CounterLayout, EventSelect, FixedCounters,
     GlobalRegisters, MAX_FIXED, SelectLayout,
@@ -11,7 +11,7 @@ static BANK: CounterBank = CounterBank {
     select: 0x100,
     value: 0x200,
     step: 3,
-    rdpmc: 1,
+    indexed: 1,
     sign_extended: false,
     counts_every_number: false,
 };
@@ -20,9 +20,9 @@ static FIXED: FixedCounters =
 // SAFETY: nothing accesses them.
 static GLOBAL: GlobalRegisters = unsafe {
     GlobalRegisters {
-        control: MsrAddress::new(0x500),
-        status: MsrAddress::new(0x501),
-        acknowledge: MsrAddress::new(0x502),
+        control: RegisterAddress::new(0x500),
+        status: RegisterAddress::new(0x501),
+        acknowledge: RegisterAddress::new(0x502),
         stop_while_serviced: false,
         loaded_for_guests: false,
         frozen: 0,
@@ -62,14 +62,14 @@ impl SelectLayout for Made {
         // The last one's bit is clear, and the second has no number.
         (&[0x11, 0, 0x13, 0x14, 0x15, 0x16, 0x17], if self.at_length { 0x3F } else { 0 })
     }
-    fn denies_user_rdpmc(&self) -> bool {
+    fn denies_user_reads(&self) -> bool {
         self.at_length
     }
 }
 
 fn registers(unit: &CounterUnit, counter: Option<CounterId>) -> (u32, u32, u32, Option<u32>) {
     let counter = unit.counter(counter.unwrap()).unwrap();
-    let index = counter.rdpmc_index().map(|index| index.get());
+    let index = counter.read_index().map(|index| index.get());
     let control = match counter.control() {
         CounterControl::Select(register) => register.get(),
         CounterControl::Shared { register, counter } => register.get() | u32::from(counter) << 16,
@@ -86,7 +86,7 @@ fn a_unit_has_what_a_vendor_says_of_its_counters_and_selects() {
     assert_eq!(registers(&unit, CounterId::general(2)), (0x106, 0x206, 40, None));
     assert_eq!(registers(&unit, CounterId::fixed(1)), (0x1_0300, 0x405, 48, Some(0x4000_0001)));
     assert_eq!(unit.global().unwrap().status.get(), 0x501);
-    assert!(unit.is_masked_on_delivery() && unit.has_user_rdpmc_control());
+    assert!(unit.is_masked_on_delivery() && unit.can_deny_user_reads());
     assert_eq!(unit.illegal_bits(EventSelect::from_bits(1 << 18 | 0x77)), 1 << 18);
     let generic = |event| unit.generic(event).map(|select| select.event_number());
     assert_eq!(
@@ -103,6 +103,6 @@ fn a_unit_has_nothing_of_which_nothing_is_said() {
     // Fixed counters without registers are none.
     assert_eq!(unit.counters().bits(), 0b101);
     assert_eq!(unit.global(), None);
-    assert!(!unit.is_masked_on_delivery() && !unit.has_user_rdpmc_control());
+    assert!(!unit.is_masked_on_delivery() && !unit.can_deny_user_reads());
     assert!(GenericEvent::ALL.iter().all(|event| unit.generic(*event).is_none()));
 }

@@ -58,7 +58,7 @@ fn each_counter_has_its_registers() {
         assert_eq!(counter.control().register().get(), address("intel", &name));
         assert_eq!(counter.value_register().get(), address("intel", &format!("IA32_PMC{number}")));
         assert_eq!(
-            counter.rdpmc_index().map(pmu_core::msr::PmcIndex::get),
+            counter.read_index().map(pmu_core::access::CounterIndex::get),
             Some(u32::from(number))
         );
     }
@@ -77,7 +77,7 @@ fn each_counter_has_its_registers() {
         );
         assert_eq!(counter.value_register().get(), address("amd", &format!("PerfCtr{number}")));
         assert_eq!(
-            counter.rdpmc_index().map(pmu_core::msr::PmcIndex::get),
+            counter.read_index().map(pmu_core::access::CounterIndex::get),
             Some(u32::from(number))
         );
         assert_eq!(counter.width(), 48);
@@ -193,7 +193,7 @@ fn leaf_23_declares_the_bits_of_selects_that_the_data_file_names() {
             })
         });
         let counters = pmu_intel::counters(&processor);
-        (counters.illegal_bits(all), counters.has_user_rdpmc_control())
+        (counters.illegal_bits(all), counters.can_deny_user_reads())
     };
     let mut declared = 0;
     for row in data!("register_fields.csv") {

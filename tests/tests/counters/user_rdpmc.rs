@@ -3,9 +3,9 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use pmu::core::access::{CounterIndex, RegisterBackend};
 use pmu::core::error::CounterError;
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::profile::{KProfileSource, Session};
 use pmu::core::reading::UserView;
 use pmu::core::registers::{EventSelect, MAX_COUNTERS};
@@ -34,7 +34,7 @@ const VERSION_4: Configuration = Configuration::Intel(IntelConfiguration::new(4,
 
 fn view(index: u32, width: u32, offset: u64) -> UserView {
     UserView {
-        index: Some(PmcIndex::new(index)),
+        index: Some(CounterIndex::new(index)),
         readable: true,
         width,
         offset,
@@ -66,7 +66,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     let page = UserPage::new();
     let user = |page: &UserPage| {
         mock.set_mode(Mode { cpl: 3, pce: true, protected: true });
-        let read = page.read(|index| mock.read_pmc(PmcIndex::new(index)).unwrap());
+        let read = page.read(|index| mock.read_counter(CounterIndex::new(index)).unwrap());
         mock.set_mode(KERNEL);
         read
     };
@@ -77,7 +77,7 @@ fn user_mode_reads_what_the_kernel_reads_over_stops_and_wraps() {
     for _ in 0..2 {
         counters.start(id, 0).unwrap();
         let published = counters.user_view(id, 0).unwrap();
-        assert_eq!((published.index, published.width), (Some(PmcIndex::new(1 << 30)), 48));
+        assert_eq!((published.index, published.width), (Some(CounterIndex::new(1 << 30)), 48));
         publish(&page, published);
         // Each part with one view: up to the last event before the interrupt, and over it.
         for part in [[0, 1000, (1 << 47) - 2000], [1500, 0, (1 << 47) - 1501], [70, 1 << 46, 1]] {
@@ -123,7 +123,7 @@ fn a_narrow_counters_view_outlives_its_interrupts() {
     assert_eq!(published.width, 48);
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, (1 << 31) - 1));
     assert_eq!(mock.interrupts(), 1);
-    let value = mock.read_pmc(published.index.unwrap()).unwrap();
+    let value = mock.read_counter(published.index.unwrap()).unwrap();
     assert_eq!(published.total(value), (1 << 30) + (1 << 31) - 1);
 }
 
@@ -140,15 +140,15 @@ fn an_event_that_another_one_moves_has_another_view() {
     counters.start(moved, 0).unwrap();
     mock.advance(&mut feed(EventKey::fixed(0).unwrap(), Privilege::User, 70));
     let before = counters.user_view(moved, 0).unwrap();
-    let value = mock.read_pmc(before.index.unwrap()).unwrap();
+    let value = mock.read_counter(before.index.unwrap()).unwrap();
     assert_eq!(before, view(1 << 30, 48, 70u64.wrapping_sub(value | !0 << 48)));
     // The other can be on fixed counter 0 alone.
     let only = INSTRUCTIONS_EVENT.on(CounterSet::fixed(1));
     let other = counters.open(&unit, &[only]).unwrap();
     counters.start(other, 0).unwrap();
     let after = counters.user_view(moved, 0).unwrap();
-    let of_after = || after.total(mock.read_pmc(after.index.unwrap()).unwrap());
-    assert_eq!((after.index, of_after()), (Some(PmcIndex::new(0)), 70));
+    let of_after = || after.total(mock.read_counter(after.index.unwrap()).unwrap());
+    assert_eq!((after.index, of_after()), (Some(CounterIndex::new(0)), 70));
     mock.advance(&mut feed(INSTRUCTIONS, Privilege::User, 5));
     assert_eq!(of_after(), 75);
 }
@@ -160,7 +160,7 @@ fn what_user_mode_cannot_read_has_no_view() {
             .with(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)),
     );
     let unit = unit(configuration);
-    assert!(unit.has_user_rdpmc_control());
+    assert!(unit.can_deny_user_reads());
     let memory = CounterMemory::<[CounterSlot; MAX_COUNTERS]>::new();
     let events = EventTable::<[EventEntry; 4]>::new();
     let mock = Mock::strict(pmu(configuration));
@@ -175,10 +175,10 @@ fn what_user_mode_cannot_read_has_no_view() {
     let branches = Event::raw(EventSelect::from_bits(0xC4));
     let (_, denied) = started(INSTRUCTIONS_EVENT);
     assert_eq!(denied.map(|view| (view.index, view.readable)), Ok((None, false)));
-    let (_, allowed) = started(branches.with_user_rdpmc());
+    let (_, allowed) = started(branches.with_user_reads());
     assert!(allowed.is_ok_and(|view| view.index.is_some() && view.readable));
     // Without a total there is nothing to add to.
-    let (id, sampling) = started(branches.every(100_000).with_user_rdpmc());
+    let (id, sampling) = started(branches.every(100_000).with_user_reads());
     assert_eq!(sampling, Err(CounterError::NoTotal(id)));
     counters.close(id, 0).unwrap();
     assert_eq!(counters.user_view(id, 0), Err(CounterError::NoSuchEvent(id)));
@@ -317,7 +317,7 @@ fn a_sources_counter_is_not_read_by_user_mode() {
         session.start(KProfileSource::TOTAL_CYCLES).unwrap();
         assert_eq!(selects(), [of_source], "version {version}: started");
         let branches = Event::raw(EventSelect::from_bits(0xC4));
-        let mispredicted = Event::raw(EventSelect::from_bits(0xC5)).with_user_rdpmc();
+        let mispredicted = Event::raw(EventSelect::from_bits(0xC5)).with_user_reads();
         let counters = session.counters_mut();
         let ids = [branches, mispredicted].map(|event| {
             let id = counters.open(&unit, &[event]).unwrap();

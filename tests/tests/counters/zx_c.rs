@@ -36,10 +36,10 @@ fn status(mock: &Mock<'_>) -> u64 {
 
 #[test]
 fn the_mock_takes_an_acknowledgement_only_while_a_counter_is_enabled() {
-    use pmu_core::msr::{MsrAddress, MsrBackend};
+    use pmu_core::access::{RegisterAddress, RegisterBackend};
     let mock = zx_c().mock();
     // SAFETY: the mock's registers are numbers.
-    let register = |address| unsafe { MsrAddress::new(address) };
+    let register = |address| unsafe { RegisterAddress::new(address) };
     leave_overflowed(&mock);
     mock.write(register(0x390), 0b11).unwrap();
     assert_eq!(mock.read(register(GLOBAL_STATUS)), Ok(0b11));

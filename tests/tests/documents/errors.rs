@@ -6,10 +6,10 @@ use pmu::apic::InvalidVector;
 use pmu::perf::PerfError;
 use pmu::processors::Busy;
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 use pmu_core::error::{CounterError, EventsError, NoInterface, PlatformError, ServiceError};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::{IntervalError, IntervalUnit};
-use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{InterfaceError, KProfileSource, NotASource};
 use pmu_core::x86::dump::DumpError;
 use pmu_events::metric::MetricError;
@@ -25,10 +25,10 @@ use pmu_virt::policy::FilterError;
 use pmu_virt::{BytesError, EventKey, FedEventsError, StateError};
 
 const SOURCE: KProfileSource = KProfileSource::TOTAL_CYCLES;
-const FAULT: MsrFault = MsrFault {
-    operation: MsrOperation::Write,
+const FAULT: AccessFault = AccessFault {
+    operation: AccessOperation::Write,
     register: 0x186,
-    kind: MsrErrorKind::GeneralProtection,
+    kind: AccessErrorKind::Fault,
 };
 const PROCESSOR: ProcessorNumber = ProcessorNumber { group: 2, number: 17 };
 
@@ -75,11 +75,11 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
         (&InterfaceError::Counters(CounterError::OwnControlBits(0x21)), &["0x21"]),
         (
             &InterfaceError::Counters(CounterError::Unchanged(FAULT)),
-            &["WRMSR", "0x186", "general protection"],
+            &["write of register 0x186", "fault"],
         ),
         (
             &InterfaceError::Counters(CounterError::StateUnknown(FAULT)),
-            &["WRMSR", "0x186", "running"],
+            &["write of register 0x186", "running"],
         ),
     ]);
     say(&[
@@ -104,7 +104,7 @@ fn errors_of_the_interfaces_name_source_register_and_numbers() {
     let switch = EventsError { events: 0b101, reason: CounterError::NoFreeCounter };
     say(&[
         (&switch, &["{0, 2}", "counter"]),
-        (&running, &["0x100000002", "WRMSR 0x186"]),
+        (&running, &["0x100000002", "write of register 0x186"]),
         (&masked, &["0x100000002", "is masked"]),
     ]);
     say(&[

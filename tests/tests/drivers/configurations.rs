@@ -7,8 +7,8 @@
 use super::support::*;
 use core::cell::{Cell, RefCell};
 use pmu_amd::Amd64;
+use pmu_core::access::AccessFault;
 use pmu_core::error::{CounterError, NoInterface};
-use pmu_core::msr::MsrFault;
 use pmu_core::profile::{Availability, InterfaceError, KProfileSource, Overflow, Session};
 use pmu_core::registers::CounterId;
 use pmu_core::{CounterSet, EventSource};
@@ -32,7 +32,7 @@ fn counters_that_stay_frozen_are_refused() {
         let outcome = bench.initialize(&mock, &memory).map(|_| ());
         let refused = matches!(
             outcome,
-            Err(InterfaceError::Counters(CounterError::Unchanged(MsrFault {
+            Err(InterfaceError::Counters(CounterError::Unchanged(AccessFault {
                 register: 0x390,
                 ..
             })))

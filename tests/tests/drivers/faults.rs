@@ -4,8 +4,8 @@
 use super::support::*;
 use core::cell::Cell;
 use pmu_core::EventSource;
+use pmu_core::access::AccessFault;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrFault;
 use pmu_core::profile::{InterfaceError, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_tests::reports::service_sources;
@@ -37,7 +37,7 @@ fn after_a_fault_that_passes_a_source_is_started_or_stopped_and_never_half() {
                         ),
                         "{context}"
                     );
-                    if let Err(InterfaceError::Counters(CounterError::Unchanged(MsrFault {
+                    if let Err(InterfaceError::Counters(CounterError::Unchanged(AccessFault {
                         register,
                         ..
                     }))) = outcome
@@ -116,7 +116,7 @@ fn a_missing_register_is_named_at_initialization() {
                 let mut used: Vec<u32> = mock
                     .records()
                     .iter()
-                    .filter(|r| r.operation != pmu_core::msr::MsrOperation::ReadPmc)
+                    .filter(|r| r.operation != pmu_core::access::AccessOperation::ReadCounter)
                     .map(|r| r.register)
                     .collect();
                 used.sort_unstable();
@@ -219,7 +219,7 @@ fn a_fault_at_any_access_of_initialization_leaves_no_counter_running() {
 fn service_with_faults<I: EventSource>(
     bench: &Bench<'_, I>,
     fault_at: fn(u32) -> Fault,
-    then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>>, Result<(), MsrFault>, &str),
+    then: impl Fn(&Mock<'_>, &Session<'_, &I, &Mock<'_>>, Result<(), AccessFault>, &str),
 ) {
     let accesses = Cell::new(0);
     for access in 0.. {

@@ -3,11 +3,14 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_arm::registers::Register;
-use pmu_arm::{ArmMsr, SystemRegisters};
+use pmu_arm::{ArmRegisters, SystemRegisters};
 use pmu_core::Platform;
+use pmu_core::access::{
+    AccessErrorKind, AccessOperation, CounterIndex, RegisterAddress, RegisterBackend,
+    RegisterUpdate,
+};
 use pmu_core::error::PlatformError;
 use pmu_core::interval::Interval;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, MsrUpdate, PmcIndex};
 use pmu_tests::StateRegisters;
 use pmu_virt::mock::{Fault, MockMsr, MockPmuv3, PmiFault, Record};
 use pmu_virt::{EventKey, FedEvents, Feed, Privilege};
@@ -87,11 +90,9 @@ impl ArmMock<'_> {
     }
 
     /// Returns the answer of a register of the driver's that is missing, or ignores accesses.
-    fn missing(&self, register: u32) -> Option<Result<u64, MsrErrorKind>> {
+    fn missing(&self, register: u32) -> Option<Result<u64, AccessErrorKind>> {
         match self.fault.get().0 {
-            Fault::Register(missing) if missing == register => {
-                Some(Err(MsrErrorKind::GeneralProtection))
-            }
+            Fault::Register(missing) if missing == register => Some(Err(AccessErrorKind::Fault)),
             Fault::Ignored(ignored) if ignored == register => Some(Ok(0)),
             _ => None,
         }
@@ -107,7 +108,7 @@ fn is_due(accesses: &Cell<u32>) -> bool {
 struct Registers<'m, 'h>(&'m Mock<'h>, &'m ArmMock<'h>);
 
 impl Registers<'_, '_> {
-    fn access(&self) -> Result<(), MsrErrorKind> {
+    fn access(&self) -> Result<(), AccessErrorKind> {
         let Self(mock, arm) = self;
         if is_due(&arm.interrupt_in) {
             // Without any overflow, the interrupt is spurious.
@@ -117,19 +118,19 @@ impl Registers<'_, '_> {
             mock.deliver(arm);
         }
         arm.accesses.set(arm.accesses.get() + 1);
-        if arm.faults() { Err(MsrErrorKind::GeneralProtection) } else { Ok(()) }
+        if arm.faults() { Err(AccessErrorKind::Fault) } else { Ok(()) }
     }
 }
 
 impl SystemRegisters for Registers<'_, '_> {
-    type Error = MsrErrorKind;
+    type Error = AccessErrorKind;
 
-    fn read(&self, register: Register) -> Result<u64, MsrErrorKind> {
+    fn read(&self, register: Register) -> Result<u64, AccessErrorKind> {
         self.access()?;
         Ok(self.1.model.read(register.encoding()))
     }
 
-    fn write(&self, register: Register, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, register: Register, value: u64) -> Result<(), AccessErrorKind> {
         self.access()?;
         self.1.model.write(register.encoding(), value);
         Ok(())
@@ -290,37 +291,37 @@ impl<'h> Mock<'h> {
     fn arm(
         &self,
         arm: &ArmMock<'h>,
-        operation: MsrOperation,
+        operation: AccessOperation,
         register: u32,
-        access: impl FnOnce(ArmMsr<Registers<'_, 'h>>) -> Result<u64, MsrErrorKind>,
-    ) -> Result<u64, MsrErrorKind> {
+        access: impl FnOnce(ArmRegisters<Registers<'_, 'h>>) -> Result<u64, AccessErrorKind>,
+    ) -> Result<u64, AccessErrorKind> {
         if is_due(&arm.deliver_in) {
             self.deliver(arm);
         }
-        let missing = arm.missing(register).filter(|_| operation != MsrOperation::ReadPmc);
-        let outcome = missing.unwrap_or_else(|| access(ArmMsr::new(Registers(self, arm))));
+        let missing = arm.missing(register).filter(|_| operation != AccessOperation::ReadCounter);
+        let outcome = missing.unwrap_or_else(|| access(ArmRegisters::new(Registers(self, arm))));
         arm.records.borrow_mut().push(Record { operation, register, outcome });
         outcome
     }
 }
 
-impl MsrBackend for Mock<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Mock<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         match self {
             Self::X86(mock, _) => mock.read(address),
             Self::Arm(arm) => {
-                self.arm(arm, MsrOperation::Read, address.get(), |msr| msr.read(address))
+                self.arm(arm, AccessOperation::Read, address.get(), |msr| msr.read(address))
             }
         }
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         match self {
             Self::X86(mock, _) => mock.write(address, value),
             Self::Arm(arm) => {
-                let written = self.arm(arm, MsrOperation::Write, address.get(), |msr| {
+                let written = self.arm(arm, AccessOperation::Write, address.get(), |msr| {
                     msr.write(address, value).map(|()| value)
                 });
                 written.map(|_| ())
@@ -328,20 +329,19 @@ impl MsrBackend for Mock<'_> {
         }
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         match self {
-            Self::X86(mock, _) => mock.read_pmc(index),
-            Self::Arm(arm) => {
-                self.arm(arm, MsrOperation::ReadPmc, index.get(), |msr| msr.read_pmc(index))
-            }
+            Self::X86(mock, _) => mock.read_counter(index),
+            Self::Arm(arm) => self
+                .arm(arm, AccessOperation::ReadCounter, index.get(), |msr| msr.read_counter(index)),
         }
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         match self {
             Self::X86(mock, _) => mock.update(update),
             Self::Arm(arm) => {
-                self.arm(arm, MsrOperation::Update, update.register(), |msr| msr.update(update))
+                self.arm(arm, AccessOperation::Update, update.register(), |msr| msr.update(update))
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use pmu_core::msr::MsrAddress;
+use pmu_core::access::RegisterAddress;
 use pmu_core::registers::EventSelect;
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::dump::CpuidDump;
@@ -111,7 +111,7 @@ fn every_row_of_every_csv_file_is_found_by_its_name_in_any_case_as_it_is_written
                 let (select, extra) = way;
                 let Some((register, value)) = *extra else { return event };
                 // SAFETY: nothing accesses it.
-                let register = unsafe { MsrAddress::new(register) };
+                let register = unsafe { RegisterAddress::new(register) };
                 match place {
                     0 => event.with_extra(register, value),
                     _ => event.or_with_extra(*select as u16, register),

@@ -3,8 +3,8 @@
 
 use perf_event_open_sys::bindings::{self, perf_event_attr};
 use pmu::amd::ibs::IbsSampling;
+use pmu::core::access::{AccessErrorKind, AccessFault, AccessOperation};
 use pmu::core::error::NoInterface;
-use pmu::core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu::core::precise::NotPrecise;
 use pmu::core::registers::EventSelect;
 use pmu::core::{CounterSet, CounterUnit, Event, EventId, GenericEvent};
@@ -507,10 +507,10 @@ fn an_event_that_the_counters_refuse_has_linuxs_number() {
     let [enoent, eio, ebadf, enomem, ebusy, einval, enodata, eopnotsupp] =
         [2, 5, 9, 12, 16, 22, 61, 95];
     let unit = CounterUnit::NONE;
-    let fault = MsrFault {
-        operation: MsrOperation::Write,
+    let fault = AccessFault {
+        operation: AccessOperation::Write,
         register: 0x186,
-        kind: MsrErrorKind::GeneralProtection,
+        kind: AccessErrorKind::Fault,
     };
     for (error, number) in [
         (NoCounters(NoInterface::NoPerformanceMonitoring), enoent),

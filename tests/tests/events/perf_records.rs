@@ -2,9 +2,9 @@
 //! fields in `perf_event_open(2)`; two levels that the header at hand does not have, by their numbers in a later one.
 
 use perf_event_open_sys::bindings as linux;
+use pmu::core::access::RegisterBackend;
 use pmu::core::facility::{EventFacility, Facility, Running, Unsettled};
 use pmu::core::interrupt::EventOverflow;
-use pmu::core::msr::MsrBackend;
 use pmu::core::precise::{
     BranchOutcome, DataAccess, DataSource, LineState, PreciseSample, Translation,
 };
@@ -20,7 +20,7 @@ impl Facility for Recorded {}
 
 impl EventFacility for Recorded {
     const OFFERS: bool = false;
-    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
         Ok(())
     }
     fn lose(&self) {}

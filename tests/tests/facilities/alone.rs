@@ -2,8 +2,8 @@
 
 use core::cell::Cell;
 
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation, RegisterBackend};
 use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
-use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::{Claim, CounterSession, CounterSet, Events, service};
 use pmu_tests::opened::Mock;
 use pmu_virt::mock::{Deviation, Deviations};
@@ -177,10 +177,10 @@ struct Stopped<'a>(&'a Cell<u32>);
 unconcerned!(Stopped<'_>, Late<'_>);
 
 impl Facility for Stopped<'_> {
-    fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn without_counters<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         self.0.set(self.0.get() + 1);
-        let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
-        Err(MsrFault { operation, register: 0x390, kind })
+        let (operation, kind) = (AccessOperation::Write, AccessErrorKind::Fault);
+        Err(AccessFault { operation, register: 0x390, kind })
     }
 }
 

@@ -5,11 +5,12 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::BTreeMap;
 
+use pmu_core::access::{
+    AccessErrorKind, AccessFault, CounterIndex, RegisterAccess, RegisterAddress, RegisterBackend,
+    RegisterUpdate,
+};
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{
-    MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
-};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, EventId, Events, Sample, service};
@@ -30,11 +31,11 @@ struct Marks<'a>(&'a Known);
 const OVERFLOWED: usize = 63;
 
 impl Facility for Marks<'_> {
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         _: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         self.0[OVERFLOWED].store(interrupted.overflowed.bits(), Relaxed);
         Ok(0)
     }
@@ -43,7 +44,7 @@ impl Facility for Marks<'_> {
 impl EventFacility for Marks<'_> {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let mut outcome: Result<(), Unsettled> = Ok(());
         for counter in running.counters().iter() {
             let wanted = running.on(counter).map_or(0, |event| event.period()) + 1;
@@ -52,8 +53,8 @@ impl EventFacility for Marks<'_> {
                 continue;
             }
             // SAFETY: no processor is behind it.
-            let register = unsafe { MsrAddress::new(FIRST + u32::from(counter.bit())) };
-            match msr.wrmsr_retrying(register, wanted - 1) {
+            let register = unsafe { RegisterAddress::new(FIRST + u32::from(counter.bit())) };
+            match msr.write_retrying(register, wanted - 1) {
                 Ok(()) => known.store(wanted, Relaxed),
                 Err(fault) => {
                     known.store(0, Relaxed);
@@ -79,30 +80,30 @@ struct Hardware<'m> {
     faults: RefCell<core::ops::Range<u32>>,
 }
 
-impl MsrBackend for Hardware<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Hardware<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.mock.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         if !(FIRST..FIRST + 64).contains(&address.get()) {
             return self.mock.write(address, value);
         }
         self.accesses.set(self.accesses.get() + 1);
         if self.faults.borrow().contains(&self.accesses.get()) {
-            return Err(MsrErrorKind::GeneralProtection);
+            return Err(AccessErrorKind::Fault);
         }
         self.marks.borrow_mut().insert(address.get() - FIRST, value);
         Ok(())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.mock.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.mock.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.mock.update(update)
     }
 }

@@ -2,10 +2,11 @@
 
 use core::cell::{Cell, RefCell};
 
-use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
-use pmu_core::msr::{
-    MsrAccess, MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrUpdate, PmcIndex,
+use pmu_core::access::{
+    AccessErrorKind, AccessFault, CounterIndex, RegisterAccess, RegisterAddress, RegisterBackend,
+    RegisterUpdate,
 };
+use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::registers::CounterId;
 use pmu_core::{CounterSet, CounterUnit, Platform};
 use pmu_tests::opened::Mock;
@@ -25,9 +26,9 @@ pub(crate) const FULL: u64 = 1 << 62;
 /// Marks the records of the interrupt's own branches.
 pub(crate) const OWN_BRANCH: u64 = 1 << 63;
 
-const fn register(number: u32) -> MsrAddress {
+const fn register(number: u32) -> RegisterAddress {
     // SAFETY: no processor is behind it.
-    unsafe { MsrAddress::new(number) }
+    unsafe { RegisterAddress::new(number) }
 }
 
 /// The facilities' state beside the mock's counters.
@@ -117,14 +118,14 @@ impl Hardware {
     }
 
     /// Counts an access, which may fault.
-    fn access(&self, register: Option<u32>) -> Result<(), MsrErrorKind> {
+    fn access(&self, register: Option<u32>) -> Result<(), AccessErrorKind> {
         let access = self.accesses.get() + 1;
         self.accesses.set(access);
         let faults = |(first, count): (u32, u32)| access >= first && access - first < count;
         let is_broken = register.is_some() && register == self.broken.get();
         if is_broken || self.faults.get().is_some_and(faults) {
             self.faulted.set(true);
-            return Err(MsrErrorKind::GeneralProtection);
+            return Err(AccessErrorKind::Fault);
         }
         Ok(())
     }
@@ -138,7 +139,7 @@ pub(crate) struct Registers<'a, 'h, B>(
 );
 
 impl<B: Fn(&Mock<'_>)> Registers<'_, '_, B> {
-    fn step(&self, register: Option<u32>) -> Result<(), MsrErrorKind> {
+    fn step(&self, register: Option<u32>) -> Result<(), AccessErrorKind> {
         let Self(mock, hardware, before) = self;
         hardware.branch();
         before(mock);
@@ -146,10 +147,10 @@ impl<B: Fn(&Mock<'_>)> Registers<'_, '_, B> {
     }
 }
 
-impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
-    type Error = MsrErrorKind;
+impl<B: Fn(&Mock<'_>)> RegisterBackend for Registers<'_, '_, B> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.step(Some(address.get()))?;
         let Self(mock, hardware, _) = self;
         match address.get() {
@@ -167,7 +168,7 @@ impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
         }
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.step(Some(address.get()))?;
         let Self(mock, hardware, _) = self;
         match address.get() {
@@ -185,12 +186,12 @@ impl<B: Fn(&Mock<'_>)> MsrBackend for Registers<'_, '_, B> {
         Ok(())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         self.step(None)?;
-        self.0.read_pmc(index)
+        self.0.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.step(Some(update.register()))?;
         self.0.update(update)
     }
@@ -217,8 +218,8 @@ impl<B: Fn(&Mock<'_>)> Platform for Registers<'_, '_, B> {
 fn settle_recording(
     running: &Running<'_>,
     suspended: &Cell<bool>,
-    suspend: impl FnOnce() -> Result<(), MsrFault>,
-    resume: impl FnOnce() -> Result<(), MsrFault>,
+    suspend: impl FnOnce() -> Result<(), AccessFault>,
+    resume: impl FnOnce() -> Result<(), AccessFault>,
 ) -> Result<(), Unsettled> {
     let settled = match (running.are_lent(), suspended.get()) {
         (true, false) => suspend(),
@@ -249,46 +250,46 @@ impl Facility for LastBranch<'_> {
         FROZEN
     }
 
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         self.newest = None;
         if !self.hardware.freezes && self.hardware.wanted.get() {
             self.stopped = true;
-            msr.wrmsr_retrying(register(CONTROL), 0)?;
+            msr.write_retrying(register(CONTROL), 0)?;
         }
         Ok(())
     }
 
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         if self.hardware.wanted.get() && !interrupted.overflowed.is_empty() {
-            self.newest = Some(msr.rdmsr_retrying(register(NEWEST))?);
+            self.newest = Some(msr.read_retrying(register(NEWEST))?);
         }
         Ok(0)
     }
 
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         if !core::mem::take(&mut self.stopped) {
             return Ok(());
         }
-        msr.wrmsr_retrying(register(CONTROL), 1)
+        msr.write_retrying(register(CONTROL), 1)
     }
 }
 
 impl EventFacility for LastBranch<'_> {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let Hardware { wanted, suspended: [suspended, _], .. } = self.hardware;
         let suspend = || {
             wanted.set(false);
-            let stopped = msr.wrmsr_retrying(register(CONTROL), 0);
+            let stopped = msr.write_retrying(register(CONTROL), 0);
             stopped.inspect_err(|_| wanted.set(true))
         };
         let resume = || {
-            msr.wrmsr_retrying(register(CONTROL), 1)?;
+            msr.write_retrying(register(CONTROL), 1)?;
             wanted.set(true);
             Ok(())
         };
@@ -305,12 +306,16 @@ pub(crate) struct Ops<'a>(pub(crate) &'a Hardware);
 impl Facility for Ops<'_> {
     const ALONE: bool = true;
 
-    fn collect<M: MsrBackend>(&mut self, msr: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
-        if msr.rdmsr_retrying(register(OP_CONTROL))? == 0 {
+    fn collect<M: RegisterBackend>(
+        &mut self,
+        msr: &M,
+        _: Interrupted<'_>,
+    ) -> Result<u32, AccessFault> {
+        if msr.read_retrying(register(OP_CONTROL))? == 0 {
             return Ok(0);
         }
-        let data = msr.rdmsr_retrying(register(OP_DATA));
-        msr.wrmsr_retrying(register(OP_CONTROL), 0)?;
+        let data = msr.read_retrying(register(OP_DATA));
+        msr.write_retrying(register(OP_CONTROL), 0)?;
         match data {
             Ok(op) => self.0.op_samples.borrow_mut().push(op),
             Err(_) => self.0.op_lost.set(self.0.op_lost.get() + 1),
@@ -335,18 +340,18 @@ impl Facility for Buffer<'_> {
         self.counter.into_iter().collect()
     }
 
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         let Some(counter) = self.counter.filter(|_| interrupted.status & FULL != 0) else {
             return Ok(0);
         };
         let is_known = interrupted.event(counter).is_some() || self.hardware.faulted.get();
         assert!(is_known, "the records are of this event");
-        let records = msr.rdmsr_retrying(register(BUFFER))?;
-        msr.wrmsr_retrying(register(BUFFER), records)?;
+        let records = msr.read_retrying(register(BUFFER))?;
+        msr.write_retrying(register(BUFFER), records)?;
         self.hardware.drained.set(self.hardware.drained.get() + records);
         Ok(1)
     }
@@ -361,12 +366,12 @@ impl Facility for Trace<'_> {}
 impl EventFacility for Trace<'_> {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let Hardware { traces, suspended: [_, suspended], .. } = self.0;
         if !traces.get() && !suspended.get() {
             return Ok(());
         }
-        let write = |on| msr.wrmsr_retrying(register(TRACE), on);
+        let write = |on| msr.write_retrying(register(TRACE), on);
         settle_recording(running, suspended, || write(0), || write(1))
     }
 
@@ -379,7 +384,7 @@ macro_rules! unconcerned {
         impl EventFacility for $facility {
             const OFFERS: bool = true;
 
-            fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+            fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
                 Ok(())
             }
 

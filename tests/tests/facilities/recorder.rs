@@ -5,12 +5,12 @@
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
+use pmu_core::access::{AccessFault, RegisterAccess, RegisterAddress, RegisterBackend};
 use pmu_core::error::CounterError;
 use pmu_core::facility::{
     Asked, EventControl, EventFacility, Facility, Interrupted, Recorded, Running, RunningEvent,
     Unsettled,
 };
-use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
 use pmu_core::precise::PreciseSample;
 use pmu_core::registers::CounterId;
 use pmu_core::thread::Waiting;
@@ -68,9 +68,9 @@ impl Lent {
 }
 
 /// Returns the register's address.
-fn enable() -> MsrAddress {
+fn enable() -> RegisterAddress {
     // SAFETY: no processor is behind it.
-    unsafe { MsrAddress::new(ENABLE) }
+    unsafe { RegisterAddress::new(ENABLE) }
 }
 
 impl Facility for Recorder<'_> {
@@ -80,7 +80,11 @@ impl Facility for Recorder<'_> {
         self.lent.recording()
     }
 
-    fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+    fn collect<M: RegisterBackend>(
+        &mut self,
+        _: &M,
+        _: Interrupted<'_>,
+    ) -> Result<u32, AccessFault> {
         self.lent.batch.borrow_mut().append(&mut self.lent.buffer.borrow_mut());
         Ok(self.lent.interrupts.take())
     }
@@ -99,12 +103,12 @@ impl Facility for Recorder<'_> {
         Some(Recorded { counter, event, reloaded, left, hidden: false })
     }
 
-    fn set_reload<M: MsrBackend>(
+    fn set_reload<M: RegisterBackend>(
         &self,
         _: &M,
         counter: CounterId,
         events: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let mut slots = self.lent.slots.borrow_mut();
         slots.iter_mut().filter(|(of, ..)| *of == counter).for_each(|slot| slot.2 = events);
         Ok(())
@@ -123,7 +127,7 @@ impl EventFacility for Recorder<'_> {
         EventControl { silent: event.precision().is_some(), ..EventControl::default() }
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let precise = |counter| running.on(counter).filter(|of| of.precision().is_some());
         let counters = running.counters().iter();
         let wanted: CounterSet = counters.filter(|counter| precise(*counter).is_some()).collect();
@@ -138,7 +142,7 @@ impl EventFacility for Recorder<'_> {
         }
         self.lent.recording.set(wanted.bits());
         if self.lent.known.replace(None) != Some(wanted.bits()) {
-            msr.wrmsr_retrying(enable(), wanted.bits())
+            msr.write_retrying(enable(), wanted.bits())
                 .map_err(|fault| Unsettled { counters: wanted, fault })?;
         }
         self.lent.known.set(Some(wanted.bits()));
@@ -150,12 +154,12 @@ impl EventFacility for Recorder<'_> {
     }
 
     /// The facility's register is written while the event's slot is not free yet.
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         let (waiting, mut period) = (self.waiting(msr, counter)?, event.period_under_way());
         self.lent.each_of(counter, |record| {
             record.left = Some((event.id(), period));
@@ -164,12 +168,16 @@ impl EventFacility for Recorder<'_> {
         let others = self.lent.recording().without(counter.only()).bits();
         self.lent.recording.set(others);
         self.lent.known.set(None);
-        msr.wrmsr_retrying(enable(), others)?;
+        msr.write_retrying(enable(), others)?;
         self.lent.known.set(Some(others));
         Ok(waiting)
     }
 
-    fn waiting<M: MsrBackend>(&self, _: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+    fn waiting<M: RegisterBackend>(
+        &self,
+        _: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, AccessFault> {
         let (mut records, slot) = (0, self.lent.slot(counter));
         if !self.lent.recording().contains(counter) {
             return Ok(Waiting::NONE);
@@ -179,7 +187,7 @@ impl EventFacility for Recorder<'_> {
         Ok(waiting.map_or(Waiting::NONE, |(_, reloaded)| Waiting { records, reloaded }))
     }
 
-    fn has_waiting<M: MsrBackend>(&self, _: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, _: &M) -> Result<bool, AccessFault> {
         Ok(!self.lent.buffer.borrow().is_empty())
     }
 

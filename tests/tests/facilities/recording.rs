@@ -4,8 +4,10 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::memory::EventTable;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::precise::Precision;
 use pmu_core::registers::CounterId;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
@@ -67,15 +69,15 @@ impl Hardware<'_> {
     }
 }
 
-impl MsrBackend for Hardware<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Hardware<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.access();
         self.mock.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.access();
         if address.get() == ENABLE {
             self.enabled.set(value);
@@ -84,12 +86,12 @@ impl MsrBackend for Hardware<'_> {
         self.mock.write(address, value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         self.access();
-        self.mock.read_pmc(index)
+        self.mock.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.access();
         self.mock.update(update)
     }

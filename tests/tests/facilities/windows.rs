@@ -2,9 +2,9 @@
 
 use core::cell::{Cell, RefCell};
 
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation, RegisterBackend};
 use pmu_core::error::CounterError;
 use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
-use pmu_core::msr::{MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::{CounterSession, CounterSet, Events, Sample};
 use pmu_tests::opened::{Mock, Processor};
 use pmu_virt::mock::Deviations;
@@ -266,20 +266,20 @@ struct Noted<'a> {
 }
 
 impl Noted<'_> {
-    fn note(&self, call: &'static str) -> Result<(), MsrFault> {
+    fn note(&self, call: &'static str) -> Result<(), AccessFault> {
         self.calls.borrow_mut().push((self.name, call));
-        let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
-        let fault = MsrFault { operation, register: 0, kind };
+        let (operation, kind) = (AccessOperation::Write, AccessErrorKind::Fault);
+        let fault = AccessFault { operation, register: 0, kind };
         if self.fails == call { Err(fault) } else { Ok(()) }
     }
 }
 
 impl Facility for Noted<'_> {
-    fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         self.note("begin")
     }
 
-    fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         self.note("end")
     }
 }
@@ -287,7 +287,7 @@ impl Facility for Noted<'_> {
 impl EventFacility for Noted<'_> {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, _: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         let call = match (running.are_lent(), running.are_returned()) {
             (true, _) => SUSPEND,
             (_, true) => RESUME,

@@ -1,7 +1,7 @@
 //! The assignment of groups of events to counters and extra registers, compared with exhaustive search.
 
+use pmu_core::access::RegisterBackend;
 use pmu_core::error::{CounterError, EventsError};
-use pmu_core::msr::MsrBackend;
 use pmu_core::registers::CounterControl;
 use pmu_core::{CounterSet, Event, EventId};
 use pmu_tests::groups::*;

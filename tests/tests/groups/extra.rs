@@ -1,7 +1,7 @@
 //! Extra registers: shared, chosen, refused, written again, and restored; at every access that faults, too.
 
+use pmu_core::access::AccessErrorKind;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrErrorKind;
 use pmu_core::thread::ThreadEvent;
 use pmu_core::{CounterSet, EventId};
 use pmu_tests::Reason;
@@ -215,7 +215,7 @@ fn an_absent_extra_register_is_an_error_and_nothing_was_started() {
     let outcome = counters.start(id, 0).reason();
     assert!(
         matches!(outcome, Err(CounterError::Unchanged(fault))
-            if fault.register == EXTRA[0] && fault.kind == MsrErrorKind::GeneralProtection),
+            if fault.register == EXTRA[0] && fault.kind == AccessErrorKind::Fault),
         "{outcome:?}"
     );
     assert!(!counters.is_started(id));

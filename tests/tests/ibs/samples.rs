@@ -2,8 +2,8 @@
 
 use pmu_amd::ibs::{IbsKind, IbsSampling};
 use pmu_core::CounterSet;
+use pmu_core::access::{AccessOperation, RegisterAddress, RegisterBackend};
 use pmu_core::error::CounterError;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrOperation};
 use pmu_core::precise::NotPrecise;
 use pmu_tests::opened::{happened, raw};
 use pmu_virt::ibs::{FedFetch, FedOp, IbsConfiguration};
@@ -305,7 +305,7 @@ fn a_unit_without_an_interrupt_is_refused_and_left_alone() {
         let of_unit = |register: u32| (0xC001_1030..=0xC001_103F).contains(&register);
         mock.trace()
             .records()
-            .filter(|record| of_unit(record.register) && record.operation == MsrOperation::Write)
+            .filter(|record| of_unit(record.register) && record.operation == AccessOperation::Write)
             .count()
     };
     {
@@ -363,7 +363,7 @@ fn an_interrupt_accesses_nothing_before_the_session_starts() {
     kernel.handle(&mock);
     assert_eq!((mock.accesses().total(), kernel.unclaimed.get()), (0, 1));
     // SAFETY: the mock's registers are numbers.
-    let extended = unsafe { MsrAddress::new(0xC001_103E) };
+    let extended = unsafe { RegisterAddress::new(0xC001_103E) };
     let lenient = Mock::new(mock.with_pmu(|pmu| pmu.clone()));
     assert!(lenient.read(extended).is_err(), "hidden by default");
 }

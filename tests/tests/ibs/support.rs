@@ -3,9 +3,9 @@
 use core::cell::{Cell, RefCell};
 
 use pmu_amd::ibs::{Ibs, IbsKind, IbsMemory, IbsRecord, IbsSampling, IbsUnit, IbsUnits};
+use pmu_core::access::AccessOperation;
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{
     Claim, CounterSession, CounterSet, CounterUnit, Event, EventId, EventStatus, Events, Sample,
@@ -409,7 +409,7 @@ impl Kernel {
     pub(crate) fn forget_without_trace(&self, kind: IbsKind, last: Option<Record>) {
         let has_second = self.units.get(kind).is_some_and(|unit| unit.capabilities().control2());
         let is_stop = |last: Record| {
-            (last.operation, last.register) == (MsrOperation::Write, control(kind).0)
+            (last.operation, last.register) == (AccessOperation::Write, control(kind).0)
         };
         if !has_second && last.is_some_and(is_stop) {
             self.sampled[kind as usize].borrow_mut().pop();

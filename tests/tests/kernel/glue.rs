@@ -3,8 +3,10 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use pmu::core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu::core::branches::BranchFilter;
-use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::precise::Precision;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::x86::Snapshot;
@@ -63,7 +65,7 @@ impl Host for Played {
     fn this_cpu_id(&self) -> usize {
         self.here.get()
     }
-    fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind> {
+    fn msr(&self) -> &dyn RegisterBackend<Error = AccessErrorKind> {
         self
     }
     fn send_ipi(&self, cpu: usize, vector: u8) {
@@ -87,12 +89,12 @@ impl Host for Played {
 }
 
 /// The mock's registers, and those of a local APIC in x2APIC mode (SDM vol. 3A, "x2APIC Register Address Space").
-impl MsrBackend for Played {
-    type Error = MsrErrorKind;
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+impl RegisterBackend for Played {
+    type Error = AccessErrorKind;
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.mock().read(address)
     }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         if address.get() == 0x834 {
             assert_eq!(value & !0x1_0000, 0xE1, "the vector");
             self.mock().set_performance_entry(value as u32);
@@ -100,10 +102,10 @@ impl MsrBackend for Played {
         }
         self.mock().write(address, value)
     }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.mock().read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.mock().read_counter(index)
     }
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         if update.register() == 0x1B { Ok(0xFEE0_0C00) } else { self.mock().update(update) }
     }
 }

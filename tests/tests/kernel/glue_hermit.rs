@@ -7,8 +7,8 @@ use core::sync::atomic::AtomicU32;
 
 use pmu::PmuSample;
 use pmu::apic::LocalApic;
+use pmu::core::access::{AccessErrorKind, RegisterBackend};
 use pmu::core::branches::BranchFilter;
-use pmu::core::msr::{MsrBackend, MsrErrorKind};
 use pmu::core::precise::Precision;
 use pmu::core::registers::EventSelect;
 use pmu::core::x86::Snapshot;
@@ -180,7 +180,7 @@ impl Host for Played {
     fn core(&self) -> &CoreLocal {
         &self.blocks[self.here.get()]
     }
-    fn msr(&self) -> &dyn MsrBackend<Error = MsrErrorKind> {
+    fn msr(&self) -> &dyn RegisterBackend<Error = AccessErrorKind> {
         &self.mocks[self.here.get()]
     }
     fn read_apic(&self, register: u32) -> u32 {

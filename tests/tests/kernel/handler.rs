@@ -39,7 +39,7 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     let id = id.unwrap();
     machine.mocks[1].on_interrupt(Box::leak(Box::new(move |_: &_| {
         let (events, memory) = pmu.events_of(World::this_processor()).unwrap();
-        let msr = World::msr();
+        let msr = World::registers();
         let interrupted = pmu.interrupt(&FRAME, |overflow| {
             let read = sample_read(&events, &msr, memory, overflow.event, 0).unwrap();
             let read = read.map(|read| (read.tag, read.count.unwrap().value));
@@ -57,8 +57,12 @@ fn a_handler_reads_a_group_publishes_its_page_and_ends_its_reports() {
     machine.happen(1, Happens::Instructions, 4 * PERIOD);
     assert_eq!(*samples.borrow(), [[(1, PERIOD), (2, 70)], [(1, 2 * PERIOD), (2, 77)]]);
     let rdpmc = |index| {
-        let counter = pmu::core::msr::PmcIndex::new(index);
-        machine.on(1, || pmu::core::msr::MsrBackend::read_pmc(&World::msr(), counter)).unwrap()
+        let counter = pmu::core::access::CounterIndex::new(index);
+        machine
+            .on(1, || {
+                pmu::core::access::RegisterBackend::read_counter(&World::registers(), counter)
+            })
+            .unwrap()
     };
     let read = LinuxPage::of(page).read(rdpmc, || 0).unwrap();
     assert_eq!(read.value, 5 * PERIOD);

@@ -6,8 +6,10 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU32;
 
+use pmu::core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu::core::frame::PlainFrame;
-use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{ProfileSource, ProfileSources, SourceIndex, SourceTable};
 use pmu::core::registers::{
     CounterBank, CounterLayout, EventSelect, GlobalRegisters, SelectLayout,
@@ -101,16 +103,16 @@ static BANK: CounterBank = CounterBank {
     select: SELECT,
     value: VALUE,
     step: 1,
-    rdpmc: 0,
+    indexed: 0,
     sign_extended: false,
     counts_every_number: false,
 };
 // SAFETY: the backend takes any value of these registers.
 static GLOBAL: GlobalRegisters = unsafe {
     GlobalRegisters {
-        control: MsrAddress::new(ENABLED),
-        status: MsrAddress::new(OVERFLOWED),
-        acknowledge: MsrAddress::new(ACKNOWLEDGE),
+        control: RegisterAddress::new(ENABLED),
+        status: RegisterAddress::new(OVERFLOWED),
+        acknowledge: RegisterAddress::new(ACKNOWLEDGE),
         stop_while_serviced: false,
         loaded_for_guests: false,
         frozen: 0,
@@ -214,10 +216,10 @@ impl Calls {
     }
 }
 
-impl MsrBackend for Calls {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Calls {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         WRITTEN.with_borrow(|written| {
             FIRMWARE.with_borrow(|firmware| match address.get() {
                 register @ SELECT..VALUE => Ok(written.selects[(register - SELECT) as usize]),
@@ -230,12 +232,12 @@ impl MsrBackend for Calls {
                     .iter()
                     .rev()
                     .fold(0, |bits, counter| bits << 1 | u64::from(counter.overflowed))),
-                _ => Err(MsrErrorKind::GeneralProtection),
+                _ => Err(AccessErrorKind::Fault),
             })
         })
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         WRITTEN.with_borrow_mut(|written| {
             FIRMWARE.with_borrow_mut(|firmware| {
                 match address.get() {
@@ -271,20 +273,20 @@ impl MsrBackend for Calls {
                             }
                         }
                     }
-                    _ => return Err(MsrErrorKind::GeneralProtection),
+                    _ => return Err(AccessErrorKind::Fault),
                 }
                 Ok(())
             })
         })
     }
 
-    fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         // SAFETY: the driver's own register.
-        let register = unsafe { MsrAddress::new(update.register()) };
+        let register = unsafe { RegisterAddress::new(update.register()) };
         let found = self.read(register)?;
         update.apply(found).map_or(Ok(()), |value| self.write(register, value))?;
         Ok(found)
@@ -295,9 +297,9 @@ struct SbiKernel;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for SbiKernel {
-    type Msr = Calls;
+    type Registers = Calls;
     type Architecture = Sbi;
-    fn msr() -> Calls {
+    fn registers() -> Calls {
         Calls
     }
     fn this_processor() -> usize {

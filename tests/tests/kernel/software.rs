@@ -231,7 +231,7 @@ fn a_sample_reads_its_group() {
         for _ in 0..2 {
             pmu.happened(SoftwareEvent::MajorFaults, &frame(false), |sample| {
                 let (events, memory) = pmu.events_of(0).unwrap();
-                let msr = World::msr();
+                let msr = World::registers();
                 let counts = sample_read(&events, &msr, memory, sample.event, World::now());
                 read.borrow_mut().extend(counts.unwrap().map(|read| (read.event, read.count)));
             });

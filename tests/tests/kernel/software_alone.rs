@@ -1,7 +1,7 @@
 //! Software events where no counters are: of a processor that has none, and of a kernel that takes none.
 
 use pmu::core::CounterSet;
-use pmu::core::msr::{MsrAddress, MsrBackend};
+use pmu::core::access::{RegisterAddress, RegisterBackend};
 use pmu::core::x86::raw_cpuid::CpuIdResult;
 use pmu::{Event, Snapshot, ThreadEvent};
 use pmu_tests::opened::Mock;
@@ -72,7 +72,7 @@ fn no_register_is_accessed_by_a_kernel_that_takes_no_counters() {
 
 fn register(mock: &Mock<'static>, address: u32) -> Option<u64> {
     // SAFETY: a mock's, which writes no memory.
-    mock.read(unsafe { MsrAddress::new(address) }).ok()
+    mock.read(unsafe { RegisterAddress::new(address) }).ok()
 }
 
 /// A kernel that takes no counters has software events. Another owner's counters run on.

@@ -133,7 +133,7 @@ fn a_handler_shows_user_mode_a_software_event_as_a_task_does() {
     let by_task =
         pmu.with(|session, _| session.counters_mut().user_view(event.id(), 5)).unwrap().unwrap();
     let (events, memory) = pmu.events_of(0).unwrap();
-    let by_handler = user_view(&events, &World::msr(), memory, event.id(), 5);
+    let by_handler = user_view(&events, &World::registers(), memory, event.id(), 5);
     assert_eq!(by_handler.as_ref().map(|_| ()), Ok(()));
     assert_eq!(format!("{by_handler:?}"), format!("{:?}", Ok::<_, CounterError>(by_task)));
 }

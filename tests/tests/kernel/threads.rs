@@ -48,9 +48,9 @@ struct Threads;
 
 // SAFETY: a thread is a processor, with one task.
 unsafe impl Kernel for Threads {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture = X86;
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         Registers
     }
     fn this_processor() -> usize {

@@ -4,8 +4,10 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use pmu::core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu::core::frame::PlainFrame;
-use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::{KProfileSource, ProfileSource, ProfileSources, SourceIndex, SourceTable};
 use pmu::core::registers::{
     CounterBank, CounterLayout, EventSelect, FixedCounters, GlobalRegisters, SelectLayout,
@@ -42,7 +44,7 @@ static BANK: CounterBank = CounterBank {
     select: SELECT,
     value: COUNT,
     step: 1,
-    rdpmc: 0,
+    indexed: 0,
     sign_extended: false,
     counts_every_number: false,
 };
@@ -59,9 +61,9 @@ static FIXED: FixedCounters = FixedCounters {
 // SAFETY: the backend takes any value of these registers.
 static GLOBAL: GlobalRegisters = unsafe {
     GlobalRegisters {
-        control: MsrAddress::new(CONTROL),
-        status: MsrAddress::new(STATUS),
-        acknowledge: MsrAddress::new(ACKNOWLEDGE),
+        control: RegisterAddress::new(CONTROL),
+        status: RegisterAddress::new(STATUS),
+        acknowledge: RegisterAddress::new(ACKNOWLEDGE),
         stop_while_serviced: false,
         loaded_for_guests: false,
         frozen: 0,
@@ -170,10 +172,10 @@ impl Registers {
     }
 }
 
-impl MsrBackend for Registers {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Registers {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         match INTERRUPTED.take() {
             Some((0, frame)) => drop(PMU.get().unwrap().interrupt(&frame, |_| ())),
             Some((later, frame)) => INTERRUPTED.set(Some((later - 1, frame))),
@@ -205,11 +207,11 @@ impl MsrBackend for Registers {
             CYCLE_COUNT => Ok(toy().read(Register::CycleCount)),
             CONTROL => Ok(Self::word(toy().read(Register::Enabled))),
             STATUS => Ok(Self::word(toy().read(Register::Overflow))),
-            _ => Err(MsrErrorKind::GeneralProtection),
+            _ => Err(AccessErrorKind::Fault),
         }
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         match address.get() {
             register @ SELECT..COUNT => {
                 let counter = (register - SELECT) as usize;
@@ -233,22 +235,22 @@ impl MsrBackend for Registers {
                 toy().write(Register::EnableSet, Self::bits(value));
             }
             ACKNOWLEDGE => toy().write(Register::OverflowClear, Self::bits(value)),
-            _ => return Err(MsrErrorKind::GeneralProtection),
+            _ => return Err(AccessErrorKind::Fault),
         }
         Ok(())
     }
 
     /// Reads the counter of one event: of the others, `BANK` says that this cannot read them.
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         match index.get() {
             0x4000_0000 => Ok(toy().read(Register::CycleCount)),
-            _ => Err(MsrErrorKind::GeneralProtection),
+            _ => Err(AccessErrorKind::Fault),
         }
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         // SAFETY: the driver's own register.
-        let register = unsafe { MsrAddress::new(update.register()) };
+        let register = unsafe { RegisterAddress::new(update.register()) };
         let found = self.read(register)?;
         update.apply(found).map_or(Ok(()), |value| self.write(register, value))?;
         Ok(found)
@@ -278,9 +280,9 @@ struct ToyKernel;
 
 // SAFETY: each test has one thread, and a `Pmu` of its own; processors take turns.
 unsafe impl Kernel for ToyKernel {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture = Toys;
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         Registers
     }
     fn this_processor() -> usize {

@@ -3,9 +3,9 @@
 use core::cell::{Cell, OnceCell, RefCell};
 
 use pmu::apic::ApicRegisters;
+use pmu::core::access::RegisterBackend;
 use pmu::core::frame::PlainFrame;
 use pmu::core::interrupt::EventOverflow;
-use pmu::core::msr::MsrBackend;
 use pmu::core::profile::KProfileSource;
 use pmu::core::shared_core::{CoreCounters, CoreThread};
 use pmu::core::x86::Snapshot;
@@ -297,7 +297,7 @@ pmu_tests::delegate_apic!(
 pub(crate) struct World;
 
 impl X86Kernel for World {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Registers)
     }
 
@@ -310,12 +310,12 @@ impl X86Kernel for World {
 
 // SAFETY: each test has one thread, and a `Pmu` of its own.
 unsafe impl Kernel for World {
-    type Msr = Registers;
+    type Registers = Registers;
     type Architecture =
         X86<((BranchRecords, PreciseRecords<512>), (TopDownParts, SoftwareEvents)), Self>;
     const CLOCK_TIMER: bool = true;
 
-    fn msr() -> Registers {
+    fn registers() -> Registers {
         Registers
     }
 

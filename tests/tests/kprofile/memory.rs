@@ -13,11 +13,11 @@ use core::arch::asm;
 use core::cell::Cell;
 use core::convert::Infallible;
 
+use pmu_core::access::{CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate};
 use pmu_core::error::PlatformError;
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interval::Interval;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrUpdate, PmcIndex};
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::{CounterSet, Platform};
 use pmu_intel::Emon;
@@ -44,19 +44,19 @@ impl Registers {
     }
 }
 
-impl MsrBackend for Registers {
+impl RegisterBackend for Registers {
     type Error = Infallible;
-    fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, Infallible> {
         Ok(self.register(address.get()).get())
     }
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), Infallible> {
         self.register(address.get()).set(value);
         Ok(())
     }
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, Infallible> {
         Ok(self.0[0][index.get() as usize].get())
     }
-    fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, Infallible> {
         let register = self.register(update.register());
         let found = register.get();
         register.set(update.apply(found).unwrap_or(found));

@@ -1,7 +1,7 @@
 //! Detection of the Debug Store, and the register writes that hand memory to it.
 
-use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
-use pmu_core::testing::{Access, ScriptedMsr};
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
+use pmu_core::testing::{Access, ScriptedRegisters};
 use pmu_core::x86::Snapshot;
 use pmu_core::x86::raw_cpuid::CpuIdResult;
 use pmu_intel::debug_store::{
@@ -44,7 +44,7 @@ fn the_debug_store_is_usable_as_cpuid_and_misc_enable_say() {
         (!emon, false, false),
     ] {
         let script = [Access::read(0x1A0, misc_enable)];
-        let msr = ScriptedMsr::new(&script);
+        let msr = ScriptedRegisters::new(&script);
         let snapshot = processor(b"GenuineIntel", DTES64, DS);
         let support = DebugStoreSupport::detect(&snapshot, &msr).unwrap();
         assert_eq!(
@@ -62,7 +62,8 @@ fn the_save_area_s_words_have_64_bits_only_where_cpuid_says_so() {
     for (ecx, dtes64) in [(DTES64, true), (!DTES64, false), (0, false)] {
         let script = [Access::read(0x1A0, 0)];
         let snapshot = processor(b"GenuineIntel", ecx, DS);
-        let support = DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&script)).unwrap();
+        let support =
+            DebugStoreSupport::detect(&snapshot, &ScriptedRegisters::new(&script)).unwrap();
         assert_eq!(support.dtes64, dtes64, "{ecx:#x}");
     }
 }
@@ -73,7 +74,7 @@ fn without_a_debug_store_no_register_is_read() {
     for snapshot in
         [processor(b"GenuineIntel", DTES64, !DS), processor(b"AuthenticAMD", DTES64, DS)]
     {
-        let support = DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&[])).unwrap();
+        let support = DebugStoreSupport::detect(&snapshot, &ScriptedRegisters::new(&[])).unwrap();
         assert_eq!(support, DebugStoreSupport::default());
         assert!(!support.has_bts() && !support.has_pebs());
     }
@@ -83,12 +84,12 @@ fn without_a_debug_store_no_register_is_read() {
 fn a_fault_of_misc_enable_is_named() {
     let script = [Access::read(0x1A0, 0).faulting()];
     let snapshot = processor(b"GenuineIntel", 0, DS);
-    let fault = MsrFault {
-        operation: MsrOperation::Read,
+    let fault = AccessFault {
+        operation: AccessOperation::Read,
         register: 0x1A0,
-        kind: MsrErrorKind::GeneralProtection,
+        kind: AccessErrorKind::Fault,
     };
-    assert_eq!(DebugStoreSupport::detect(&snapshot, &ScriptedMsr::new(&script)), Err(fault));
+    assert_eq!(DebugStoreSupport::detect(&snapshot, &ScriptedRegisters::new(&script)), Err(fault));
 }
 
 #[test]
@@ -104,7 +105,7 @@ fn operations_that_hand_memory_over_write_their_register() {
         Access::write(0x1D9, 0x1801),
         Access::write(0x600, 1).faulting(),
     ];
-    let msr = ScriptedMsr::new(&script);
+    let msr = ScriptedRegisters::new(&script);
     // SAFETY: no processor is behind the script.
     unsafe {
         write_ds_area(&msr, 0xFFFF_8000_0000_1000).unwrap();
@@ -112,7 +113,7 @@ fn operations_that_hand_memory_over_write_their_register() {
         let stored = DebugCtl::new().with_tr(true).with_bts(true);
         update_debugctl(&msr, BRANCH_TRACE, stored).unwrap();
         update_debugctl(&msr, BRANCH_TRACE, DebugCtl::new()).unwrap();
-        assert_eq!(write_ds_area(&msr, 1), Err(MsrErrorKind::GeneralProtection));
+        assert_eq!(write_ds_area(&msr, 1), Err(AccessErrorKind::Fault));
     }
     msr.finish();
 }

@@ -1,8 +1,8 @@
 //! The mock as a platform: its profile timer, and latched interrupts.
 
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::error::PlatformError;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::{CounterSet, EventSource, Platform};
 use pmu_intel::Emon;
@@ -46,7 +46,7 @@ fn a_planned_interrupt_of_two_counters_is_latched_twice_where_the_platform_does_
         let pmu = VirtualPmu::new(configuration, FedEvents::NONE).unwrap();
         let mock = MockMsr::<8>::strict(pmu).deviating(deviations);
         // SAFETY: the mock's registers are numbers.
-        let register = |address| unsafe { MsrAddress::new(address) };
+        let register = |address| unsafe { RegisterAddress::new(address) };
         mock.unmask_performance_interrupt();
         for counter in 0..counters {
             // Cycles, at every privilege level, interrupting.

@@ -5,9 +5,11 @@ use core::cell::Cell;
 use std::fs;
 use std::path::Path;
 
+use pmu::core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu::core::error::{CounterError, NoInterface};
 use pmu::core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu::core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu::core::profile::KProfileSource;
 use pmu::core::registers::{EventSelect, MAX_COUNTERS};
 use pmu::core::x86::Snapshot;
@@ -90,7 +92,7 @@ fn the_counters_are_those_that_cpuid_declares() {
         assert_eq!((unit.counters() & CounterSet::FIXED).len(), fixed, "{file}");
         assert!(unit.iter().all(|(_, counter)| counter.width() == width), "{file}");
         assert_eq!(unit.global().is_some(), fixed != 0, "{file}");
-        assert!(!unit.has_user_rdpmc_control(), "{file}");
+        assert!(!unit.can_deny_user_reads(), "{file}");
     }
 }
 
@@ -180,14 +182,14 @@ const GLOBAL_STATUS: u32 = 0x38E;
 const GLOBAL_CONTROL: u32 = 0x38F;
 const ACKNOWLEDGE: u32 = 0x390;
 
-impl MsrBackend for ZxC {
-    type Error = MsrErrorKind;
+impl RegisterBackend for ZxC {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.registers.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         if address.get() == ACKNOWLEDGE {
             if self.registers.get(GLOBAL_CONTROL) == 0 {
                 self.ineffective.set(self.ineffective.get() + 1);
@@ -199,11 +201,11 @@ impl MsrBackend for ZxC {
         self.registers.write(address, value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.registers.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.registers.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.registers.update(update)
     }
 }

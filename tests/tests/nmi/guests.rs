@@ -5,10 +5,12 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use super::world::{Accesses, World};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::error::CounterError;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::lending::{GuestControl, guest_control};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::{Claim, CounterSession, CounterSet, EventId, Events, service};
 use pmu_tests::Reason;
 use pmu_tests::StateRegisters;
@@ -78,16 +80,16 @@ impl Svm {
 #[derive(Clone, Copy)]
 struct Registers<'a, 'h>(&'a Mock<'h>, &'a Svm);
 
-impl MsrBackend for Registers<'_, '_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Registers<'_, '_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         let value = self.0.read(address)?;
         let written = self.1.selects.borrow().get(&address.get()).copied();
         Ok(written.unwrap_or(value))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         let Self(mock, svm) = self;
         if !svm.selects.borrow().contains_key(&address.get()) {
             return mock.write(address, value);
@@ -99,11 +101,11 @@ impl MsrBackend for Registers<'_, '_> {
         Ok(())
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.0.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.0.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.0.update(update)
     }
 }
@@ -180,7 +182,7 @@ impl Guests {
 
     /// Asserts that totals and reports are those of the counted events.
     #[track_caller]
-    fn assert_exact<M: MsrBackend, P: pmu_core::Platform>(
+    fn assert_exact<M: RegisterBackend, P: pmu_core::Platform>(
         &self,
         counters: &CounterSession<'_, Events<'_>, (M, P)>,
         ids: [EventId; 4],

@@ -2,9 +2,9 @@
 //! sources on the same processor.
 
 use core::cell::{Cell, RefCell};
+use pmu_core::access::AccessOperation;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::memory::EventTable;
-use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::{CounterId, stop_all};
 use pmu_core::testing::RecordingMsr;
@@ -50,7 +50,7 @@ fn counters_of_others_are_not_touched() {
             .collect();
         let watch = |mock: &Mock<'_>| {
             for record in mock.trace().records() {
-                let pmc = record.operation == MsrOperation::ReadPmc;
+                let pmc = record.operation == AccessOperation::ReadCounter;
                 let other = if pmc {
                     let bit = record.register & 0xFF | record.register >> 30 << 5;
                     !only.contains(all.iter().copied().find(|c| u32::from(c.bit()) == bit).unwrap())

@@ -173,9 +173,9 @@ fn user_mode_reads_only_the_counters_that_it_may() {
     };
     let found = [
         open(&mut counters, raw(2)),
-        open(&mut counters, raw(2).with_user_rdpmc()),
+        open(&mut counters, raw(2).with_user_reads()),
         open(&mut counters, raw(0)),
-        open(&mut counters, raw(1).with_user_rdpmc()),
+        open(&mut counters, raw(1).with_user_reads()),
     ];
     assert_eq!(found.map(CounterId::bit), [0, 1, 32, 33]);
     let state = mock.with_pmu(|pmu| pmu.state());
@@ -183,7 +183,7 @@ fn user_mode_reads_only_the_counters_that_it_may() {
     assert_eq!(state.fixed_control(), 1 << 33 | 0xBB);
     // A counter that it may not read is 0.
     let user = pmu_virt::Mode { cpl: 3, pce: true, protected: true };
-    let read = |index| mock.with_pmu(|pmu| pmu.read_pmc(index, user));
+    let read = |index| mock.with_pmu(|pmu| pmu.read_counter(index, user));
     let may = [0, 1, 1 << 30, 1 << 30 | 1].map(|index| match read(index) {
         pmu_virt::Read::Value(value) => value != 0,
         other => panic!("{other:?}"),

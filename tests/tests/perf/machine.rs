@@ -4,8 +4,8 @@ use core::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pmu::apic::ApicRegisters;
+use pmu::core::access::{CounterIndex, RegisterBackend};
 use pmu::core::frame::PlainFrame;
-use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::thread::Tick;
 use pmu::core::x86::Snapshot;
 use pmu::perf::{AttrFlags, PerfEvent, PerfEventAttr};
@@ -83,7 +83,7 @@ unsafe impl Kernel for World {
 }
 
 impl X86Kernel for World {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         Some(Registers)
     }
 }
@@ -255,7 +255,7 @@ impl Machine {
 
     /// Reads a count in user mode, by the program that the comments of Linux' header show.
     pub(crate) fn read_page(&self, page: &UserPage) -> Option<u64> {
-        let rdpmc = |counter| mock().read_pmc(PmcIndex::new(counter)).unwrap();
+        let rdpmc = |counter| mock().read_counter(CounterIndex::new(counter)).unwrap();
         LinuxPage::of(page).read(rdpmc, || 0).map(|read| read.value)
     }
 

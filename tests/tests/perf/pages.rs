@@ -14,7 +14,7 @@ use crate::{BRANCHES, CYCLES, PERIOD, PLAIN, plain, precise_cycles, with_branche
 const OWN: u64 = 9;
 
 fn own() -> Event {
-    Event::generic(GenericEvent::Cycles).with_user_rdpmc().tagged(OWN)
+    Event::generic(GenericEvent::Cycles).with_user_reads().tagged(OWN)
 }
 
 /// The page says what a read says, whatever moved the counter since, and nothing once the event is closed.

@@ -125,7 +125,7 @@ impl<K: Kernel> Perf<K> {
     pub(crate) fn open_of(&'static self, task: &mut Task, attr: &[u8], id: u64) -> Result<(), i32> {
         let attr = PerfEventAttr::from_bytes(attr).map_err(|error| error.errno())?;
         let (event, format) = self.event(&attr, id)?;
-        let event = self.pmu.thread_event(&event.with_user_rdpmc());
+        let event = self.pmu.thread_event(&event.with_user_reads());
         task.push(event.map_err(|error| error.errno())?);
         self.formats.borrow_mut().insert(id, format);
         Ok(())

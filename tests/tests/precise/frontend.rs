@@ -1,8 +1,8 @@
 //! Front-end events, whose condition is in a register of its own.
 
 use pmu_core::Event;
+use pmu_core::access::RegisterAddress;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{NotPrecise, Precision};
 use pmu_core::registers::EventSelect;
 use pmu_tests::Reason;
@@ -12,7 +12,7 @@ use crate::support::*;
 
 fn counted(select: u64, register: u32, value: u64) -> Event {
     // SAFETY: the mock's registers are numbers.
-    let register = unsafe { MsrAddress::new(register) };
+    let register = unsafe { RegisterAddress::new(register) };
     Event::raw(EventSelect::from_bits(select)).user_only().with_extra(register, value)
 }
 

@@ -1,8 +1,8 @@
 //! Loads that are sampled by their latency.
 
 use pmu_core::Event;
+use pmu_core::access::RegisterAddress;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{DataSource, NotPrecise, Precision, SampleParts};
 use pmu_core::registers::EventSelect;
 use pmu_tests::Reason;
@@ -37,7 +37,7 @@ fn a_counted_event_and_a_precise_event_have_only_one_latency() {
         let scene = Scene::new(processor);
         let mut session = scene.take();
         // SAFETY: the mock's registers are numbers.
-        let register = unsafe { MsrAddress::new(0x3F6) };
+        let register = unsafe { RegisterAddress::new(0x3F6) };
         let counted = Event::raw(EventSelect::from_bits(0x01CD)).with_extra(register, 30);
         let counted = session.open(&scene.counters, &[counted]).unwrap();
         session.start(counted, 0).unwrap();

@@ -3,9 +3,9 @@
 
 use core::cell::Cell;
 
+use pmu_core::access::{AccessFault, RegisterBackend};
 use pmu_core::facility::{EventFacility, Facility, Running, RunningEvent, Unsettled};
 use pmu_core::memory::EventTable;
-use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::registers::CounterId;
 use pmu_core::thread::Waiting;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, EventSource, Events, Sample, service};
@@ -28,18 +28,18 @@ impl Facility for Told {}
 impl EventFacility for Told {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
         Ok(())
     }
 
     fn lose(&self) {}
 
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         _: &M,
         counter: CounterId,
         _: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         if self.interrupts.get() {
             overflowed(self.mock, counter.only());
             self.mock.interrupt_from_elsewhere();

@@ -14,7 +14,8 @@ use crate::support::*;
 
 /// `IA32_PERF_GLOBAL_STATUS`.
 // SAFETY: the mock's registers are numbers.
-const STATUS: pmu_core::msr::MsrAddress = unsafe { pmu_core::msr::MsrAddress::new(0x38E) };
+const STATUS: pmu_core::access::RegisterAddress =
+    unsafe { pmu_core::access::RegisterAddress::new(0x38E) };
 
 /// The tag of a plain event.
 const PLAIN: u64 = 2;
@@ -272,7 +273,7 @@ fn a_late_interrupt_is_claimed_whatever_was_stopped_meanwhile() {
             scene.drain(&mut session);
             session.shut_down().unwrap();
             while scene.mock.interrupts() == 0 {
-                let _ = pmu_core::msr::MsrBackend::read(scene.mock, STATUS);
+                let _ = pmu_core::access::RegisterBackend::read(scene.mock, STATUS);
             }
             assert_eq!((scene.unknown.get(), scene.faulted.get()), (0, 0), "{what}");
             scene.all_reported(&what);

@@ -3,9 +3,9 @@
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::AtomicU64;
 
+use pmu_core::access::RegisterAddress;
 use pmu_core::facility::EventFacility;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::MsrAddress;
 use pmu_core::precise::{PreciseSample, Precision};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedEvent, ThreadEvent};
@@ -165,7 +165,7 @@ impl Scene {
     #[track_caller]
     pub(crate) fn drain(&'static self, session: &mut Session) {
         // An overflow may come before this access.
-        let _ = pmu_core::msr::MsrBackend::read(self.mock, status());
+        let _ = pmu_core::access::RegisterBackend::read(self.mock, status());
         session.report_samples(|sample| self.note(&sample)).expect(self.processor.name);
     }
 
@@ -346,9 +346,9 @@ pub(crate) fn thread(scene: &Scene, event: &Event) -> [ThreadEvent; 1] {
 }
 
 /// Returns the register of the overflow status.
-fn status() -> MsrAddress {
+fn status() -> RegisterAddress {
     // SAFETY: the register is read.
-    unsafe { MsrAddress::new(0x38E) }
+    unsafe { RegisterAddress::new(0x38E) }
 }
 
 /// A facility with records.

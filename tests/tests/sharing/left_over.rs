@@ -1,7 +1,9 @@
 //! Leftovers of a predecessor: precise sampling of fixed counters, and status bits that belong to no counter.
 
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_core::registers::{MAX_COUNTERS, stop_all};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterSession, CounterSet, CounterUnit, Events};
@@ -73,16 +75,16 @@ struct Refusing {
     bits: u64,
 }
 
-impl MsrBackend for Refusing {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Refusing {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.file.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         if address.get() == ACKNOWLEDGE && value & self.bits != 0 {
-            return Err(MsrErrorKind::GeneralProtection);
+            return Err(AccessErrorKind::Fault);
         }
         if address.get() == ACKNOWLEDGE {
             self.file.set(STATUS, self.file.get(STATUS) & !value);
@@ -90,11 +92,11 @@ impl MsrBackend for Refusing {
         self.file.write(address, value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.file.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.file.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.file.update(update)
     }
 }

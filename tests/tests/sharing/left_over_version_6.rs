@@ -6,8 +6,8 @@
 //! the general and fixed counters that can be reloaded; EAX bits 4 and 5 declare sub-leaves 4 and 5, of which the
 //! latter's EAX and ECX are those that architectural PEBS can record.
 
+use pmu_core::access::AccessOperation;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::MsrOperation;
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
 use pmu_core::x86::Snapshot;
@@ -82,7 +82,7 @@ fn clear(
     let msr = RecordingMsr::<_, 256>::new(&file);
     let stays = pmu_intel::clear_stale(processor, counters, &msr);
     let accesses = msr.take();
-    assert!(accesses.iter().all(|access| access.operation == MsrOperation::Write));
+    assert!(accesses.iter().all(|access| access.operation == AccessOperation::Write));
     let mut touched: Vec<u32> = accesses.into_iter().map(|access| access.register).collect();
     touched.sort_unstable();
     (stays, touched, file)

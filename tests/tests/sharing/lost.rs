@@ -2,8 +2,8 @@
 
 use super::support::*;
 use core::cell::RefCell;
+use pmu_core::access::AccessOperation;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{InterfaceError, Overflow, Session};
 use pmu_core::testing::{Access, RecordingMsr};
 use pmu_core::thread::{SavedCounter, SavedCounters};
@@ -165,6 +165,6 @@ fn the_freeze_bit_is_read_back_after_it_was_set() {
     msr.take();
     session.freeze_on_interrupt().unwrap();
     let update =
-        Access { operation: MsrOperation::Update, register: DEBUGCTL, outcome: Ok(1 << 12) };
+        Access { operation: AccessOperation::Update, register: DEBUGCTL, outcome: Ok(1 << 12) };
     assert_eq!(msr.take(), [update, update]);
 }

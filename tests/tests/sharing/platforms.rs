@@ -3,8 +3,8 @@
 use super::support;
 use super::support::*;
 use pmu_amd::Amd64;
+use pmu_core::access::AccessOperation;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::testing::RecordingMsr;
@@ -86,7 +86,7 @@ fn core_counters_beyond_the_sixth_are_read_by_their_registers() {
     let indices: Vec<u32> = msr
         .take()
         .iter()
-        .filter(|access| access.operation == MsrOperation::ReadPmc)
+        .filter(|access| access.operation == AccessOperation::ReadCounter)
         .map(|access| access.register)
         .collect();
     assert!(!indices.is_empty() && indices.iter().all(|index| *index < 6), "{indices:?}");

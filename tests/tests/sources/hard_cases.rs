@@ -4,9 +4,11 @@ use core::cell::{Cell, RefCell};
 use pmu_tests::StateRegisters;
 use pmu_tests::reports::service_sources;
 
+use pmu_core::access::{
+    AccessErrorKind, AccessFault, AccessOperation, RegisterAddress, RegisterBackend,
+};
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{DefaultInterface, InterfaceError, KProfileSource, Session};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::thread::{SavedCounter, SavedCounters};
@@ -239,7 +241,7 @@ fn reprogram_takes_precise_sampling_away_that_firmware_left() {
     session.start(CYCLES).unwrap();
     mock.lose_registers();
     // SAFETY: no processor is behind the mock.
-    mock.write(unsafe { MsrAddress::new(0x3F1) }, 0xFF).unwrap();
+    mock.write(unsafe { RegisterAddress::new(0x3F1) }, 0xFF).unwrap();
     assert_eq!(session.reprogram(|overflow| panic!("{overflow:?}")).map(CounterSet::bits), Ok(1));
     happen(&mock, KEYS[0], 0x4000);
     assert_eq!(told.get(), 4);
@@ -299,10 +301,10 @@ fn an_overflow_that_save_cannot_acknowledge_is_not_the_next_sources() {
     mock.inject(Fault::Register(ACKNOWLEDGE));
     let (mut area, told) = (SavedCounters::<[SavedCounter; 4]>::new(), Cell::new(0));
     let saved = session.save(&mut area, |_| told.set(told.get() + 1));
-    let fault = InterfaceError::Counters(CounterError::StateUnknown(MsrFault {
-        operation: MsrOperation::Write,
+    let fault = InterfaceError::Counters(CounterError::StateUnknown(AccessFault {
+        operation: AccessOperation::Write,
         register: ACKNOWLEDGE,
-        kind: MsrErrorKind::GeneralProtection,
+        kind: AccessErrorKind::Fault,
     }));
     assert_eq!((saved, told.get()), (Err(fault), 1));
     mock.inject(Fault::None);

@@ -5,14 +5,14 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::support::*;
 use pmu_amd::Amd64;
+use pmu_core::access::AccessOperation;
 use pmu_core::error::CounterError;
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::MsrOperation;
 use pmu_core::profile::{
     Availability, DefaultInterface, InterfaceError, KProfileSource, NtStatus, Session,
 };
 use pmu_core::registers::Counter;
-use pmu_core::testing::{Access, RecordingMsr, ScriptedMsr};
+use pmu_core::testing::{Access, RecordingMsr, ScriptedRegisters};
 use pmu_core::{CounterSet, CounterUnit, EventSource};
 use pmu_intel::Emon;
 use pmu_kprofile::compat::source_list::{SOURCE_LIST_CLASS, read_source_list, write_source_list};
@@ -28,14 +28,14 @@ fn initialize_zeroes_the_selects_and_proves_the_counters() {
         Access::write(0xC1, 0x0135_7AC0),
         Access::write(0xC2, 0x0135_7AC1),
         Access::read(0xC1, 0x0135_7AC0),
-        Access::read_pmc(0, 0x0135_7AC0),
+        Access::read_counter(0, 0x0135_7AC0),
         Access::read(0xC2, 0x0135_7AC1),
-        Access::read_pmc(1, 0x0135_7AC1),
+        Access::read_counter(1, 0x0135_7AC1),
         Access::write(0xC1, 0),
         Access::write(0xC2, 0),
     ];
     let (msr, platform, memory) =
-        (ScriptedMsr::new(&script), FakePlatform::default(), Memory::new());
+        (ScriptedRegisters::new(&script), FakePlatform::default(), Memory::new());
     let session = Session::take(
         &interface,
         &intel_processor(1, 2),
@@ -350,9 +350,10 @@ fn counters_of_which_none_answers_are_found_out() {
 #[test]
 fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
     let (platform, memory) = (FakePlatform::default(), Memory::new());
-    let read_pmc = |msr: &RecordingMsr<&RegisterFile, 64>| {
+    let read_counter = |msr: &RecordingMsr<&RegisterFile, 64>| {
         let accesses = msr.take();
-        let by_index = accesses.iter().filter(|access| access.operation == MsrOperation::ReadPmc);
+        let by_index =
+            accesses.iter().filter(|access| access.operation == AccessOperation::ReadCounter);
         by_index.map(|access| access.register).collect::<Vec<_>>()
     };
     let dead = (0xC001_0004..0xC001_0008).fold(RegisterFile::amd(), |msr, r| msr.keeping(r, 0));
@@ -361,7 +362,7 @@ fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
     let outcome =
         Session::take(&interface, &processor, CounterSet::GENERAL, (&msr, &platform), &memory);
     assert_eq!(outcome.unwrap_err(), InterfaceError::Counters(CounterError::Unresponsive));
-    assert_eq!(read_pmc(&msr), []);
+    assert_eq!(read_counter(&msr), []);
 
     let one = RegisterFile::intel(4, false).keeping(0xC3, 0);
     let (msr, interface) = (RecordingMsr::new(&one), emon(1, 4));
@@ -374,7 +375,7 @@ fn rdpmc_is_not_executed_on_a_counter_that_rdmsr_disproves() {
     )
     .unwrap();
     assert_eq!(session.counters().unresponsive.bits(), 0b0100);
-    assert_eq!(read_pmc(&msr), [0, 1, 3]);
+    assert_eq!(read_counter(&msr), [0, 1, 3]);
 }
 
 /// After one transient fault at any access the source is either started or stopped, as the result says, and

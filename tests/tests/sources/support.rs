@@ -1,8 +1,8 @@
 //! Sources and sessions of either vendor's driver on passive registers.
 
 use pmu_amd::Amd64;
+use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 use pmu_core::memory::{CounterMemory, CounterSlot};
-use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
 use pmu_core::profile::{KProfileSource, Session};
 use pmu_core::registers::CounterId;
 use pmu_core::x86::Snapshot;
@@ -56,8 +56,8 @@ impl Claimed for Amd64 {
     }
 }
 
-pub(crate) fn write_fault(register: u32) -> MsrFault {
-    MsrFault { operation: MsrOperation::Write, register, kind: MsrErrorKind::GeneralProtection }
+pub(crate) fn write_fault(register: u32) -> AccessFault {
+    AccessFault { operation: AccessOperation::Write, register, kind: AccessErrorKind::Fault }
 }
 
 pub(crate) fn counter(number: u8) -> CounterId {

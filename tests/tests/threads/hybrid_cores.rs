@@ -258,12 +258,12 @@ fn an_event_that_its_core_hides_from_user_mode_has_no_view() {
         (core(|_| ()), core(|intel| intel.set(IntelFeature::RdpmcUserDisable, true)));
     let (memory, table, mock) = (Memory::new(), Table::new(), hiding.mock());
     let mut counters = on_core(&boot, &hiding, &mock, &memory, &table);
-    for (event, hidden) in [(raw(2), true), (raw(2).with_user_rdpmc(), false)] {
+    for (event, hidden) in [(raw(2), true), (raw(2).with_user_reads(), false)] {
         let id = counters.open(&hiding.unit, &[event]).unwrap();
         counters.start(id, 0).unwrap();
         let counter = counters.counter_of(id).unwrap();
         let view = counters.user_view(id, 0).unwrap();
-        let index = hiding.unit.counter(counter).unwrap().rdpmc_index();
+        let index = hiding.unit.counter(counter).unwrap().read_index();
         let expected = if hidden { (None, false) } else { (index, true) };
         assert_eq!((view.index, view.readable), expected);
     }
@@ -326,7 +326,7 @@ fn a_thread_s_named_event_stands_still_with_its_group_where_the_core_lacks_it() 
 #[test]
 fn a_thread_s_event_is_hidden_from_user_mode_on_each_core_that_can_hide_it() {
     let kinds = [core(|_| ()), core(|intel| intel.set(IntelFeature::RdpmcUserDisable, true))];
-    for (event, hidden) in [(raw(2), 1 << 37), (raw(2).with_user_rdpmc(), 0)] {
+    for (event, hidden) in [(raw(2), 1 << 37), (raw(2).with_user_reads(), 0)] {
         for first in [0, 1] {
             let mut thread = [ThreadEvent::Unused];
             for (turn, of) in [first, 1 - first, first].into_iter().enumerate() {

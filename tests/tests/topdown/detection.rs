@@ -1,7 +1,7 @@
 //! Detection: processors with top-down counts, and their levels.
 
+use pmu_core::access::{AccessErrorKind, RegisterBackend};
 use pmu_core::error::NoFacility;
-use pmu_core::msr::{MsrBackend, MsrErrorKind};
 use pmu_core::x86::Snapshot;
 use pmu_intel::topdown::TopDownUnit;
 use pmu_tests::result;
@@ -24,24 +24,24 @@ fn snapshot(model: u32, core_type: u32, fixed: u32) -> Snapshot {
 /// Registers of which `IA32_PERF_CAPABILITIES` has this value; the others fault.
 struct Capabilities(Option<u64>);
 
-impl MsrBackend for Capabilities {
-    type Error = MsrErrorKind;
-    fn read(&self, address: pmu_core::msr::MsrAddress) -> Result<u64, MsrErrorKind> {
+impl RegisterBackend for Capabilities {
+    type Error = AccessErrorKind;
+    fn read(&self, address: pmu_core::access::RegisterAddress) -> Result<u64, AccessErrorKind> {
         match (address.get(), self.0) {
             (0x345, Some(value)) => Ok(value),
-            _ => Err(MsrErrorKind::GeneralProtection),
+            _ => Err(AccessErrorKind::Fault),
         }
     }
-    fn write(&self, _: pmu_core::msr::MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn write(&self, _: pmu_core::access::RegisterAddress, _: u64) -> Result<(), AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
-    fn read_pmc(&self, _: pmu_core::msr::PmcIndex) -> Result<u64, MsrErrorKind> {
-        Err(MsrErrorKind::GeneralProtection)
+    fn read_counter(&self, _: pmu_core::access::CounterIndex) -> Result<u64, AccessErrorKind> {
+        Err(AccessErrorKind::Fault)
     }
-    fn update(&self, update: pmu_core::msr::MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: pmu_core::access::RegisterUpdate) -> Result<u64, AccessErrorKind> {
         match (update.register(), self.0) {
             (0x345, Some(value)) => Ok(value),
-            _ => Err(MsrErrorKind::GeneralProtection),
+            _ => Err(AccessErrorKind::Fault),
         }
     }
 }

@@ -47,7 +47,7 @@ fn registers_and_fields_equal_the_data_files() {
 /// The counter of the slots comes before the metrics: the fractions are of the slots since then.
 #[test]
 fn the_slots_are_written_before_the_metrics_and_the_control_last() {
-    use pmu_core::msr::MsrOperation;
+    use pmu_core::access::AccessOperation;
     let processor = crate::support::processors()[2];
     let mock = processor.mock();
     let kernel = crate::support::Kernel::new(&processor, &mock);
@@ -59,7 +59,7 @@ fn the_slots_are_written_before_the_metrics_and_the_control_last() {
     session.start(group, 0).unwrap();
     let written = |mock: &crate::support::Mock<'_>| -> Vec<u32> {
         let trace = mock.trace();
-        let writes = trace.records().filter(|record| record.operation == MsrOperation::Write);
+        let writes = trace.records().filter(|record| record.operation == AccessOperation::Write);
         writes.map(|record| record.register).collect()
     };
     assert_eq!(written(&mock), [0x30C, 0x329, 0x38D]);

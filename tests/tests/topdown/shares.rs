@@ -150,7 +150,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
             let kernel = Kernel::new(&processor, &mock);
             let mut session = kernel.take(&mock);
             let filter = |event: Event| match user_rdpmc {
-                true => event.user_only().with_user_rdpmc(),
+                true => event.user_only().with_user_reads(),
                 false => event.user_only(),
             };
             let group = kernel.open(&mut session, filter).unwrap();
@@ -166,7 +166,7 @@ fn user_mode_reads_both_registers_by_rdpmc() {
                 let [slots, metrics] = view.indices.expect("both count");
                 let user = Mode { cpl: 3, pce: true, protected: true };
                 mock.set_mode(user);
-                let read = |index| pmu_core::msr::MsrBackend::read_pmc(&mock, index);
+                let read = |index| pmu_core::access::RegisterBackend::read_counter(&mock, index);
                 let (slots, metrics) = (read(slots).unwrap(), read(metrics).unwrap());
                 mock.set_mode(Mode::KERNEL);
                 if !processor.intel.has(IntelFeature::RdpmcUserDisable) || user_rdpmc {
@@ -189,7 +189,7 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
             let kernel = Kernel::new(&processor, &mock);
             let mut session = kernel.take(&mock);
             let group =
-                kernel.open(&mut session, |event| event.user_only().with_user_rdpmc()).unwrap();
+                kernel.open(&mut session, |event| event.user_only().with_user_reads()).unwrap();
             session.start(group, 0).unwrap();
             let view = |counted| TopDownView::new(counted, true, processor.level_2);
             let mut expected = Expected::of(&processor);
@@ -207,7 +207,8 @@ fn user_modes_read_that_a_read_of_the_kernel_interrupts_is_repeated() {
                 }
                 step += 1;
             };
-            let read = |index| pmu_core::msr::MsrBackend::read_pmc(&mock, index).unwrap();
+            let read =
+                |index| pmu_core::access::RegisterBackend::read_counter(&mock, index).unwrap();
             let mut tries = 0;
             let counts = loop {
                 tries += 1;

@@ -254,10 +254,10 @@ fn rdpmc_takes_the_counters_number() {
             } else {
                 Read::GeneralProtection
             };
-            assert_eq!(pmu.read_pmc(n, KERNEL), expected);
+            assert_eq!(pmu.read_counter(n, KERNEL), expected);
         }
         for bit in 3..32 {
-            assert_eq!(pmu.read_pmc(1 << bit, KERNEL), Read::GeneralProtection);
+            assert_eq!(pmu.read_counter(1 << bit, KERNEL), Read::GeneralProtection);
         }
     });
 }

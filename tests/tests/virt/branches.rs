@@ -2,7 +2,7 @@
 
 use super::naive_branches::{Step, run};
 use super::random::{self, Random};
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind};
+use pmu_core::access::{AccessErrorKind, RegisterAddress, RegisterBackend};
 use pmu_virt::branches::{
     BranchConfiguration, FedBranch, FedBranchKind, FedPath, FedTransaction, VirtualBranches,
 };
@@ -64,9 +64,9 @@ fn amd() -> Configuration {
     Configuration::Amd(AmdConfiguration::perf_mon_v2(6))
 }
 
-fn msr(address: u32) -> MsrAddress {
+fn msr(address: u32) -> RegisterAddress {
     // SAFETY: the mock's registers are numbers.
-    unsafe { MsrAddress::new(address) }
+    unsafe { RegisterAddress::new(address) }
 }
 
 /// Returns the branch number `number` of a program: each has addresses of its own.
@@ -465,5 +465,5 @@ fn a_mediated_guest_has_no_branch_records() {
     assert_eq!(guest.configuration().cpuid(0x1C, 0, [u32::MAX; 4]), [0; 4]);
     // The host's are as they were.
     assert_eq!(mock.read(msr(0x1500)), Ok(numbered(1).from));
-    assert_eq!(mock.read(msr(0x1520)), Err(MsrErrorKind::GeneralProtection));
+    assert_eq!(mock.read(msr(0x1520)), Err(AccessErrorKind::Fault));
 }

@@ -97,7 +97,7 @@ fn hidden_rdpmc_faults() {
     for configuration in HIDDEN {
         let pmu = pmu(configuration);
         for ecx in [0, 1, 0x4000_0000, 0x8000_0000, u32::MAX] {
-            assert_eq!(pmu.read_pmc(ecx, KERNEL), Read::GeneralProtection);
+            assert_eq!(pmu.read_counter(ecx, KERNEL), Read::GeneralProtection);
         }
     }
 }
@@ -260,10 +260,10 @@ fn the_registers_keep_what_cpuid_promises() {
         for n in 0..8 {
             let there = n < leaf.eax >> 8 & 0xFF;
             assert_eq!(pmu.read(0x186 + n) == Read::Value(0), there);
-            assert_eq!(pmu.read_pmc(n, KERNEL) == Read::Value(0), there);
+            assert_eq!(pmu.read_counter(n, KERNEL) == Read::Value(0), there);
             let there = n < leaf.edx & 0x1F;
             assert_eq!(pmu.read(0x309 + n) == Read::Value(0), there);
-            assert_eq!(pmu.read_pmc(1 << 30 | n, KERNEL) == Read::Value(0), there);
+            assert_eq!(pmu.read_counter(1 << 30 | n, KERNEL) == Read::Value(0), there);
         }
     }
 }
@@ -393,10 +393,10 @@ fn a_hidden_pmu_is_hardwares_or_a_platforms_as_it_is_asked_for() {
         let answering = pmu(Configuration::Hidden(zero));
         let user = Mode { cpl: 3, ..KERNEL };
         for ecx in 0..6 {
-            assert_eq!(faulting.read_pmc(ecx, KERNEL), Read::GeneralProtection);
+            assert_eq!(faulting.read_counter(ecx, KERNEL), Read::GeneralProtection);
             let answer = if ecx < 4 { Read::Value(0) } else { Read::GeneralProtection };
-            assert_eq!(answering.read_pmc(ecx, KERNEL), answer);
-            assert_eq!(answering.read_pmc(ecx, user), Read::GeneralProtection);
+            assert_eq!(answering.read_counter(ecx, KERNEL), answer);
+            assert_eq!(answering.read_counter(ecx, user), Read::GeneralProtection);
         }
     }
 }

@@ -492,8 +492,8 @@ fn counters_may_have_gaps() {
     set(&mut pmu, 0x18D, 0x53_003C);
     write_faults(&mut pmu, 0x187, 0);
     read_faults(&pmu, 0xC2);
-    assert_eq!(pmu.read_pmc(1, KERNEL), Read::GeneralProtection);
-    assert_eq!(pmu.read_pmc(7, KERNEL), Read::Value(0));
+    assert_eq!(pmu.read_counter(1, KERNEL), Read::GeneralProtection);
+    assert_eq!(pmu.read_counter(7, KERNEL), Read::Value(0));
     set(&mut pmu, 0x38D, 0xB000_00B0);
     write_faults(&mut pmu, 0x38D, 0x1);
     set(&mut pmu, 0x310, mask(48));

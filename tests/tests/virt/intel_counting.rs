@@ -256,17 +256,17 @@ fn rdpmc_reads_general_and_fixed_counters_by_type() {
             } else {
                 Read::GeneralProtection
             };
-            assert_eq!(pmu.read_pmc(n, KERNEL), expected);
+            assert_eq!(pmu.read_counter(n, KERNEL), expected);
             let expected = if n < fixed(&intel) {
                 Read::Value(0x200 + u64::from(n))
             } else {
                 Read::GeneralProtection
             };
-            assert_eq!(pmu.read_pmc(1 << 30 | n, KERNEL), expected);
+            assert_eq!(pmu.read_counter(1 << 30 | n, KERNEL), expected);
         }
         for bit in (3..32).filter(|bit| *bit != 30) {
-            assert_eq!(pmu.read_pmc(1 << bit, KERNEL), Read::GeneralProtection);
-            assert_eq!(pmu.read_pmc(1 << 30 | 1 << bit, KERNEL), Read::GeneralProtection);
+            assert_eq!(pmu.read_counter(1 << bit, KERNEL), Read::GeneralProtection);
+            assert_eq!(pmu.read_counter(1 << 30 | 1 << bit, KERNEL), Read::GeneralProtection);
         }
     });
 }
@@ -279,7 +279,7 @@ fn rdpmc_wants_privilege_or_cr4_pce() {
         for cpl in 0..4 {
             for (pce, protected) in [(false, true), (true, true), (false, false), (true, false)] {
                 let allowed = cpl == 0 || pce || !protected;
-                let read = pmu.read_pmc(0, Mode { cpl, pce, protected });
+                let read = pmu.read_counter(0, Mode { cpl, pce, protected });
                 assert_eq!(read == Read::Value(0), allowed);
                 assert_eq!(read == Read::GeneralProtection, !allowed);
             }

@@ -3,7 +3,9 @@
 use core::cell::Cell;
 
 use pmu_core::Platform;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrOperation, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, AccessOperation, CounterIndex, RegisterAddress, RegisterBackend,
+};
 use pmu_tests::software_pmu::*;
 use pmu_virt::configuration::{AmdConfiguration, Configuration, IntelConfiguration, Vendor};
 use pmu_virt::mock::{Breach, Deviation, Deviations, Fault, MockMsr, PmiFault, Record};
@@ -11,15 +13,15 @@ use pmu_virt::{Mode, Privilege};
 
 type Mock<'h> = MockMsr<'h, 8>;
 
-const GP: MsrErrorKind = MsrErrorKind::GeneralProtection;
+const GP: AccessErrorKind = AccessErrorKind::Fault;
 
 fn model() -> pmu_virt::VirtualPmu {
     pmu(Configuration::Intel(IntelConfiguration::new(4, 4, 3)))
 }
 
-fn msr(address: u32) -> MsrAddress {
+fn msr(address: u32) -> RegisterAddress {
     // SAFETY: the mock's registers are numbers.
-    unsafe { MsrAddress::new(address) }
+    unsafe { RegisterAddress::new(address) }
 }
 
 #[test]
@@ -27,16 +29,16 @@ fn accesses_are_counted_by_kind_and_kept() {
     let mock = Mock::new(model());
     mock.write(msr(0xC1), 7).unwrap();
     assert_eq!(mock.read(msr(0xC1)), Ok(7));
-    assert_eq!(mock.read_pmc(PmcIndex::new(0)), Ok(7));
+    assert_eq!(mock.read_counter(CounterIndex::new(0)), Ok(7));
     assert_eq!(mock.read(msr(0x1A6)), Err(GP));
     let accesses = mock.accesses();
     assert_eq!((accesses.reads, accesses.writes, accesses.pmc_reads), (2, 1, 1));
     let record = |operation, register, outcome| Record { operation, register, outcome };
     assert!(mock.trace().records().eq([
-        record(MsrOperation::Write, 0xC1, Ok(7)),
-        record(MsrOperation::Read, 0xC1, Ok(7)),
-        record(MsrOperation::ReadPmc, 0, Ok(7)),
-        record(MsrOperation::Read, 0x1A6, Err(GP)),
+        record(AccessOperation::Write, 0xC1, Ok(7)),
+        record(AccessOperation::Read, 0xC1, Ok(7)),
+        record(AccessOperation::ReadCounter, 0, Ok(7)),
+        record(AccessOperation::Read, 0x1A6, Err(GP)),
     ]));
     mock.clear();
     assert_eq!((mock.accesses().total(), mock.trace().records().count()), (0, 0));
@@ -100,7 +102,7 @@ fn a_lax_mock_remembers_the_first_breach() {
     mock.write(msr(0x309), 1 << 60).unwrap();
     assert!(mock.write(msr(0x186), 1 << 40).is_err());
     let breach = Breach {
-        operation: MsrOperation::Write,
+        operation: AccessOperation::Write,
         register: 0x309,
         value: 1 << 60,
         illegal: 1 << 60,
@@ -123,7 +125,7 @@ fn a_strict_mock_fails_on_a_register_that_is_not_there() {
 #[test]
 #[should_panic(expected = "RDPMC 0x4: no such counter")]
 fn a_strict_mock_fails_on_a_counter_that_is_not_there() {
-    let _ = Mock::strict(model()).read_pmc(PmcIndex::new(4));
+    let _ = Mock::strict(model()).read_counter(CounterIndex::new(4));
 }
 
 #[test]
@@ -232,7 +234,7 @@ fn the_embedders_bits_of_a_shared_register_are_kept() {
 fn rdpmc_is_executed_in_the_mode_that_was_set() {
     let mock = Mock::new(model());
     mock.set_mode(Mode { cpl: 3, pce: false, protected: true });
-    assert_eq!(mock.read_pmc(PmcIndex::new(0)), Err(GP));
+    assert_eq!(mock.read_counter(CounterIndex::new(0)), Err(GP));
     mock.set_mode(Mode { cpl: 3, pce: true, protected: true });
-    assert_eq!(mock.read_pmc(PmcIndex::new(0)), Ok(0));
+    assert_eq!(mock.read_counter(CounterIndex::new(0)), Ok(0));
 }

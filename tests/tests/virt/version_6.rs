@@ -188,16 +188,16 @@ fn a_counter_that_is_hidden_from_user_code_reads_0_there() {
                 if n < 8 { (n, 0x100 + n) } else { (1 << 30 | (n - 8), 0x200 + n - 8) };
             for cpl in 0..4 {
                 let shown = if n == hidden && cpl != 0 { 0 } else { u64::from(value) };
-                assert_eq!(pmu.read_pmc(ecx, Mode { cpl, ..USER }), Read::Value(shown));
+                assert_eq!(pmu.read_counter(ecx, Mode { cpl, ..USER }), Read::Value(shown));
                 // Without CR4.PCE, RDPMC faults first.
                 let denied = Mode { cpl, pce: false, protected: true };
                 if cpl != 0 {
-                    assert_eq!(pmu.read_pmc(ecx, denied), Read::GeneralProtection);
+                    assert_eq!(pmu.read_counter(ecx, denied), Read::GeneralProtection);
                 }
             }
             // Outside protected mode there are no privilege levels.
             let real = Mode { cpl: 0, pce: false, protected: false };
-            assert_eq!(pmu.read_pmc(ecx, real), Read::Value(value.into()));
+            assert_eq!(pmu.read_counter(ecx, real), Read::Value(value.into()));
         }
         match fixed {
             None => set(&mut pmu, 0x1901 + 4 * general, 0),
@@ -208,7 +208,7 @@ fn a_counter_that_is_hidden_from_user_code_reads_0_there() {
     set(&mut pmu, 0x186, RDPMC_USER_DISABLE);
     assert_eq!(get(&pmu, 0x1900), 0x100);
     set(&mut pmu, 0x38D, 1 << 33);
-    assert_eq!(pmu.read_pmc(1 << 30 | 4, USER), Read::GeneralProtection);
+    assert_eq!(pmu.read_counter(1 << 30 | 4, USER), Read::GeneralProtection);
 }
 
 /// The same sections: the bit says who reads the counter, and not what or when it counts.
@@ -352,7 +352,7 @@ fn a_saved_state_has_the_bits_of_the_features() {
     assert_eq!((state.selects()[0], state.fixed_control()), (select, 0x2222_0000_0000));
     let back = VirtualPmu::restore(&state, Configuration::Intel(FULL), events()).unwrap();
     assert_eq!(back.state(), state);
-    assert_eq!(back.read_pmc(0, USER), Read::Value(0));
+    assert_eq!(back.read_counter(0, USER), Read::Value(0));
 
     let plain = Configuration::Intel(PLAIN);
     let mut forged = PmuState::new(plain).unwrap();

@@ -218,10 +218,10 @@ impl Machine<'_> {
     pub(crate) fn guest_reads_pmc(&self, ecx: u32) -> Read {
         let mode = pmu_virt::Mode::KERNEL;
         if !self.intercepts_all && !self.counters.intercepts_rdpmc() {
-            return self.mock.with_pmu(|pmu| pmu.read_pmc(ecx, mode));
+            return self.mock.with_pmu(|pmu| pmu.read_counter(ecx, mode));
         }
         let loaded = self.loaded.as_ref().unwrap();
-        self.counters.read_pmc(loaded, &self.guest, ecx, mode, &self.mock).unwrap()
+        self.counters.read_counter(loaded, &self.guest, ecx, mode, &self.mock).unwrap()
     }
 
     /// Lets events happen, and perhaps the processor's interrupt, at once or later.

@@ -46,7 +46,10 @@ fn what_is_loaded_is_put_back_into_its_own_guest() {
             let select = if machine.vendor == Vendor::Intel { 0x186 } else { 0xC001_0200 };
             assert_eq!(counters.write(&mut loaded, &mut other, select, 0, mock), Err(no));
             assert_eq!(counters.read(&loaded, &other, select, mock), Err(no));
-            assert_eq!(counters.read_pmc(&loaded, &other, 0, software_pmu::KERNEL, mock), Err(no));
+            assert_eq!(
+                counters.read_counter(&loaded, &other, 0, software_pmu::KERNEL, mock),
+                Err(no)
+            );
             let (again, error) = counters.put(loaded, saved, &mut other, mock).unwrap_err();
             assert_eq!((error, other.state()), (no, before), "{host:?}");
             loaded = again;
@@ -158,7 +161,7 @@ fn a_processor_with_more_than_is_offered_has_more_intercepted() {
         let mock = processor(counters.guest());
         let loaded = counters.load(lent(), &mut guest, Box::leak(Box::default()), &mock).unwrap();
         let pmc =
-            |ecx| counters.read_pmc(&loaded, &guest, ecx, software_pmu::KERNEL, &mock).unwrap();
+            |ecx| counters.read_counter(&loaded, &guest, ecx, software_pmu::KERNEL, &mock).unwrap();
         assert_eq!([8, 0x2000_0000].map(pmc), [pmu_virt::Read::GeneralProtection; 2]);
         assert_eq!(pmc(7), pmu_virt::Read::Value(0));
     }

@@ -1,7 +1,7 @@
 //! Guests on real counters whose registers fault as they are loaded and put back.
 
 use super::machine::*;
-use pmu_core::msr::MsrErrorKind;
+use pmu_core::access::AccessErrorKind;
 use pmu_virt::Write;
 use pmu_virt::configuration::Vendor;
 use pmu_virt::mediated::MediationError;
@@ -28,7 +28,7 @@ fn a_fault_at_any_access_loses_nothing() {
                 machine.counters.load(lent(), &mut machine.guest, machine.cell, &machine.mock);
             let Err(error) = loaded.map(|_| ()) else { break };
             assert!(
-                matches!(error, MediationError::Access(fault) if fault.kind == MsrErrorKind::GeneralProtection)
+                matches!(error, MediationError::Access(fault) if fault.kind == AccessErrorKind::Fault)
             );
             faults[0] += 1;
             assert_eq!(machine.guest.state(), before);

@@ -2,8 +2,10 @@
 
 use super::machine::*;
 use pmu_core::CounterSet;
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::lending::LentCounters;
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
 use pmu_tests::software_pmu;
 use pmu_virt::configuration::Vendor;
 use pmu_virt::mediated::GuestInterrupts;
@@ -16,25 +18,25 @@ struct Disturbed<'d> {
     before: &'d dyn Fn(&Mock<'static>),
 }
 
-impl MsrBackend for Disturbed<'_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for Disturbed<'_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         (self.before)(self.mock);
         self.mock.read(address)
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         (self.before)(self.mock);
         self.mock.write(address, value)
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         (self.before)(self.mock);
-        self.mock.read_pmc(index)
+        self.mock.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         self.mock.update(update)
     }
 }

@@ -106,7 +106,7 @@ fn run((host, given): (Configuration, Configuration), intercepts_all: bool, prog
                 assert_eq!(machine.guest_reads(register), alone.read(register), "{register:#X}");
             }
             for ecx in [0, 1, 9, 0x4000_0000, 0x4000_0009, 0x2000_0000] {
-                let expected = alone.read_pmc(ecx, pmu_virt::Mode::KERNEL);
+                let expected = alone.read_counter(ecx, pmu_virt::Mode::KERNEL);
                 assert_eq!(machine.guest_reads_pmc(ecx), expected, "RDPMC {ecx:#X}");
             }
         }

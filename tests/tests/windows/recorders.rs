@@ -1,10 +1,10 @@
 //! A host's branch records while its counters are a mediated guest's.
 
 use super::machine::*;
+use pmu_core::access::{RegisterAddress, RegisterBackend};
 use pmu_core::branch_recording::BranchRecorder;
 use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, Branches};
 use pmu_core::memory::{CounterMemory, CounterSlot, EventEntry, EventTable};
-use pmu_core::msr::{MsrAddress, MsrBackend};
 use pmu_core::registers::MAX_COUNTERS;
 use pmu_core::{CounterSession, CounterSet, Events};
 use pmu_virt::branches::{BranchConfiguration, FedBranch, FedBranchKind, VirtualBranches};
@@ -62,7 +62,7 @@ fn a_mediated_guest_is_not_recorded_and_finds_no_record() {
         let loaded = of_guests.load(window.lent(), &mut guest, &cell, &mock).unwrap();
         branch(0x2000);
         // SAFETY: the mock's registers are numbers.
-        let newest = mock.read(unsafe { MsrAddress::new(branches.registers().from) });
+        let newest = mock.read(unsafe { RegisterAddress::new(branches.registers().from) });
         assert_eq!(newest, Ok(0), "{host:?}: no branch of the host or the guest");
         for enable in ENABLES {
             assert_ne!(guest.write(enable, 1).answer, Write::Done, "{host:?}: {enable:#X}");

@@ -1,7 +1,7 @@
 //! One measurement: an event counted over a workload, on counters that the driver took.
 
+use pmu_core::access::AccessErrorKind;
 use pmu_core::error::CounterError;
-use pmu_core::msr::MsrErrorKind;
 use pmu_core::{CounterSession, CounterUnit, Event, Events};
 
 use crate::machine::interrupts;
@@ -28,7 +28,7 @@ type Taken<'a> = CounterSession<'a, Events<'a>, (DriverMsr<'a, 'a>, NoInterrupts
 pub(crate) fn stop_of(error: CounterError) -> Result<(), Stop> {
     match error {
         CounterError::Unchanged(fault) | CounterError::StateUnknown(fault)
-            if fault.kind != MsrErrorKind::GeneralProtection =>
+            if fault.kind != AccessErrorKind::Fault =>
         {
             Err(Stop::Access { register: fault.register, kind: fault.kind })
         }

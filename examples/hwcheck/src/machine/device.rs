@@ -1,4 +1,4 @@
-//! `/dev/cpu/N/msr`: an [`MsrBackend`] of Linux user space. Read first: Linux, `Documentation/arch/x86` and msr(4).
+//! `/dev/cpu/N/msr`: a [`RegisterBackend`] of Linux user space. Read first: Linux, `Documentation/arch/x86` and msr(4).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -6,25 +6,26 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Once;
 
-use pmu_core::msr::{
-    FaultFixup, FixupMsr, MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex,
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
 };
+use pmu_core::x86::{FaultFixup, FixupMsr};
 
 /// The registers of one processor, by the kernel's `msr` module; RDPMC by the instruction.
 ///
 /// An access reaches the processor that the file belongs to, on whichever processor the call executes. RDPMC reads the
 /// processor that executes the call.
-/// A #GP comes back as EIO, and is [`GeneralProtection`](MsrErrorKind::GeneralProtection). EPERM is the kernel's
-/// refusal, not the processor's, and like any other error [`Unreachable`](MsrErrorKind::Unreachable).
+/// A #GP comes back as EIO, and is [`GeneralProtection`](AccessErrorKind::Fault). EPERM is the kernel's
+/// refusal, not the processor's, and like any other error [`Unreachable`](AccessErrorKind::Unreachable).
 ///
 /// # Context
 /// Task only: each access is a system call.
 ///
 /// ```no_run
-/// use pmu_core::msr::{MsrBackend, MsrUpdate};
+/// use pmu_core::access::{RegisterBackend, RegisterUpdate};
 /// use pmu_hwcheck::machine::device::LinuxMsr;
 /// let processor_0 = LinuxMsr::open("/dev/cpu/0/msr".as_ref(), false)?;
-/// println!("IA32_PERFEVTSEL0: {:?}", processor_0.update(MsrUpdate::read(0x186)));
+/// println!("IA32_PERFEVTSEL0: {:?}", processor_0.update(RegisterUpdate::read(0x186)));
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
@@ -47,30 +48,30 @@ impl LinuxMsr {
 }
 
 /// Returns the kind of failure that an error of the `msr` file stands for.
-fn kind(error: &io::Error) -> MsrErrorKind {
+fn kind(error: &io::Error) -> AccessErrorKind {
     match error.raw_os_error() {
-        Some(libc::EIO) => MsrErrorKind::GeneralProtection,
-        _ => MsrErrorKind::Unreachable,
+        Some(libc::EIO) => AccessErrorKind::Fault,
+        _ => AccessErrorKind::Unreachable,
     }
 }
 
-impl MsrBackend for LinuxMsr {
-    type Error = MsrErrorKind;
+impl RegisterBackend for LinuxMsr {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.update(MsrUpdate::read(address.get()))
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        self.update(RegisterUpdate::read(address.get()))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         let at = u64::from(address.get());
         self.file.write_all_at(&value.to_le_bytes(), at).map_err(|error| kind(&error))
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.rdpmc.read_pmc(index)
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.rdpmc.read_counter(index)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let (at, mut bytes) = (u64::from(update.register()), [0; 8]);
         self.file.read_exact_at(&mut bytes, at).map_err(|error| kind(&error))?;
         let found = u64::from_le_bytes(bytes);
@@ -118,11 +119,11 @@ mod tests {
     #[test]
     fn only_eio_is_a_general_protection_fault() {
         let of = |code| kind(&io::Error::from_raw_os_error(code));
-        assert_eq!(of(libc::EIO), MsrErrorKind::GeneralProtection);
+        assert_eq!(of(libc::EIO), AccessErrorKind::Fault);
         for code in [libc::EPERM, libc::EACCES, libc::ENXIO, libc::EBADF] {
-            assert_eq!(of(code), MsrErrorKind::Unreachable);
+            assert_eq!(of(code), AccessErrorKind::Unreachable);
         }
-        assert_eq!(kind(&io::ErrorKind::UnexpectedEof.into()), MsrErrorKind::Unreachable);
+        assert_eq!(kind(&io::ErrorKind::UnexpectedEof.into()), AccessErrorKind::Unreachable);
     }
 
     #[test]
@@ -131,7 +132,7 @@ mod tests {
         std::fs::write(&path, [0; 0x200]).unwrap();
         let msr = LinuxMsr::open(&path, true).unwrap();
         // SAFETY: an event select.
-        let select = unsafe { MsrAddress::new(0x186) };
+        let select = unsafe { RegisterAddress::new(0x186) };
         msr.write(select, 0x0123_4567_89AB_CDEF).unwrap();
         assert_eq!(msr.read(select), Ok(0x0123_4567_89AB_CDEF));
         let bytes = std::fs::read(&path).unwrap();
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn rdpmc_of_a_counter_that_no_processor_has_is_a_general_protection_fault() {
-        let index = PmcIndex::new(0x3FFF_FFFF);
-        assert_eq!(rdpmc().read_pmc(index), Err(MsrErrorKind::GeneralProtection));
+        let index = CounterIndex::new(0x3FFF_FFFF);
+        assert_eq!(rdpmc().read_counter(index), Err(AccessErrorKind::Fault));
     }
 }

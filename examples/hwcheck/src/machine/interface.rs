@@ -4,14 +4,14 @@ use std::io;
 use std::path::Path;
 
 use pmu_amd::ibs::IbsOpRecord;
-use pmu_core::msr::{MsrBackend, MsrErrorKind};
+use pmu_core::access::{AccessErrorKind, RegisterBackend};
 use pmu_core::x86::raw_cpuid::{CpuIdReader, CpuIdResult};
 use pmu_virt::configuration::CpuidRegisters;
 
 use crate::machine::workload::{Memory, Workload};
 
 /// Registers of one processor.
-pub type Msr = dyn MsrBackend<Error = MsrErrorKind>;
+pub type Msr = dyn RegisterBackend<Error = AccessErrorKind>;
 
 /// One processor, and what its kernel tells of it.
 pub trait Machine {

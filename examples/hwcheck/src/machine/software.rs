@@ -7,7 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_virt::configuration::{Configuration, CpuidRegisters, Vendor};
 use pmu_virt::{EventKey, FedEvents, Feed, Mode, PmuState, Privilege, Read, VirtualPmu, Write};
 use serde::{Deserialize, Serialize};
@@ -268,9 +270,9 @@ impl SoftwareMsr {
     /// An access of the `msr` file.
     fn access<T>(
         &self,
-        access: impl FnOnce(&mut VirtualPmu) -> Result<T, MsrErrorKind>,
-    ) -> Result<T, MsrErrorKind> {
-        self.load().map_err(|_| MsrErrorKind::Other)?;
+        access: impl FnOnce(&mut VirtualPmu) -> Result<T, AccessErrorKind>,
+    ) -> Result<T, AccessErrorKind> {
+        self.load().map_err(|_| AccessErrorKind::Other)?;
         let answer = {
             let kept = &mut *self.kept.borrow_mut();
             kept.accesses += 1;
@@ -287,11 +289,13 @@ impl SoftwareMsr {
                 self.happen(&mut kept.pmu, &both, |_| self.plan.between_accesses);
             }
             match &self.plan.failing {
-                Some(failing) if failing.contains(&kept.accesses) => Err(MsrErrorKind::Unreachable),
+                Some(failing) if failing.contains(&kept.accesses) => {
+                    Err(AccessErrorKind::Unreachable)
+                }
                 _ => access(&mut kept.pmu),
             }
         };
-        self.store().map_err(|_| MsrErrorKind::Other)?;
+        self.store().map_err(|_| AccessErrorKind::Other)?;
         answer
     }
 
@@ -321,52 +325,52 @@ impl SoftwareMsr {
     }
 }
 
-impl MsrBackend for SoftwareMsr {
-    type Error = MsrErrorKind;
+impl RegisterBackend for SoftwareMsr {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-        self.update(MsrUpdate::read(address.get()))
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+        self.update(RegisterUpdate::read(address.get()))
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         self.writes.borrow_mut().push((address.get(), value));
         self.access(|pmu| {
             if self.plan.refuses_writes {
-                return Err(MsrErrorKind::Unreachable);
+                return Err(AccessErrorKind::Unreachable);
             }
             if self.plan.faulting == Some(address.get()) {
-                return Err(MsrErrorKind::GeneralProtection);
+                return Err(AccessErrorKind::Fault);
             }
             let value = value & !self.of_register(self.plan.tolerated, address.get());
             match pmu.write(address.get(), value).answer {
                 Write::Done | Write::Shared { .. } => Ok(()),
-                Write::GeneralProtection | Write::Unhandled => Err(MsrErrorKind::GeneralProtection),
+                Write::GeneralProtection | Write::Unhandled => Err(AccessErrorKind::Fault),
             }
         })
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
-        self.load().map_err(|_| MsrErrorKind::Other)?;
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
+        self.load().map_err(|_| AccessErrorKind::Other)?;
         let user = Mode { cpl: 3, pce: self.plan.rdpmc, protected: true };
-        value(self.kept.borrow().pmu.read_pmc(index.get(), user))
+        value(self.kept.borrow().pmu.read_counter(index.get(), user))
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         if update.apply(0).is_some() || update.apply(u64::MAX).is_some() {
-            return Err(MsrErrorKind::Unreachable);
+            return Err(AccessErrorKind::Unreachable);
         }
         let inverted = self.of_register(self.plan.inverted, update.register());
         self.access(|pmu| match self.plan.unreadable == Some(update.register()) {
-            true => Err(MsrErrorKind::GeneralProtection),
+            true => Err(AccessErrorKind::Fault),
             false => value(pmu.read(update.register())).map(|value| value ^ inverted),
         })
     }
 }
 
-fn value(read: Read) -> Result<u64, MsrErrorKind> {
+fn value(read: Read) -> Result<u64, AccessErrorKind> {
     match read {
         Read::Value(value) | Read::Shared { value, .. } => Ok(value),
-        Read::GeneralProtection | Read::Unhandled => Err(MsrErrorKind::GeneralProtection),
+        Read::GeneralProtection | Read::Unhandled => Err(AccessErrorKind::Fault),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use pmu_core::msr::{MsrErrorKind, PmcIndex};
+use pmu_core::access::{AccessErrorKind, CounterIndex};
 use pmu_virt::configuration::ConfigurationError;
 use pmu_virt::registers::{RegisterInfo, RegisterKind};
 use pmu_virt::{FedEvents, Mode, Read, VirtualPmu, Write};
@@ -42,7 +42,7 @@ pub struct Comparison<'r, 'm> {
 pub(crate) enum Operation {
     Read(RegisterInfo),
     Write(RegisterInfo, u64),
-    ReadPmc(u32),
+    ReadCounter(u32),
 }
 
 /// An answer that differs, with the claim that it belongs to.
@@ -104,7 +104,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
                 self.write(&register, value)
             }
             Operation::Read(_) | Operation::Write(..) => Ok(None),
-            Operation::ReadPmc(operand) => self.read_pmc(operand),
+            Operation::ReadCounter(operand) => self.read_counter(operand),
         }
     }
 
@@ -130,7 +130,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         };
         let processor = match self.registers.read(register.address) {
             Ok(value) => Answer::Value(value & mask),
-            Err(MsrErrorKind::GeneralProtection) => Answer::GeneralProtection,
+            Err(AccessErrorKind::Fault) => Answer::GeneralProtection,
             Err(kind) => return Err(Stop::Access { register: register.address, kind }),
         };
         Ok(self.compare(register, Access::Rdmsr, None, model, processor))
@@ -166,7 +166,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         };
         let processor = match self.registers.write(register.address, value) {
             Ok(()) => Answer::Done,
-            Err(WriteError::Access(MsrErrorKind::GeneralProtection)) => Answer::GeneralProtection,
+            Err(WriteError::Access(AccessErrorKind::Fault)) => Answer::GeneralProtection,
             Err(WriteError::Access(kind)) => {
                 return Err(Stop::Access { register: register.address, kind });
             }
@@ -185,7 +185,7 @@ impl<'r, 'm> Comparison<'r, 'm> {
         Ok(self.compare(register, Access::Wrmsr, Some(value), model, processor))
     }
 
-    fn read_pmc(&mut self, operand: u32) -> Result<Differs, Stop> {
+    fn read_counter(&mut self, operand: u32) -> Result<Differs, Stop> {
         let (kind, counter) = match operand & FIXED_PMC {
             0 => (RegisterKind::GeneralCounter, operand as u8),
             _ => (RegisterKind::FixedCounter, operand as u8),
@@ -196,13 +196,14 @@ impl<'r, 'm> Comparison<'r, 'm> {
         if !is_absent && (!is_known || self.left_out.contains(&(kind, counter))) {
             return Ok(None);
         }
-        let model = match self.model.read_pmc(operand, USER) {
+        let model = match self.model.read_counter(operand, USER) {
             Read::Value(value) | Read::Shared { value, .. } => Answer::Value(value),
             Read::GeneralProtection | Read::Unhandled => Answer::GeneralProtection,
         };
-        let processor = match self.registers.machine.msr().read_pmc(PmcIndex::new(operand)) {
+        let processor = match self.registers.machine.msr().read_counter(CounterIndex::new(operand))
+        {
             Ok(value) => Answer::Value(value),
-            Err(MsrErrorKind::GeneralProtection) => Answer::GeneralProtection,
+            Err(AccessErrorKind::Fault) => Answer::GeneralProtection,
             Err(kind) => return Err(Stop::Access { register: operand, kind }),
         };
         let claim = if is_absent { "rdpmc.absent" } else { "rdpmc.counters" };

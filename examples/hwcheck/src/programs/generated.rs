@@ -45,7 +45,7 @@ impl Comparison<'_, '_> {
         for _ in 0..LENGTH {
             match random.below(8) {
                 0 => program.extend(
-                    self.pmcs().get(random.below(20) as usize).copied().map(Operation::ReadPmc),
+                    self.pmcs().get(random.below(20) as usize).copied().map(Operation::ReadCounter),
                 ),
                 1 | 2 => program.extend(random.of(&self.listed).copied().map(Operation::Read)),
                 _ => {
@@ -57,7 +57,7 @@ impl Comparison<'_, '_> {
             }
         }
         program.extend(self.listed.iter().copied().map(Operation::Read));
-        program.extend(self.pmcs().into_iter().map(Operation::ReadPmc));
+        program.extend(self.pmcs().into_iter().map(Operation::ReadCounter));
         program
     }
 }

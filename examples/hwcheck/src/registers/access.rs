@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use pmu_core::msr::{MsrAddress, MsrErrorKind, MsrUpdate};
+use pmu_core::access::{AccessErrorKind, RegisterAddress, RegisterUpdate};
 use pmu_virt::configuration::Configuration;
 use pmu_virt::registers::{RegisterInfo, RegisterKind};
 
@@ -36,7 +36,7 @@ pub enum WriteError {
         value: u64,
     },
     /// The register was not reached, or faulted.
-    Access(MsrErrorKind),
+    Access(AccessErrorKind),
 }
 
 impl fmt::Display for WriteError {
@@ -55,12 +55,12 @@ impl core::error::Error for WriteError {}
 /// Reads a register that the configuration lists as a PMU's.
 ///
 /// # Errors
-/// It is not listed ([`Other`](MsrErrorKind::Other)), or the access failed.
+/// It is not listed ([`Other`](AccessErrorKind::Other)), or the access failed.
 pub fn read(
     machine: &dyn Machine,
     configuration: &Configuration,
     address: u32,
-) -> Result<u64, MsrErrorKind> {
+) -> Result<u64, AccessErrorKind> {
     read_listed(machine, configuration.registers(), address)
 }
 
@@ -68,10 +68,10 @@ fn read_listed(
     machine: &dyn Machine,
     mut listed: impl Iterator<Item = RegisterInfo>,
     address: u32,
-) -> Result<u64, MsrErrorKind> {
+) -> Result<u64, AccessErrorKind> {
     match listed.any(|one| one.address == address && one.kind != RegisterKind::NotOffered) {
-        true => machine.msr().update(MsrUpdate::read(address)),
-        false => Err(MsrErrorKind::Other),
+        true => machine.msr().update(RegisterUpdate::read(address)),
+        false => Err(AccessErrorKind::Other),
     }
 }
 
@@ -91,7 +91,7 @@ impl<'m> Registers<'m> {
     ///
     /// # Errors
     /// Those of [`read`].
-    pub fn read(&self, address: u32) -> Result<u64, MsrErrorKind> {
+    pub fn read(&self, address: u32) -> Result<u64, AccessErrorKind> {
         read_listed(self.machine, self.listed.iter().copied(), address)
     }
 
@@ -110,7 +110,7 @@ impl<'m> Registers<'m> {
         }
         // SAFETY: the list has event selects, counters, their controls and the status' acknowledgement, and no other
         // register; none of them holds a pointer, and without an interrupt bit or PEBS none writes to memory.
-        let register = unsafe { MsrAddress::new(address) };
+        let register = unsafe { RegisterAddress::new(address) };
         let written = self.machine.msr().write(register, value).map_err(WriteError::Access);
         let Some((place, cell)) = cell.and_then(|place| Some((place, agreed.cells().get(place)?)))
         else {

@@ -1,6 +1,8 @@
 //! The project's own drivers, as the tool lets them write: by its one writing function, and without interrupts.
 
-use pmu_core::msr::{MsrAddress, MsrBackend, MsrErrorKind, MsrUpdate, PmcIndex};
+use pmu_core::access::{
+    AccessErrorKind, CounterIndex, RegisterAddress, RegisterBackend, RegisterUpdate,
+};
 use pmu_core::x86::Snapshot;
 use pmu_core::{CounterUnit, Platform};
 use pmu_virt::configuration::Vendor;
@@ -27,30 +29,30 @@ const PEBS_ENABLE: u32 = 0x3F1;
 /// The type of fixed counters in RDPMC's operand.
 const FIXED_PMC: u32 = 1 << 30;
 
-impl MsrBackend for DriverMsr<'_, '_> {
-    type Error = MsrErrorKind;
+impl RegisterBackend for DriverMsr<'_, '_> {
+    type Error = AccessErrorKind;
 
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         self.registers.read(address.get())
     }
 
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
         let (agreed, address) = (self.registers.agreed, address.get());
-        let nearest = agreed.nearest(address, value).ok_or(MsrErrorKind::Unreachable)?;
+        let nearest = agreed.nearest(address, value).ok_or(AccessErrorKind::Unreachable)?;
         let is_acknowledgement = agreed.cell_at(address).is_none();
         if is_acknowledgement && nearest == 0 {
             return Ok(());
         }
         self.registers.write(address, nearest).map_err(|error| match error {
             WriteError::Access(kind) => kind,
-            WriteError::NotAgreed { .. } => MsrErrorKind::Unreachable,
+            WriteError::NotAgreed { .. } => AccessErrorKind::Unreachable,
         })
     }
 
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let Registers { machine, agreed, .. } = self.registers;
         if self.rdpmc {
-            return machine.msr().read_pmc(index);
+            return machine.msr().read_counter(index);
         }
         let kind = match index.get() & FIXED_PMC {
             0 => RegisterKind::GeneralCounter,
@@ -58,16 +60,16 @@ impl MsrBackend for DriverMsr<'_, '_> {
         };
         let place = agreed.place(kind, index.get() as u8);
         let cell = place.and_then(|place| agreed.cells().get(place));
-        self.registers.read(cell.ok_or(MsrErrorKind::GeneralProtection)?.address)
+        self.registers.read(cell.ok_or(AccessErrorKind::Fault)?.address)
     }
 
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
-        let read = MsrUpdate::read(update.register());
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
+        let read = RegisterUpdate::read(update.register());
         let found = match update.register() {
             PEBS_ENABLE => self.registers.machine.msr().update(read)?,
             address => self.registers.read(address)?,
         };
-        if update.apply(found).is_none() { Ok(found) } else { Err(MsrErrorKind::Unreachable) }
+        if update.apply(found).is_none() { Ok(found) } else { Err(AccessErrorKind::Unreachable) }
     }
 }
 

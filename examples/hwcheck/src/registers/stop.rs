@@ -1,6 +1,6 @@
 //! The causes that end the work early.
 
-use pmu_core::msr::MsrErrorKind;
+use pmu_core::access::AccessErrorKind;
 
 /// Reason for which the worker stops.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Stop {
         /// The register.
         register: u32,
         /// The failure.
-        kind: MsrErrorKind,
+        kind: AccessErrorKind,
     },
     /// The supervisor is gone.
     Alone,

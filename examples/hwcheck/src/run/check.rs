@@ -4,7 +4,7 @@ use core::fmt;
 use std::collections::BTreeMap;
 use std::io;
 
-use pmu_core::msr::MsrErrorKind;
+use pmu_core::access::AccessErrorKind;
 use pmu_virt::configuration::{Configuration, CpuidRegisters, HostError, IntelFeature, Vendor};
 use pmu_virt::registers::RegisterKind;
 
@@ -99,7 +99,7 @@ pub fn configuration(machine: &dyn Machine) -> Result<Configuration, Refusal> {
     }
     match read(machine, &known, CAPABILITIES) {
         Ok(capabilities) => of(capabilities),
-        Err(MsrErrorKind::GeneralProtection) => Ok(known),
+        Err(AccessErrorKind::Fault) => Ok(known),
         Err(kind) => Err(Refusal::Unreadable { register: CAPABILITIES, kind }),
     }
 }
@@ -242,7 +242,7 @@ fn registers_of(
         }
         match read(machine, configuration, register.address) {
             Ok(value) => found.insert(register.address, value),
-            Err(MsrErrorKind::GeneralProtection) => continue,
+            Err(AccessErrorKind::Fault) => continue,
             Err(kind) => return Err(Refusal::Unreadable { register: register.address, kind }),
         };
     }

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::path::Path;
 
-use pmu_core::msr::MsrErrorKind;
+use pmu_core::access::AccessErrorKind;
 use pmu_virt::configuration::{Configuration, HostError};
 use pmu_virt::registers::RegisterKind;
 
@@ -21,7 +21,7 @@ pub enum Refusal {
         /// The register.
         register: u32,
         /// The failure.
-        kind: MsrErrorKind,
+        kind: AccessErrorKind,
     },
     /// Another run of the tool lives on this machine.
     AnotherRun,
@@ -122,7 +122,7 @@ pub fn check_counters(machine: &dyn Machine, configuration: &Configuration) -> R
     for register in configuration.registers().filter(|one| one.exists && one.is_state) {
         // One that faults holds nothing that runs, and is the model's to tell.
         let value = || match read(machine, configuration, register.address) {
-            Err(MsrErrorKind::GeneralProtection) => Ok(0),
+            Err(AccessErrorKind::Fault) => Ok(0),
             Err(kind) => Err(Refusal::Unreadable { register: register.address, kind }),
             Ok(value) => Ok(value),
         };

@@ -1,7 +1,7 @@
 //! The claims of AMD's instruction-based sampling that Linux' own driver of it settles.
 
 use pmu_amd::ibs::{IbsKind, IbsOpRecord, IbsUnit, IbsUnits};
-use pmu_core::msr::{MsrErrorKind, MsrUpdate};
+use pmu_core::access::{AccessErrorKind, RegisterUpdate};
 use pmu_core::x86::Snapshot;
 use pmu_virt::ibs::{IbsConfiguration, VirtualIbs};
 use pmu_virt::{GuestFacility, Read};
@@ -65,9 +65,9 @@ pub fn registers(machine: &dyn Machine) -> Option<Claim> {
     let model = VirtualIbs::new(IbsConfiguration { capabilities, ..IbsConfiguration::ZEN_4 });
     let answers = (0xC001_1030..=0xC001_103F).map(|register| {
         let declared = model.read(register) != Read::Unhandled;
-        match machine.msr().update(MsrUpdate::read(register)) {
+        match machine.msr().update(RegisterUpdate::read(register)) {
             Ok(_) => declared,
-            Err(MsrErrorKind::GeneralProtection) => !declared,
+            Err(AccessErrorKind::Fault) => !declared,
             Err(_) => false,
         }
     });
@@ -130,7 +130,7 @@ fn latency(unit: &IbsUnit, ops: &[IbsOpRecord]) -> Claim {
 mod tests {
     use std::path::Path;
 
-    use pmu_core::msr::{MsrAddress, MsrBackend, PmcIndex};
+    use pmu_core::access::{CounterIndex, RegisterAddress, RegisterBackend};
     use pmu_virt::Writer;
     use pmu_virt::configuration::CpuidRegisters;
     use pmu_virt::ibs::FedOp;
@@ -153,23 +153,23 @@ mod tests {
         no_driver: bool,
     }
 
-    impl MsrBackend for Zen {
-        type Error = MsrErrorKind;
-        fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
-            self.update(MsrUpdate::read(address.get()))
+    impl RegisterBackend for Zen {
+        type Error = AccessErrorKind;
+        fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
+            self.update(RegisterUpdate::read(address.get()))
         }
-        fn write(&self, _: MsrAddress, _: u64) -> Result<(), MsrErrorKind> {
+        fn write(&self, _: RegisterAddress, _: u64) -> Result<(), AccessErrorKind> {
             panic!("nothing is written")
         }
-        fn read_pmc(&self, _: PmcIndex) -> Result<u64, MsrErrorKind> {
-            Err(MsrErrorKind::Other)
+        fn read_counter(&self, _: CounterIndex) -> Result<u64, AccessErrorKind> {
+            Err(AccessErrorKind::Other)
         }
-        fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+        fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
             assert_eq!(update.apply(5), None, "only read");
             // All registers but the two of the successor of Zen 5.
             let last = if self.undeclared { 0xC001_103E } else { 0xC001_103C };
             let exists = (0xC001_1030..=last).contains(&update.register());
-            if exists { Ok(5) } else { Err(MsrErrorKind::GeneralProtection) }
+            if exists { Ok(5) } else { Err(AccessErrorKind::Fault) }
         }
     }
 

@@ -1,7 +1,7 @@
 //! The processor's counters as registers: what claims write is not what the counter layer would.
 
 use pmu::Machine;
-use pmu::core::msr::{MsrAddress, MsrBackend};
+use pmu::core::access::{RegisterAddress, RegisterBackend};
 use pmu::core::registers::{Counter, CounterId, GlobalRegisters};
 use pmu::core::{CounterSet, CounterUnit, EventSource};
 
@@ -197,17 +197,17 @@ pub fn work(milliseconds: u64) {
 }
 
 /// Returns the address of a register of the PMU.
-pub fn address(register: u32) -> MsrAddress {
+pub fn address(register: u32) -> RegisterAddress {
     // SAFETY: the callers' registers stop and start counters, and none makes the processor write to memory.
-    unsafe { MsrAddress::new(register) }
+    unsafe { RegisterAddress::new(register) }
 }
 
 /// Reads a register; `None`: it faults.
-pub fn read(register: MsrAddress) -> Option<u64> {
+pub fn read(register: RegisterAddress) -> Option<u64> {
     control_msr().read(register).ok()
 }
 
 /// Writes a register. Returns whether it took the value without a fault.
-pub fn write(register: MsrAddress, value: u64) -> bool {
+pub fn write(register: RegisterAddress, value: u64) -> bool {
     control_msr().write(register, value).is_ok()
 }

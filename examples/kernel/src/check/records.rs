@@ -7,7 +7,7 @@
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use pmu::core::msr::MsrAddress;
+use pmu::core::access::RegisterAddress;
 use pmu::intel::precise::{PreciseFormat, PreciseRecords, PreciseUnit};
 use spin::Mutex;
 
@@ -79,12 +79,12 @@ static EXPECTED: Mutex<Option<Expected>> = Mutex::new(None);
 /// The registers that the interrupt accesses, all of which were accessed before.
 #[derive(Clone, Copy)]
 struct Expected {
-    control: MsrAddress,
-    status: MsrAddress,
-    acknowledge: MsrAddress,
+    control: RegisterAddress,
+    status: RegisterAddress,
+    acknowledge: RegisterAddress,
     /// Bits of the status that the interrupt acknowledges.
     bits: u64,
-    value: MsrAddress,
+    value: RegisterAddress,
     is_architectural: bool,
 }
 
@@ -389,9 +389,9 @@ fn now() -> u64 {
 }
 
 /// Returns the address of a register by which the processor writes to memory.
-fn to_memory(register: u32) -> MsrAddress {
+fn to_memory(register: u32) -> RegisterAddress {
     // SAFETY: (1) this file names no memory but `PAGES`, a static that is mapped, writable, in the kernel's only
     // address space, at its physical address; (2) the area's words and the index keep the processor in `PAGES.buffer`;
     // (3) one processor tries the claims, and nothing else writes these registers meanwhile.
-    unsafe { MsrAddress::new(register) }
+    unsafe { RegisterAddress::new(register) }
 }

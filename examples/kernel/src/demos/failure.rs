@@ -3,9 +3,9 @@
 use core::fmt;
 
 use pmu::PmuError;
+use pmu::core::access::AccessFault;
 use pmu::core::branch_recording::BranchError;
 use pmu::core::error::{CounterError, EventsError};
-use pmu::core::msr::MsrFault;
 use pmu::core::profile::InterfaceError;
 use pmu::intel::debug_store::ControlAreaError;
 use pmu_kprofile::trace::TraceError;
@@ -36,7 +36,7 @@ pub enum Failure {
     /// A Debug Store area could not be created.
     Area(ControlAreaError),
     /// A register faulted.
-    Fault(MsrFault),
+    Fault(AccessFault),
     /// The outcome is not the expected one.
     Wrong(&'static str),
 }
@@ -84,6 +84,6 @@ from! {
     ProfileError => Profile;
     TraceError => Trace;
     ControlAreaError => Area;
-    MsrFault => Fault;
+    AccessFault => Fault;
     EventsError => Switch;
 }

@@ -43,7 +43,7 @@ fn publish(counters: &Counters, event: EventId) -> Result<(), CounterError> {
 
 /// Reads an event at ring 3.
 fn read(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
-    let event = counters.open(unit, &[event().with_user_rdpmc()])?;
+    let event = counters.open(unit, &[event().with_user_reads()])?;
     counters.start(event, clock::now())?;
     publish(counters, event)?;
 
@@ -84,7 +84,7 @@ fn moved(
     asks(&mut thread)?;
     let mut events = [ThreadEvent::Opened(event)];
     counters.switch_out(&mut events, clock::now(), |_| ())?;
-    let other = Event::generic(GenericEvent::Instructions).on(from.only()).with_user_rdpmc();
+    let other = Event::generic(GenericEvent::Instructions).on(from.only()).with_user_reads();
     let other = counters.open(unit, &[other])?;
     counters.start(other, clock::now())?;
     counters.switch_in(unit, &mut events, clock::now())?;
@@ -102,7 +102,7 @@ fn moved(
 
 /// Reads the counter of an event that was not opened for ring 3: 0, where the processor has RDPMC user disable.
 fn denied(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> {
-    if !unit.has_user_rdpmc_control() {
+    if !unit.can_deny_user_reads() {
         line!("event denied unsupported");
         return Ok(true);
     }
@@ -110,7 +110,7 @@ fn denied(counters: &mut Counters, unit: &CounterUnit) -> Result<bool, Failure> 
     counters.start(event, clock::now())?;
     asks(&mut count_down(0, TURNS))?;
     let mut running = unit.iter().filter(|(id, _)| counters.counter_of(event) == Some(*id));
-    let index = running.next().and_then(|(_, counter)| counter.rdpmc_index());
+    let index = running.next().and_then(|(_, counter)| counter.read_index());
     let index = index.ok_or(CounterError::NotStarted(event))?;
     let read = ended(&mut read_counter(0, index.get()));
     let counted = counters.close(event, clock::now())?.value;

@@ -2,7 +2,7 @@
 //! crates' [`NativeApic`], with registers whose faults are caught.
 
 use pmu::apic::NativeApic;
-use pmu::core::msr::FixupMsr;
+use pmu::core::x86::FixupMsr;
 
 use crate::embedding::msr::control_msr;
 use crate::machine::apic;

@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use pmu::core::msr::{FaultFixup, FixupMsr};
+use pmu::core::x86::{FaultFixup, FixupMsr};
 
 use crate::machine::interrupts::{GENERAL_PROTECTION, TrapFrame, UNDEFINED};
 

@@ -1,6 +1,6 @@
 //! Events beside the profile sources, opened on the counters of the processor that executes the call.
 
-use pmu::core::msr::FixupMsr;
+use pmu::core::x86::FixupMsr;
 use pmu::core::{CounterSession, CounterSet, CounterUnit};
 use pmu::{KernelHooks, PmuError, PmuEvents};
 

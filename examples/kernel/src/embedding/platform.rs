@@ -6,9 +6,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use pmu::apic::{ApicRegisters, Delivery, LvtEntry};
 use pmu::core::CounterSet;
+use pmu::core::access::RegisterBackend;
 use pmu::core::error::PlatformError;
 use pmu::core::interval::Interval;
-use pmu::core::msr::{FixupMsr, MsrBackend};
+use pmu::core::x86::FixupMsr;
 use pmu::core::x86::Snapshot;
 use pmu::{BranchRecords, Machine, PreciseRecords, X86Kernel};
 
@@ -24,7 +25,7 @@ use crate::machine::{apic, clock, processor, smp};
 pub struct Kernel;
 
 impl X86Kernel for Kernel {
-    fn apic<M: MsrBackend>(_: M) -> Option<impl ApicRegisters> {
+    fn apic<M: RegisterBackend>(_: M) -> Option<impl ApicRegisters> {
         native_apic()
     }
 }
@@ -35,10 +36,10 @@ impl X86Kernel for Kernel {
 // event is open then; (5) a processor that comes back after INIT is not up, and there is no suspend; (6) no session
 // has a source of `Pmu::events_of`.
 unsafe impl pmu::Kernel for Kernel {
-    type Msr = FixupMsr;
+    type Registers = FixupMsr;
     type Architecture = pmu::X86<(PreciseRecords<PRECISE_WORDS>, BranchRecords<MAX_RECORDS>), Self>;
 
-    fn msr() -> FixupMsr {
+    fn registers() -> FixupMsr {
         control_msr()
     }
 

@@ -3,44 +3,48 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::{AccessFault, RegisterAccess};
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::{EventFacility, UnitAccess};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::{Counter, CounterControl, EventSelect};
 use crate::counters::registers::unit::GlobalRegisters;
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrAccess, MsrFault};
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, read_counter};
 
 impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Writes a register, with one retry.
-    pub(crate) fn wrmsr_retrying(&self, register: MsrAddress, value: u64) -> Result<(), MsrFault> {
-        self.hardware.wrmsr_retrying(register, value)
+    pub(crate) fn write_retrying(
+        &self,
+        register: RegisterAddress,
+        value: u64,
+    ) -> Result<(), AccessFault> {
+        self.hardware.write_retrying(register, value)
     }
 
     /// Reads a register, with one retry.
-    pub(crate) fn rdmsr_retrying(&self, register: MsrAddress) -> Result<u64, MsrFault> {
-        self.hardware.rdmsr_retrying(register)
+    pub(crate) fn read_retrying(&self, register: RegisterAddress) -> Result<u64, AccessFault> {
+        self.hardware.read_retrying(register)
     }
 
     /// Reads a counter, with one retry.
-    pub(crate) fn read_value(&self, registers: &Counter) -> Result<u64, MsrFault> {
+    pub(crate) fn read_value(&self, registers: &Counter) -> Result<u64, AccessFault> {
         read_counter(&self.source, &self.hardware, registers)
     }
 
     /// Loads a counter that is stopped, with one retry.
     #[inline(always)]
-    pub(crate) fn load(&self, registers: &Counter, value: u64) -> Result<(), MsrFault> {
+    pub(crate) fn load(&self, registers: &Counter, value: u64) -> Result<(), AccessFault> {
         if S::Facility::UNITS && registers.is_unit() {
             return self.access_unit(registers, UnitAccess::WriteValue(value)).map(drop);
         }
-        self.hardware.wrmsr_retrying(registers.register_for(value), value)
+        self.hardware.write_retrying(registers.register_for(value), value)
     }
 
     /// Accesses a sampling unit.
-    fn access_unit(&self, registers: &Counter, access: UnitAccess) -> Result<u64, MsrFault> {
+    fn access_unit(&self, registers: &Counter, access: UnitAccess) -> Result<u64, AccessFault> {
         self.source.facility().access_unit(&self.hardware, registers, access)
     }
 
@@ -69,17 +73,17 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Programs a counter's control with `bits`, which are the counter's own; 0 stops it.
     #[inline(never)] // Linked once: each start and stop writes a control. 224 bytes of the glue.
-    pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), MsrFault> {
+    pub(crate) fn set_control(&self, counter: &Counter, bits: u64) -> Result<(), AccessFault> {
         if S::Facility::UNITS && counter.is_unit() {
             return self.access_unit(counter, UnitAccess::WriteControl(bits)).map(drop);
         }
         match counter.control {
-            CounterControl::Select(register) => self.hardware.wrmsr_retrying(register, bits),
+            CounterControl::Select(register) => self.hardware.write_retrying(register, bits),
             CounterControl::Shared { register, .. } => {
                 let shadow = &self.memory.fixed_control;
                 // The shadow saves a read of the register, of which this session writes all bits.
                 let value = shadow.load(Relaxed) & !counter.control.mask() | bits;
-                self.hardware.wrmsr_retrying(register, value)?;
+                self.hardware.write_retrying(register, value)?;
                 shadow.store(value, Relaxed);
                 Ok(())
             }
@@ -87,12 +91,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Returns whether the counter's control holds `bits`.
-    pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, MsrFault> {
+    pub(crate) fn holds(&self, counter: &Counter, bits: u64) -> Result<bool, AccessFault> {
         if S::Facility::UNITS && counter.is_unit() {
             return Ok(self.access_unit(counter, UnitAccess::ReadControl)? == bits);
         }
         let control = counter.control;
-        let found = self.rdmsr_retrying(control.register())?;
+        let found = self.read_retrying(control.register())?;
         Ok(found & control.mask() == bits)
     }
 
@@ -111,7 +115,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// counter is the session's.
     pub(crate) fn find_fixed_control(&self) -> Result<(), CounterError> {
         if self.fixed_of(self.own()).is_empty() {
-            let found = self.rdmsr_retrying(self.unit().fixed_control());
+            let found = self.read_retrying(self.unit().fixed_control());
             self.memory.fixed_control.store(found.map_err(CounterError::Unchanged)?, Relaxed);
         }
         Ok(())
@@ -129,10 +133,10 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let after = before & !clear | set;
         // Before the register: an interrupt in between restarts the counters by this value.
         control.store(after, Relaxed);
-        self.wrmsr_retrying(global.control, after).map_err(|fault| {
+        self.write_retrying(global.control, after).map_err(|fault| {
             control.store(before, Relaxed);
             // An interrupt in between may have written the new value.
-            match self.wrmsr_retrying(global.control, before) {
+            match self.write_retrying(global.control, before) {
                 Ok(()) => CounterError::Unchanged(fault),
                 Err(fault) => {
                     // The register's value is unknown: the next start is to write it.
@@ -146,8 +150,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 
     /// Acknowledges those of the bits that the global status has set. An interrupt that these overflows have already
     /// raised is then spurious.
-    pub(crate) fn acknowledge(&self, global: &GlobalRegisters, bits: u64) -> Result<u64, MsrFault> {
-        let pending = self.rdmsr_retrying(global.status)? & bits;
+    pub(crate) fn acknowledge(
+        &self,
+        global: &GlobalRegisters,
+        bits: u64,
+    ) -> Result<u64, AccessFault> {
+        let pending = self.read_retrying(global.status)? & bits;
         if pending != 0 {
             self.memory.expect_spurious(CounterSet::from_bits(pending).len() as u32);
             self.clear_status(global, pending)?;
@@ -158,7 +166,11 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     /// Clears bits of the global status whose counters are stopped. If the global control enables no counter, enables
     /// these meanwhile: Zhaoxin's ZX-C takes an acknowledgement only while a counter is enabled (as in Linux).
     #[inline(never)] // 160 bytes of the glue, at `opt-level` 3.
-    pub(crate) fn clear_status(&self, global: &GlobalRegisters, bits: u64) -> Result<(), MsrFault> {
+    pub(crate) fn clear_status(
+        &self,
+        global: &GlobalRegisters,
+        bits: u64,
+    ) -> Result<(), AccessFault> {
         let own = bits & self.own().bits();
         let bits = bits & !self.units_of(CounterSet::ALL).bits();
         if S::Facility::UNITS && bits == 0 {
@@ -167,12 +179,12 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         // Processors whose counters are stopped while serviced take an acknowledgement at any time.
         let takes = global.stop_while_serviced || self.memory.global_control.load(Relaxed) != 0;
         if takes || own == 0 {
-            return self.wrmsr_retrying(global.acknowledge, bits);
+            return self.write_retrying(global.acknowledge, bits);
         }
-        self.wrmsr_retrying(global.control, own)?;
-        let cleared = self.wrmsr_retrying(global.acknowledge, bits);
+        self.write_retrying(global.control, own)?;
+        let cleared = self.write_retrying(global.acknowledge, bits);
         // Closed again even after a failure: the counters are to stay stopped.
-        self.wrmsr_retrying(global.control, 0).and(cleared)
+        self.write_retrying(global.control, 0).and(cleared)
     }
 
     /// Sets or clears bits of the global control register for another owner of counters, such as a watchdog. The bits
@@ -211,7 +223,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let change = if enabled { (0, bits) } else { (bits, 0) };
         // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
         let value = self.memory.global_control.load(Relaxed) & !change.0 | change.1;
-        self.wrmsr_retrying(global.control, value).map_err(CounterError::Unchanged)?;
+        self.write_retrying(global.control, value).map_err(CounterError::Unchanged)?;
         self.change_global(global, change)
     }
 
@@ -239,7 +251,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let own = bits & self.own().bits();
         let global = self.unit().global().filter(|_| own == 0 && self.has_own());
         let global = global.ok_or(CounterError::OwnControlBits(own))?;
-        self.wrmsr_retrying(global.acknowledge, bits).map_err(CounterError::Unchanged)
+        self.write_retrying(global.acknowledge, bits).map_err(CounterError::Unchanged)
     }
 
     /// Writes bits of the fixed counters' control register for other owners of fixed counters. `mask` selects the bits,
@@ -273,7 +285,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let shadow = &self.memory.fixed_control;
         let value = shadow.load(Relaxed) & !mask | bits & mask;
         let register = self.unit().fixed_control();
-        self.wrmsr_retrying(register, value).map_err(CounterError::Unchanged)?;
+        self.write_retrying(register, value).map_err(CounterError::Unchanged)?;
         shadow.store(value, Relaxed);
         Ok(())
     }
@@ -285,7 +297,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let disabled =
             declared.without(verified).retain(|counter| match self.registers(counter).control {
                 CounterControl::Select(select) => {
-                    let bits = self.rdmsr_retrying(select);
+                    let bits = self.read_retrying(select);
                     // A select that cannot be read may be enabled by its owner, who then acknowledges the bit.
                     bits.is_ok_and(|bits| !EventSelect::from_bits(bits).is_enabled())
                 }

@@ -1,5 +1,6 @@
 //! The facilities of a session's events: asked as an event is opened, and settled as events come and go.
 
+use crate::access::backend::AccessFault;
 use crate::branches::filter::PackedFilter;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, ServiceError};
@@ -15,7 +16,6 @@ use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::entry::{EventEntry, OnProcessor};
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::precise::request::{NotPrecise, PackedPrecise};
 use crate::profile::event_source::EventSource;
@@ -135,7 +135,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         &self,
         counter: CounterId,
         event: EventId,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         if !S::Facility::RECORDS {
             return Ok(Waiting::NONE);
         }
@@ -372,7 +372,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         &self,
         counters: CounterSet,
         moment: Moment,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let running = self.on_counters(counters, moment);
         self.source.facility().settle(&self.hardware, &running).map_err(|unsettled| unsettled.fault)
     }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -11,7 +12,6 @@ use crate::counters::registers::counter::CounterControl;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, opens_events};
 
@@ -181,7 +181,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     }
 
     /// Restores the freeze bit as it was found, and leaves the register's other bits.
-    pub(crate) fn stop_freezing(&mut self) -> Result<(), MsrFault> {
+    pub(crate) fn stop_freezing(&mut self) -> Result<(), AccessFault> {
         let freeze = self.unit().global().and_then(|global| global.freeze);
         let Some(freeze) = freeze.filter(|_| self.memory.freezes.load(Relaxed)) else {
             return Ok(());
@@ -215,16 +215,16 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
 ///
 /// ```
 /// # use pmu_core::CounterUnit;
-/// # use pmu_core::msr::MsrBackend;
-/// fn before_kexec(unit: &CounterUnit, msr: &impl MsrBackend) {
+/// # use pmu_core::access::RegisterBackend;
+/// fn before_kexec(unit: &CounterUnit, msr: &impl RegisterBackend) {
 ///     // A register that does not answer does not keep the next kernel from starting.
 ///     let _ = pmu_core::registers::stop_all(unit, msr);
 /// }
 /// ```
-pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+pub fn stop_all(unit: &CounterUnit, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
     let mut outcome = Ok(());
     let mut clear = |register| {
-        outcome = outcome.and(msr.wrmsr_retrying(register, 0));
+        outcome = outcome.and(msr.write_retrying(register, 0));
     };
     // First: this one write stops all counters, so that none overflows while the others are cleared.
     if let Some(global) = unit.global() {
@@ -239,9 +239,9 @@ pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFaul
         clear(unit.fixed_control());
     }
     if let Some(global) = unit.global() {
-        let acknowledge = |bits| msr.wrmsr_retrying(global.acknowledge, bits);
+        let acknowledge = |bits| msr.write_retrying(global.acknowledge, bits);
         let own = unit.counters().bits() | global.frozen;
-        let pending = || msr.rdmsr_retrying(global.status);
+        let pending = || msr.read_retrying(global.status);
         outcome = outcome.and(pending().and_then(|status| match status {
             0 => Ok(()),
             // Buffers' bits too; a processor may have some that it does not let software clear.
@@ -250,8 +250,8 @@ pub fn stop_all(unit: &CounterUnit, msr: &impl MsrBackend) -> Result<(), MsrFaul
         // Zhaoxin's ZX-C takes an acknowledgement only while counters are enabled here: their own controls are clear.
         let left = pending().map_or(0, |status| status & unit.counters().bits());
         if left != 0 && outcome.is_ok() {
-            outcome = msr.wrmsr_retrying(global.control, left).and_then(|()| acknowledge(left));
-            outcome = msr.wrmsr_retrying(global.control, 0).and(outcome);
+            outcome = msr.write_retrying(global.control, left).and_then(|()| acknowledge(left));
+            outcome = msr.write_retrying(global.control, 0).and(outcome);
         }
     }
     outcome

@@ -8,6 +8,8 @@ use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::fence;
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::{AccessErrorKind, AccessFault, AccessOperation};
 use crate::counters::error::CounterError;
 use crate::counters::events::event::GuestMode;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -21,8 +23,6 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
 use crate::counters::shared::table::EventTable;
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrErrorKind, MsrFault, MsrOperation};
 use crate::platform::Hardware;
 use crate::profile::event_source::{
     EventSource, opens_events, registers_of, row_event_bit, row_period, row_select,
@@ -159,7 +159,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let (difference, bit) = (self.hybrid, row_event_bit(&self.source, row));
         let lacks = bit.is_some_and(|bit| difference.lacks(bit));
         let has = select.select_bits() & !difference.event_bits(self.unit()) == 0 && !lacks;
-        has.then(|| select.without_user_rdpmc(difference.user_rdpmc_control(self.unit())))
+        has.then(|| select.without_user_reads(difference.can_deny_user_reads(self.unit())))
     }
 
     /// Returns the registers of one of the unit's counters. A source that opens no events has general counters only:
@@ -432,9 +432,9 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 }
 
 /// Returns the fault of a counter that an interrupt marked as faulted; the backend's own error is not known here.
-pub(crate) fn marked_faulted(register: MsrAddress) -> MsrFault {
-    let (operation, register) = (MsrOperation::Write, register.get());
-    MsrFault { operation, register, kind: MsrErrorKind::Other }
+pub(crate) fn marked_faulted(register: RegisterAddress) -> AccessFault {
+    let (operation, register) = (AccessOperation::Write, register.get());
+    AccessFault { operation, register, kind: AccessErrorKind::Other }
 }
 
 /// Returns the error for too few lent places.

@@ -3,6 +3,7 @@
 use core::mem;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::AccessFault;
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -13,7 +14,6 @@ use crate::counters::registers::hybrid::HybridDelta;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, divided_by, opens_events};
 
@@ -149,18 +149,18 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         memory.full_width.store(processor.has_full_width(&self.hardware), Relaxed);
         if let Some(global) = self.unit().global() {
             // Read, not assumed: the bits of other owners' counters stay as they are.
-            let found = self.rdmsr_retrying(global.control);
+            let found = self.read_retrying(global.control);
             let found = found.map_err(CounterError::Unchanged)?;
             let left = verified.bits() | global.frozen | self.unowned(verified, found);
             let control = found | verified.bits();
             memory.global_control.store(control, Relaxed);
             // Before the acknowledgement, which ZX-C takes only while counters are enabled here. The counters are
             // stopped.
-            let enabled = self.wrmsr_retrying(global.control, control);
+            let enabled = self.write_retrying(global.control, control);
             let cleared = enabled.and_then(|()| self.acknowledge(global, left));
             cleared.map_err(|fault| {
                 // The first failure is the error. A second one changes nothing for the caller, who gets no session.
-                let _ = self.wrmsr_retrying(global.control, found);
+                let _ = self.write_retrying(global.control, found);
                 CounterError::Unchanged(fault)
             })?;
             self.before = CounterSet::from_bits(found) & verified;
@@ -175,7 +175,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
     }
 
     /// Stops the sampling units, and lets them interrupt. Returns those that can be used.
-    fn take_units(&self, units: CounterSet) -> Result<CounterSet, MsrFault> {
+    fn take_units(&self, units: CounterSet) -> Result<CounterSet, AccessFault> {
         if !S::Facility::UNITS || units.is_empty() {
             return Ok(CounterSet::NONE);
         }
@@ -211,12 +211,12 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let pattern = |counter: CounterId| 0x0135_7AC0 + u64::from(counter.bit());
         let write = |counter: CounterId, value: u64| {
             let register = self.registers(counter).value_register();
-            self.wrmsr_retrying(register, value).is_ok()
+            self.write_retrying(register, value).is_ok()
         };
         let echoes = |counter: CounterId| {
             let registers = self.registers(counter);
             let echoed = Ok(pattern(counter));
-            self.rdmsr_retrying(registers.value_register()) == echoed
+            self.read_retrying(registers.value_register()) == echoed
                 && self.read_value(&registers) == echoed
         };
         let stopped =
@@ -404,7 +404,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             let bits = own.bits() | self.division_bits();
             let restored = control.load(Relaxed) & !bits | before.bits();
             control.store(restored, Relaxed);
-            outcome = outcome.and(self.wrmsr_retrying(global.control, restored));
+            outcome = outcome.and(self.write_retrying(global.control, restored));
         }
         if outcome.is_ok() {
             self.declared = CounterSet::NONE;

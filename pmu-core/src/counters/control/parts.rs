@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::AccessFault;
 use crate::counters::control::assignment::Detached;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::{CounterError, EventsError};
@@ -15,7 +16,6 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
@@ -101,7 +101,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         {
             // First in the register: a bit that it refuses must not be in the value that an interrupt restores.
             let value = self.memory.global_control.load(Relaxed) | division.bits;
-            self.wrmsr_retrying(global.control, value).map_err(CounterError::Unchanged)?;
+            self.write_retrying(global.control, value).map_err(CounterError::Unchanged)?;
             self.change_global(global, (0, division.bits))?;
         }
         division.begin(&self.hardware, registers).map_err(CounterError::Unchanged)
@@ -123,7 +123,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
     pub(crate) fn begin_parts_of_running(
         &self,
         own: CounterSet,
-    ) -> Result<(), (CounterId, MsrFault)> {
+    ) -> Result<(), (CounterId, AccessFault)> {
         let running = || self.slots_of(own).filter_map(|(on, slot)| Some((on, slot.running()?)));
         let Some((counter, event)) = running().find(|(_, event)| self.has_parts(*event)) else {
             return Ok(());
@@ -184,7 +184,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             let pending = division.pending(&self.hardware, global.status, value);
             let pending = pending.map_err(NotHarvested::Unchanged)?;
             if pending != 0 {
-                let cleared = self.wrmsr_retrying(global.acknowledge, pending);
+                let cleared = self.write_retrying(global.acknowledge, pending);
                 cleared.map_err(NotHarvested::Unchanged)?;
                 self.memory.expect_spurious(1);
             }

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::RegisterAccess;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -12,7 +13,6 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrAccess;
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
@@ -145,7 +145,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             return Ok(());
         }
         let register = self.unit().fixed_control();
-        let found = self.rdmsr_retrying(register).map_err(CounterError::StateUnknown)?;
+        let found = self.read_retrying(register).map_err(CounterError::StateUnknown)?;
         let written = self.memory.fixed_control.load(Relaxed);
         if found == written {
             return Ok(());
@@ -154,7 +154,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         let mask = self.fixed_control_of(own);
         let value = written & !mask | found & mask;
         self.memory.fixed_control.store(value, Relaxed);
-        self.wrmsr_retrying(register, value).map_err(CounterError::StateUnknown)
+        self.write_retrying(register, value).map_err(CounterError::StateUnknown)
     }
 
     /// Stops the counters whose control registers lost their value, and those of `anyway`, and returns them, and the
@@ -278,7 +278,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
         }
         let resumed = self.global_bits(self.outside_guests(counters));
         let control = self.memory.global_control.fetch_or(resumed, Relaxed) | resumed;
-        let enabled = self.wrmsr_retrying(global.control, control);
+        let enabled = self.write_retrying(global.control, control);
         if enabled.is_err() {
             // The register's value is unknown: the next start is to write it.
             self.memory.global_control.fetch_and(!counters.bits(), Relaxed);

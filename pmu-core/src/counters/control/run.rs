@@ -1,5 +1,6 @@
 //! One counter: programmed for an event, running, released.
 
+use crate::access::backend::AccessFault;
 use crate::counters::control::handle::{CounterSession, marked_faulted};
 use crate::counters::error::CounterError;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -9,7 +10,6 @@ use crate::counters::registers::counter::Counter;
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::period::{Waiting, since_record};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, opens_events};
 
@@ -72,7 +72,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Returns the records that wait of a counter's event.
     #[inline(always)]
-    fn waiting(&self, counter: CounterId, entry: &EventEntry) -> Result<Waiting, MsrFault> {
+    fn waiting(&self, counter: CounterId, entry: &EventEntry) -> Result<Waiting, AccessFault> {
         if !S::Facility::RECORDS || !entry.is_precise() {
             return Ok(Waiting::NONE);
         }
@@ -86,11 +86,11 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         counter: CounterId,
         entry: &EventEntry,
         value: u64,
-    ) -> Result<bool, MsrFault> {
+    ) -> Result<bool, AccessFault> {
         let near = entry.has_wrapped() && self.registers(counter).has_overflowed(value);
         match self.unit().global() {
             Some(global) if near => {
-                Ok(self.rdmsr_retrying(global.status)? & counter.only().bits() != 0)
+                Ok(self.read_retrying(global.status)? & counter.only().bits() != 0)
             }
             _ => Ok(false),
         }
@@ -178,7 +178,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         slot: &CounterSlot,
         registers: &Counter,
         next: SlotState,
-        meanwhile: impl FnOnce() -> Result<T, MsrFault>,
+        meanwhile: impl FnOnce() -> Result<T, AccessFault>,
     ) -> Result<(u64, u64, T), CounterError> {
         let stop_and_read = || {
             if next == SlotState::Free {
@@ -203,7 +203,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Stops a counter and frees its slot. If that fails, it is presumed running.
     #[inline(never)] // 64 bytes of the glue.
-    pub(crate) fn stop_and_free(&self, counter: CounterId) -> Result<(), MsrFault> {
+    pub(crate) fn stop_and_free(&self, counter: CounterId) -> Result<(), AccessFault> {
         let Some((slot, registers)) = self.place(counter) else { return Ok(()) };
         let stopped = self.set_control(&registers, 0).and_then(|()| match self.unit().global() {
             Some(global) => self.acknowledge(global, counter.only().bits()).map(|_| ()),

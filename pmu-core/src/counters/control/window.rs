@@ -191,7 +191,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let waits = || of_source.has_waiting(&self.hardware).map_err(CounterError::Unchanged);
         let pending = match self.unit().global() {
             Some(global) => {
-                let status = self.rdmsr_retrying(global.status).map_err(CounterError::Unchanged)?;
+                let status = self.read_retrying(global.status).map_err(CounterError::Unchanged)?;
                 let bits = of_source.status_bits();
                 status & (own.bits() | global.frozen | bits) != 0 || waits()?
             }

@@ -142,7 +142,7 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// User mode may read the event's counter.
-    pub(crate) const USER_RDPMC: u8 = 1 << 0;
+    pub(crate) const USER_READS: u8 = 1 << 0;
 
     /// The event is not counted with its group.
     pub(crate) const DISABLED: u8 = 1 << 1;

@@ -1,12 +1,12 @@
 //! An event to be counted: selection, privilege levels, and reporting.
 
+use crate::access::address::RegisterAddress;
 use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::{Membership, Period};
 use crate::counters::events::resolve::Extra;
 use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::{CounterSet, GenericEvent};
 use crate::counters::registers::counter::EventSelect;
-use crate::msr::address::MsrAddress;
 use crate::precise::request::PackedPrecise;
 
 /// An event to be counted, with its privilege levels, its period, and the counters that may count it.
@@ -360,10 +360,10 @@ impl Event {
     }
 
     /// Lets user mode read the event's counter: by RDPMC, or on Arm by MRS. The kernel also has to set `CR4.PCE`, or
-    /// bits of `PMUSERENR_EL0`. If the processor cannot [deny RDPMC](crate::CounterUnit::has_user_rdpmc_control) for
+    /// bits of `PMUSERENR_EL0`. If the processor cannot [deny RDPMC](crate::CounterUnit::can_deny_user_reads) for
     /// each counter, these bits permit reads of all counters, whether this was called or not.
-    pub const fn with_user_rdpmc(mut self) -> Self {
-        self.flags |= Membership::USER_RDPMC;
+    pub const fn with_user_reads(mut self) -> Self {
+        self.flags |= Membership::USER_READS;
         self
     }
 
@@ -462,10 +462,10 @@ impl Event {
     ///
     /// ```
     /// use pmu_core::Event;
-    /// use pmu_core::msr::MsrAddress;
+    /// use pmu_core::access::RegisterAddress;
     /// use pmu_core::registers::EventSelect;
     /// // SAFETY: off-core response: the value selects requests and responses to count.
-    /// let [first, second] = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+    /// let [first, second] = unsafe { [RegisterAddress::new(0x1A6), RegisterAddress::new(0x1A7)] };
     /// // Skylake's OFFCORE_RESPONSE.DEMAND_DATA_RD.ANY_RESPONSE, by whichever of the two registers is free.
     /// let event = Event::raw(EventSelect::from_bits(0x01B7))
     ///     .with_extra(first, 0x1_0001)
@@ -476,7 +476,7 @@ impl Event {
     /// # Limitations
     /// On Nehalem and Westmere, the two threads of a core share the extra registers. The kernel must not let the second
     /// thread use them.
-    pub const fn with_extra(mut self, register: MsrAddress, value: u64) -> Self {
+    pub const fn with_extra(mut self, register: RegisterAddress, value: u64) -> Self {
         self.extra = Extra::new(register, value);
         self.flags |= Membership::EXTRA;
         self
@@ -491,16 +491,16 @@ impl Event {
     ///
     /// ```
     /// # use pmu_core::Event;
-    /// # use pmu_core::msr::MsrAddress;
+    /// # use pmu_core::access::RegisterAddress;
     /// # use pmu_core::registers::EventSelect;
     /// // SAFETY: the registers hold filters of the off-core response, and no address.
-    /// let registers = unsafe { [MsrAddress::new(0x1A6), MsrAddress::new(0x1A7)] };
+    /// let registers = unsafe { [RegisterAddress::new(0x1A6), RegisterAddress::new(0x1A7)] };
     /// let event = Event::raw(EventSelect::from_bits(0x01B7)).with_extra(registers[0], 0x1_0001);
     /// // Two events with different values can then be counted at the same time.
     /// let event = event.or_with_extra(0x01BB, registers[1]);
     /// assert_eq!(event.extra(), Some((registers[0], 0x1_0001))); // the first encoding's
     /// ```
-    pub const fn or_with_extra(mut self, event: u16, register: MsrAddress) -> Self {
+    pub const fn or_with_extra(mut self, event: u16, register: RegisterAddress) -> Self {
         if let (false, EventKind::Raw(select)) = (self.extra.is_none(), self.kind) {
             self.extra = self.extra.or(select.select_bits() as u16 ^ event, register);
         }
@@ -534,7 +534,7 @@ impl Event {
 
     /// Returns the address and value of the [extra register](Self::with_extra) that restricts the event, if there is
     /// one. If the event has several encodings, the address is that of the first encoding's register.
-    pub const fn extra(&self) -> Option<(MsrAddress, u64)> {
+    pub const fn extra(&self) -> Option<(RegisterAddress, u64)> {
         match self.extra.registers[0].get() {
             Some(register) => Some((register, self.extra.value)),
             None => None,

@@ -1,12 +1,12 @@
 //! An event on a processor: its select, and the counters that can count it.
 
+use crate::access::address::{OptionalAddress, RegisterAddress};
 use crate::counters::error::CounterError;
 use crate::counters::events::count::Membership;
 use crate::counters::events::event::{Event, EventKind, GuestMode};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
-use crate::msr::address::{MsrAddress, OptionalAddress};
 
 impl CounterUnit {
     /// Returns the counters of this processor that can count an event, among those that the event
@@ -85,12 +85,12 @@ impl CounterUnit {
         if !is_everywhere && !is_confined {
             return Err(CounterError::GuestModeUnsupported);
         }
-        let user_rdpmc =
-            if self.has_user_rdpmc_control() && event.flags & Membership::USER_RDPMC == 0 {
-                EventSelect::NO_USER_RDPMC
-            } else {
-                0
-            };
+        let user_rdpmc = if self.can_deny_user_reads() && event.flags & Membership::USER_READS == 0
+        {
+            EventSelect::NO_USER_RDPMC
+        } else {
+            0
+        };
         let bits = plain.select_bits() & !EventSelect::MODES | event.modes | guest_bit | user_rdpmc;
         // A rollback takes back the overflow that raised the interrupt.
         if event.period().is_some() && self.in_txcp(plain) {
@@ -153,14 +153,14 @@ impl Extra {
         differences: 0,
     };
 
-    pub(crate) const fn new(register: MsrAddress, value: u64) -> Self {
+    pub(crate) const fn new(register: RegisterAddress, value: u64) -> Self {
         let mut extra = Self { value, ..Self::NONE };
         extra.registers[0] = OptionalAddress::some(register);
         extra
     }
 
     /// Adds an encoding, if there is room.
-    pub(crate) const fn or(mut self, difference: u16, register: MsrAddress) -> Self {
+    pub(crate) const fn or(mut self, difference: u16, register: RegisterAddress) -> Self {
         let mut encoding = 1;
         while encoding < MAX_ENCODINGS as usize {
             if self.registers[encoding].get().is_none() {

@@ -1,5 +1,6 @@
 //! An event that is on no processor: switched out, or created without a processor.
 
+use crate::access::address::OptionalAddress;
 use crate::branches::filter::PackedFilter;
 use crate::counters::error::{CounterError, EventsError};
 use crate::counters::events::count::{EventCount, Membership, Period, Rate};
@@ -9,7 +10,6 @@ use crate::counters::events::software::SoftwareEvent;
 use crate::counters::names::{CounterSet, GenericEvent, GroupId, MAX_COUNTERS};
 use crate::counters::registers::counter::EventSelect;
 use crate::counters::registers::unit::CounterUnit;
-use crate::msr::address::OptionalAddress;
 use crate::precise::request::{NotPrecise, PackedPrecise};
 
 /// An event that is on no processor, as plain data. The event can be switched in on any processor.
@@ -226,9 +226,9 @@ impl SavedEvent {
     /// Returns the event's select on a processor: RDPMC user disable differs between cores.
     pub(crate) fn select_on(&self, processor: &CounterUnit) -> EventSelect {
         let select = EventSelect::from_bits(self.select & !EventSelect::NO_USER_RDPMC);
-        let user_rdpmc = Membership::unpack(self.membership).has(Membership::USER_RDPMC);
-        let denied = processor.has_user_rdpmc_control() && !user_rdpmc;
-        select.without_user_rdpmc(denied)
+        let user_rdpmc = Membership::unpack(self.membership).has(Membership::USER_READS);
+        let denied = processor.can_deny_user_reads() && !user_rdpmc;
+        select.without_user_reads(denied)
     }
 
     /// Returns the event as it was asked for, without what the facilities of a processor

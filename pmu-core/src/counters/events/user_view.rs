@@ -1,8 +1,8 @@
 //! An opened event as user mode sees it: the counter that RDPMC reads, and the number to add to its value.
 
+use crate::access::address::CounterIndex;
 use crate::counters::events::count::EventCount;
 use crate::counters::registers::counter::Counter;
-use crate::msr::address::PmcIndex;
 
 /// Data with which user mode computes an event's count from a value that RDPMC read. The kernel shares this plain data
 /// with user mode, commonly in a [page with Linux' layout](https://docs.rs/pmu/latest/pmu/user/struct.UserPage.html).
@@ -11,10 +11,10 @@ use crate::msr::address::PmcIndex;
 /// counter's value. While the event is on no counter, its count is `offset`.
 ///
 /// ```
-/// use pmu_core::msr::PmcIndex;
+/// use pmu_core::access::CounterIndex;
 /// use pmu_core::reading::UserView;
 /// let view = UserView {
-///     index: Some(PmcIndex::new(1)),
+///     index: Some(CounterIndex::new(1)),
 ///     readable: true,
 ///     width: 48,
 ///     offset: 116,
@@ -31,9 +31,9 @@ use crate::msr::address::PmcIndex;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct UserView {
     /// The counter's index, which RDPMC takes in ECX. On other architectures, it is that of the backend's
-    /// [`user_index`](crate::msr::MsrBackend::user_index). `None` if the event is on no counter, or if user mode
-    /// cannot read the counter.
-    pub index: Option<PmcIndex>,
+    /// [`user_index`](crate::access::RegisterBackend::user_index). `None` if the event is on no counter, or if user
+    /// mode cannot read the counter.
+    pub index: Option<CounterIndex>,
     /// Set if user mode can compute the count. Clear if user mode is not permitted to read the counter, or if RDPMC
     /// cannot read the counter. User mode then asks the kernel for the count.
     pub readable: bool,
@@ -69,7 +69,7 @@ impl UserView {
     /// lower half is read with a bit more, which is 0, as a positive number.
     pub(crate) fn on_counter(
         registers: &Counter,
-        index: Option<PmcIndex>,
+        index: Option<CounterIndex>,
         value: u64,
         count: EventCount,
         now: u64,
@@ -112,14 +112,14 @@ const fn sign_extended(value: u64, width: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::address::RegisterAddress;
     use crate::counters::registers::counter::CounterControl;
-    use crate::msr::address::MsrAddress;
 
     /// From any value on, over the wrap, for half of the counter's range.
     #[test]
     fn a_count_is_exact_for_half_of_the_counters_range() {
         // SAFETY: nothing accesses it.
-        let register = unsafe { MsrAddress::new(0) };
+        let register = unsafe { RegisterAddress::new(0) };
         for width in [32, 40, 48, 64] {
             let mask = u64::MAX >> (64 - width);
             let counter = Counter {
@@ -127,14 +127,14 @@ mod tests {
                 value: register,
                 full: None,
                 sign_extended: true,
-                rdpmc: Some(PmcIndex::new(3)),
+                index: Some(CounterIndex::new(3)),
                 mask,
             };
             let half = mask / 2;
             for value in [0, 1, half - 1, half, half + 1, half + 2, mask - 1, mask] {
                 let count = EventCount { value: 1000, enabled: 7, running: 5 };
-                let view = UserView::on_counter(&counter, counter.rdpmc, value, count, 9);
-                assert_eq!((view.index, view.readable), (Some(PmcIndex::new(3)), true));
+                let view = UserView::on_counter(&counter, counter.index, value, count, 9);
+                assert_eq!((view.index, view.readable), (Some(CounterIndex::new(3)), true));
                 assert_eq!((view.enabled, view.running, view.now), (7, 5, 9));
                 for more in [0, 1, 2, half / 2, half - 1, half] {
                     let later = value.wrapping_add(more) & mask;

@@ -3,12 +3,14 @@
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use crate::access::address::{CounterIndex, RegisterAddress};
+use crate::access::backend::{
+    AccessErrorKind, AccessFault, AccessOperation, RegisterAccess, RegisterBackend,
+};
 use crate::counters::names::{CounterId, EventId};
 use crate::counters::registers::counter::{Counter, EventSelect};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::table::EventTable;
-use crate::msr::address::{MsrAddress, PmcIndex};
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrErrorKind, MsrFault, MsrOperation};
 
 /// Hardware that divides the occurrences of one counter's event into parts. Intel's P-cores divide issue slots so:
 /// fixed counter 3 counts them, and each byte of another register is the share of one part.
@@ -23,9 +25,9 @@ pub struct Division<'a> {
     /// The counter of the occurrences.
     pub counter: CounterId,
     /// The register of the shares. Byte n is the share of [part](crate::Event::part) n, in units of 1/255.
-    pub shares: MsrAddress,
-    /// The same register, as RDPMC names it.
-    pub rdpmc: PmcIndex,
+    pub shares: RegisterAddress,
+    /// The index by which the same register is read, as by RDPMC.
+    pub index: CounterIndex,
     /// Number of parts, at most 8.
     pub parts: u8,
     /// Bits of the global control register and of the overflow status that belong to the shares.
@@ -89,9 +91,13 @@ impl DivisionMemory {
     ///
     /// # Errors
     /// The write failed.
-    pub fn clear<M: MsrBackend>(&self, msr: &M, shares: MsrAddress) -> Result<(), MsrFault> {
+    pub fn clear<M: RegisterBackend>(
+        &self,
+        msr: &M,
+        shares: RegisterAddress,
+    ) -> Result<(), AccessFault> {
         if self.has(USED) && self.has(VERIFIED) {
-            msr.wrmsr_retrying(shares, 0)?;
+            msr.write_retrying(shares, 0)?;
             self.take(USED);
         }
         Ok(())
@@ -142,13 +148,13 @@ impl Default for DivisionMemory {
 /// Failure of a harvest.
 pub(crate) enum NotHarvested {
     /// Nothing was changed.
-    Unchanged(MsrFault),
+    Unchanged(AccessFault),
     /// Everything was added to the counts, but the register of the shares could not be set to 0.
-    Stale(MsrFault),
+    Stale(AccessFault),
 }
 
 impl NotHarvested {
-    pub(crate) const fn fault(self) -> MsrFault {
+    pub(crate) const fn fault(self) -> AccessFault {
         match self {
             Self::Unchanged(fault) | Self::Stale(fault) => fault,
         }
@@ -196,65 +202,65 @@ impl Division<'_> {
 
     /// Begins the shares, after the stopped counter was set to 0. The first time, checks that the register of the
     /// shares holds what is written to it: a hypervisor may declare the register and drop it.
-    pub(crate) fn begin<M: MsrBackend>(
+    pub(crate) fn begin<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         // An emulator may drop writes of the shares: tried once, and again after the registers were lost.
         if !self.memory.has(VERIFIED) {
             self.verify(msr, registers)?;
             self.memory.set(VERIFIED);
         }
-        msr.wrmsr_retrying(self.shares, 0)?;
+        msr.write_retrying(self.shares, 0)?;
         self.memory.take(WRAPPED);
         self.memory.take(STALE);
         Ok(())
     }
 
-    fn verify<M: MsrBackend>(&self, msr: &M, registers: &Counter) -> Result<(), MsrFault> {
+    fn verify<M: RegisterBackend>(&self, msr: &M, registers: &Counter) -> Result<(), AccessFault> {
         // The shares are written after what they are shares of.
-        msr.wrmsr_retrying(registers.value_register(), 0x0135_7AC0)?;
+        msr.write_retrying(registers.value_register(), 0x0135_7AC0)?;
         let found = msr
-            .wrmsr_retrying(self.shares, PATTERN)
-            .and_then(|()| msr.rdpmc_retrying(self.rdpmc).map(|found| found & 0xFFFF_FFFF));
+            .write_retrying(self.shares, PATTERN)
+            .and_then(|()| msr.read_counter_retrying(self.index).map(|found| found & 0xFFFF_FFFF));
         // Before the outcome is looked at: the pattern must not be counted.
-        msr.wrmsr_retrying(registers.value_register(), 0)?;
+        msr.write_retrying(registers.value_register(), 0)?;
         match found? {
             PATTERN => Ok(()),
             _ => {
-                let (operation, register) = (MsrOperation::Write, self.shares.get());
-                Err(MsrFault { operation, register, kind: MsrErrorKind::Other })
+                let (operation, register) = (AccessOperation::Write, self.shares.get());
+                Err(AccessFault { operation, register, kind: AccessErrorKind::Other })
             }
         }
     }
 
     /// Returns the division's overflow status bits. Reads the status only if the counter's value is so low that an
     /// overflow may be pending; otherwise returns 0.
-    pub(crate) fn pending<M: MsrBackend>(
+    pub(crate) fn pending<M: RegisterBackend>(
         &self,
         msr: &M,
-        status: MsrAddress,
+        status: RegisterAddress,
         value: u64,
-    ) -> Result<u64, MsrFault> {
+    ) -> Result<u64, AccessFault> {
         // A wrap restarts the counter at 0, so a great value has none pending.
         if value >= SERVED_WITHIN {
             return Ok(0);
         }
-        Ok(msr.rdmsr_retrying(status)? & (self.bits | self.counter.only().bits()))
+        Ok(msr.read_retrying(status)? & (self.bits | self.counter.only().bits()))
     }
 
     /// Adds what both registers hold to the counts of an event and of its parts, and sets both to 0. The counter is
     /// stopped, and was read as `value`. The caller has [begun](DivisionMemory::begin).
-    pub(crate) fn harvest<M: MsrBackend>(
+    pub(crate) fn harvest<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
         (table, event): (&EventTable, EventId),
         value: u64,
     ) -> Result<(), NotHarvested> {
-        let shares = msr.rdpmc_retrying(self.rdpmc).map_err(NotHarvested::Unchanged)?;
-        let cleared = msr.wrmsr_retrying(registers.value_register(), 0);
+        let shares = msr.read_counter_retrying(self.index).map_err(NotHarvested::Unchanged)?;
+        let cleared = msr.write_retrying(registers.value_register(), 0);
         cleared.map_err(NotHarvested::Unchanged)?;
         let range = if self.memory.take(WRAPPED) { registers.mask.wrapping_add(1) } else { 0 };
         if !self.memory.has(STALE)
@@ -268,7 +274,7 @@ impl Division<'_> {
         }
         // Until the shares are 0, too, they are of no use.
         self.memory.set(STALE);
-        msr.wrmsr_retrying(self.shares, 0).map_err(NotHarvested::Stale)?;
+        msr.write_retrying(self.shares, 0).map_err(NotHarvested::Stale)?;
         self.memory.0.fetch_and(!(STALE | USED), AcqRel);
         Ok(())
     }

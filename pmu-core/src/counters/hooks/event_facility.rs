@@ -1,5 +1,6 @@
 //! Hardware beside the counters that a session's events ask for.
 
+use crate::access::backend::{AccessFault, RegisterBackend};
 use crate::branches::sampled::Branches;
 use crate::counters::error::CounterError;
 use crate::counters::hooks::division::Division;
@@ -8,7 +9,6 @@ use crate::counters::hooks::running::{Asked, EventControl, Running, RunningEvent
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::counter::Counter;
 use crate::counters::shared::period::Waiting;
-use crate::msr::backend::{MsrBackend, MsrFault};
 use crate::platform::Hardware;
 use crate::precise::sample::PreciseSample;
 
@@ -28,22 +28,22 @@ use crate::precise::sample::PreciseSample;
 /// ```
 /// use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// use pmu_core::facility::{EventFacility, Facility, Running, Unsettled};
-/// use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend};
+/// use pmu_core::access::{RegisterAccess, RegisterAddress, RegisterBackend};
 ///
 /// #[derive(Clone, Copy)]
 /// struct Gauge<'a> {
-///     register: MsrAddress,
+///     register: RegisterAddress,
 ///     /// The register's value, plus 1; 0 if it is unknown.
 ///     known: &'a AtomicU64,
 /// }
 /// impl Facility for Gauge<'_> {}
 /// impl EventFacility for Gauge<'_> {
 ///     const OFFERS: bool = true;
-///     fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+///     fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
 ///         let wanted = running.counters().iter().filter(|on| running.on(*on).is_some()).count() as u64;
 ///         if self.known.swap(0, Relaxed) != wanted + 1 {
 ///             // On failure no event may run: each depends on the register.
-///             msr.wrmsr_retrying(self.register, wanted)
+///             msr.write_retrying(self.register, wanted)
 ///                 .map_err(|fault| Unsettled { counters: running.counters(), fault })?;
 ///         }
 ///         self.known.store(wanted + 1, Relaxed);
@@ -85,7 +85,7 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed.
-    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, AccessFault> {
         let _ = hardware;
         Ok(CounterSet::NONE)
     }
@@ -94,12 +94,12 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed.
-    fn access_unit<M: MsrBackend>(
+    fn access_unit<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
         access: UnitAccess,
-    ) -> Result<u64, MsrFault> {
+    ) -> Result<u64, AccessFault> {
         let _ = (msr, registers, access);
         Ok(0)
     }
@@ -134,7 +134,7 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// Registers did not answer. The session stops the named counters, and calls the method once more.
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled>;
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled>;
 
     /// Notes that the registers lost their values, or that another owner may have changed them.
     fn lose(&self);
@@ -154,7 +154,7 @@ pub trait EventFacility: Facility + Copy {
 
     /// Lets the interrupt of a counter that is about to stop come, if the facility delays it. After the counter has
     /// stopped, the facility is settled.
-    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+    fn before_stop<M: RegisterBackend>(&self, msr: &M, counter: CounterId) {
         let _ = (msr, counter);
     }
 
@@ -163,12 +163,12 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed. The counter is not freed.
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         let _ = (msr, counter, event);
         Ok(Waiting::NONE)
     }
@@ -177,7 +177,11 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed.
-    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+    fn waiting<M: RegisterBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, AccessFault> {
         let _ = (msr, counter);
         Ok(Waiting::NONE)
     }
@@ -186,7 +190,7 @@ pub trait EventFacility: Facility + Copy {
     ///
     /// # Errors
     /// A register access failed.
-    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, msr: &M) -> Result<bool, AccessFault> {
         let _ = msr;
         Ok(false)
     }
@@ -252,7 +256,7 @@ impl EventFacility for () {
     const OFFERS: bool = false;
 
     #[inline]
-    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
         Ok(())
     }
 
@@ -273,17 +277,17 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().and_then(|facility| facility.unit(counter))
     }
 
-    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, AccessFault> {
         let none = Ok(CounterSet::NONE);
         self.as_ref().map_or(none, |facility| facility.unmask_units(hardware))
     }
 
-    fn access_unit<M: MsrBackend>(
+    fn access_unit<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
         access: UnitAccess,
-    ) -> Result<u64, MsrFault> {
+    ) -> Result<u64, AccessFault> {
         self.as_ref().map_or(Ok(0), |facility| facility.access_unit(msr, registers, access))
     }
 
@@ -298,7 +302,7 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().map_or(EventControl::default(), |facility| facility.control(event))
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         self.as_ref().map_or(Ok(()), |facility| facility.settle(msr, running))
     }
 
@@ -316,26 +320,30 @@ impl<F: EventFacility> EventFacility for Option<F> {
         self.as_ref().map_or(CounterSet::NONE, |facility| facility.left_over(running))
     }
 
-    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+    fn before_stop<M: RegisterBackend>(&self, msr: &M, counter: CounterId) {
         if let Some(facility) = self {
             facility.before_stop(msr, counter);
         }
     }
 
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         self.as_ref().map_or(Ok(Waiting::NONE), |facility| facility.leave(msr, counter, event))
     }
 
-    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+    fn waiting<M: RegisterBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, AccessFault> {
         self.as_ref().map_or(Ok(Waiting::NONE), |facility| facility.waiting(msr, counter))
     }
 
-    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, msr: &M) -> Result<bool, AccessFault> {
         self.as_ref().map_or(Ok(false), |facility| facility.has_waiting(msr))
     }
 
@@ -381,17 +389,17 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         self.0.unit(counter).or_else(|| self.1.unit(counter))
     }
 
-    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, MsrFault> {
+    fn unmask_units<H: Hardware>(&self, hardware: &H) -> Result<CounterSet, AccessFault> {
         // At most one facility of a pair drives sampling units.
         if A::UNITS { self.0.unmask_units(hardware) } else { self.1.unmask_units(hardware) }
     }
 
-    fn access_unit<M: MsrBackend>(
+    fn access_unit<M: RegisterBackend>(
         &self,
         msr: &M,
         registers: &Counter,
         access: UnitAccess,
-    ) -> Result<u64, MsrFault> {
+    ) -> Result<u64, AccessFault> {
         if A::UNITS {
             self.0.access_unit(msr, registers, access)
         } else {
@@ -415,7 +423,7 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         }
     }
 
-    fn settle<M: MsrBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, msr: &M, running: &Running<'_>) -> Result<(), Unsettled> {
         match (self.0.settle(msr, running), self.1.settle(msr, running)) {
             (Err(first), Err(second)) => {
                 Err(Unsettled { counters: first.counters | second.counters, ..first })
@@ -437,17 +445,17 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         self.0.left_over(running) | self.1.left_over(running)
     }
 
-    fn before_stop<M: MsrBackend>(&self, msr: &M, counter: CounterId) {
+    fn before_stop<M: RegisterBackend>(&self, msr: &M, counter: CounterId) {
         self.0.before_stop(msr, counter);
         self.1.before_stop(msr, counter);
     }
 
-    fn leave<M: MsrBackend>(
+    fn leave<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         event: &RunningEvent<'_>,
-    ) -> Result<Waiting, MsrFault> {
+    ) -> Result<Waiting, AccessFault> {
         // Only one facility records a counter's events, so the other has none that wait.
         match self.0.leave(msr, counter, event)? {
             Waiting::NONE => self.1.leave(msr, counter, event),
@@ -455,14 +463,18 @@ impl<A: EventFacility, B: EventFacility> EventFacility for (A, B) {
         }
     }
 
-    fn waiting<M: MsrBackend>(&self, msr: &M, counter: CounterId) -> Result<Waiting, MsrFault> {
+    fn waiting<M: RegisterBackend>(
+        &self,
+        msr: &M,
+        counter: CounterId,
+    ) -> Result<Waiting, AccessFault> {
         match self.0.waiting(msr, counter)? {
             Waiting::NONE => self.1.waiting(msr, counter),
             waiting => Ok(waiting),
         }
     }
 
-    fn has_waiting<M: MsrBackend>(&self, msr: &M) -> Result<bool, MsrFault> {
+    fn has_waiting<M: RegisterBackend>(&self, msr: &M) -> Result<bool, AccessFault> {
         Ok(self.0.has_waiting(msr)? || self.1.has_waiting(msr)?)
     }
 

@@ -1,9 +1,9 @@
 //! Hardware beside the counters that shares their interrupt.
 
+use crate::access::backend::{AccessFault, RegisterBackend};
 use crate::counters::hooks::running::Recorded;
 use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::shared::memory::CounterMemory;
-use crate::msr::backend::{MsrBackend, MsrFault};
 
 /// Hardware that shares the performance interrupt with the counters, such as branch records.
 /// [`service`](crate::service()) calls this trait's methods, while it services the interrupt, for the facility of the
@@ -33,22 +33,22 @@ use crate::msr::backend::{MsrBackend, MsrFault};
 /// ```
 /// use core::cell::Cell;
 /// use pmu_core::facility::{Facility, Interrupted};
-/// use pmu_core::msr::{MsrAccess, MsrAddress, MsrBackend, MsrFault};
+/// use pmu_core::access::{RegisterAccess, RegisterAddress, RegisterBackend, AccessFault};
 ///
 /// /// Trace buffer whose status bit is bit 55. The register `filled` holds the number of records.
 /// struct TraceBuffer<'a> {
-///     filled: MsrAddress,
+///     filled: RegisterAddress,
 ///     drained: &'a Cell<u64>,
 /// }
 /// impl Facility for TraceBuffer<'_> {
 ///     fn status_bits(&self) -> u64 {
 ///         1 << 55
 ///     }
-///     fn collect<M: MsrBackend>(&mut self, msr: &M, interrupted: Interrupted) -> Result<u32, MsrFault> {
+///     fn collect<M: RegisterBackend>(&mut self, msr: &M, interrupted: Interrupted) -> Result<u32, AccessFault> {
 ///         if interrupted.status & 1 << 55 == 0 {
 ///             return Ok(0); // Another cause: a counter's, or another owner's.
 ///         }
-///         self.drained.set(self.drained.get() + msr.rdmsr_retrying(self.filled)?);
+///         self.drained.set(self.drained.get() + msr.read_retrying(self.filled)?);
 ///         Ok(1)
 ///     }
 /// }
@@ -110,7 +110,7 @@ pub trait Facility {
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
-    fn begin<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         Ok(())
     }
 
@@ -122,7 +122,11 @@ pub trait Facility {
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
-    fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+    fn collect<M: RegisterBackend>(
+        &mut self,
+        _: &M,
+        _: Interrupted<'_>,
+    ) -> Result<u32, AccessFault> {
         Ok(0)
     }
 
@@ -145,7 +149,12 @@ pub trait Facility {
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
-    fn set_reload<M: MsrBackend>(&self, _: &M, _: CounterId, _: u64) -> Result<(), MsrFault> {
+    fn set_reload<M: RegisterBackend>(
+        &self,
+        _: &M,
+        _: CounterId,
+        _: u64,
+    ) -> Result<(), AccessFault> {
         Ok(())
     }
 
@@ -155,7 +164,7 @@ pub trait Facility {
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
-    fn end<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         Ok(())
     }
 
@@ -166,7 +175,7 @@ pub trait Facility {
     /// # Errors
     /// A register access failed, and its [retry](Facility) failed, too.
     #[inline]
-    fn without_counters<M: MsrBackend>(&mut self, _: &M) -> Result<(), MsrFault> {
+    fn without_counters<M: RegisterBackend>(&mut self, _: &M) -> Result<(), AccessFault> {
         Ok(())
     }
 
@@ -248,16 +257,16 @@ impl<F: Facility> Facility for Option<F> {
     }
 
     #[inline]
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         self.as_mut().map_or(Ok(()), |facility| facility.begin(msr))
     }
 
     #[inline]
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         self.as_mut().map_or(Ok(0), |facility| facility.collect(msr, interrupted))
     }
 
@@ -272,22 +281,22 @@ impl<F: Facility> Facility for Option<F> {
     }
 
     #[inline]
-    fn set_reload<M: MsrBackend>(
+    fn set_reload<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         events: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         self.as_ref().map_or(Ok(()), |facility| facility.set_reload(msr, counter, events))
     }
 
     #[inline]
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         self.as_mut().map_or(Ok(()), |facility| facility.end(msr))
     }
 
     #[inline]
-    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn without_counters<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         self.as_mut().map_or(Ok(()), |facility| facility.without_counters(msr))
     }
 
@@ -320,17 +329,17 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
     }
 
     #[inline]
-    fn begin<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn begin<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         let (first, second) = (self.0.begin(msr), self.1.begin(msr));
         first.and(second)
     }
 
     #[inline]
-    fn collect<M: MsrBackend>(
+    fn collect<M: RegisterBackend>(
         &mut self,
         msr: &M,
         interrupted: Interrupted<'_>,
-    ) -> Result<u32, MsrFault> {
+    ) -> Result<u32, AccessFault> {
         let shared = self.0.status_bits() & self.1.status_bits() & interrupted.status;
         // A facility that attends to samples collects after one that makes them.
         let (first, second) = if B::RECORDS && !A::RECORDS {
@@ -362,24 +371,24 @@ impl<A: Facility, B: Facility> Facility for (A, B) {
     }
 
     #[inline]
-    fn set_reload<M: MsrBackend>(
+    fn set_reload<M: RegisterBackend>(
         &self,
         msr: &M,
         counter: CounterId,
         events: u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let first = self.0.set_reload(msr, counter, events);
         first.and(self.1.set_reload(msr, counter, events))
     }
 
     #[inline]
-    fn end<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn end<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         let (first, second) = (self.0.end(msr), self.1.end(msr));
         first.and(second)
     }
 
     #[inline]
-    fn without_counters<M: MsrBackend>(&mut self, msr: &M) -> Result<(), MsrFault> {
+    fn without_counters<M: RegisterBackend>(&mut self, msr: &M) -> Result<(), AccessFault> {
         let (first, second) = (self.0.without_counters(msr), self.1.without_counters(msr));
         first.and(second)
     }

@@ -1,5 +1,7 @@
 //! The events that are on a session's counters, as a facility is settled on them.
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::AccessFault;
 use crate::branches::filter::BranchFilter;
 use crate::counters::error::CounterError;
 use crate::counters::events::count::Membership;
@@ -13,8 +15,6 @@ use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::CounterSlot;
 use crate::counters::shared::table::EventTable;
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::MsrFault;
 use crate::precise::request::{NotPrecise, PackedPrecise, Precision, SampleParts};
 
 /// Counters whose events must not run, because registers of a facility did not answer.
@@ -24,7 +24,7 @@ pub struct Unsettled {
     /// The counters. If one of them counts an event of a group, the whole group is stopped.
     pub counters: CounterSet,
     /// The first access that failed, and its retry.
-    pub fault: MsrFault,
+    pub fault: AccessFault,
 }
 
 /// The events that are on a session's counters.
@@ -237,7 +237,7 @@ pub struct Asked {
     /// The event counts only in guests.
     pub in_guests_only: bool,
     /// The event's [extra register](crate::Event::with_extra), and its value.
-    pub extra: Option<(MsrAddress, u64)>,
+    pub extra: Option<(RegisterAddress, u64)>,
     /// Samples of the event are to be [precise](crate::Event::precise).
     pub precision: Option<Precision>,
     /// Samples of the event are to have these [parts](crate::Event::recording).
@@ -245,7 +245,7 @@ pub struct Asked {
     /// Only loads of at least this [latency](crate::Event::latency_at_least), in cycles, are to be sampled.
     pub latency: Option<u16>,
     /// A facility names the register of the latency here.
-    pub latency_register: Option<MsrAddress>,
+    pub latency_register: Option<RegisterAddress>,
     /// A facility names an event here that has to be counted beside this one: bits 15:0 of its select.
     pub beside: Option<u16>,
     /// Other events of the group [reload](crate::Event::reloaded_by) the event's counter.

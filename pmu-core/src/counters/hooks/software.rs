@@ -1,9 +1,9 @@
 //! Events that the kernel's calls count, as what a session's events can ask for.
 
+use crate::access::backend::RegisterBackend;
 use crate::counters::hooks::event_facility::EventFacility;
 use crate::counters::hooks::facility::Facility;
 use crate::counters::hooks::running::{Running, Unsettled};
-use crate::msr::backend::MsrBackend;
 
 /// [Software events](crate::Event::software), beside the events of counters. It needs no hardware and no memory.
 ///
@@ -26,7 +26,7 @@ impl EventFacility for SoftwareEvents {
     const SOFTWARE: bool = true;
 
     #[inline]
-    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
         Ok(())
     }
 

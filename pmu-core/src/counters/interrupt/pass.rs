@@ -3,6 +3,8 @@
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::Ordering;
 
+use crate::access::address::RegisterAddress;
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::error::ServiceError;
 use crate::counters::events::count::EventOverflow;
 use crate::counters::hooks::event_facility::EventFacility;
@@ -12,8 +14,6 @@ use crate::counters::names::{CounterId, CounterSet, EventId};
 use crate::counters::registers::unit::{CounterUnit, GlobalRegisters};
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::address::MsrAddress;
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, opens_events};
 
@@ -41,7 +41,7 @@ pub(crate) struct Shared<'a, S, H> {
     /// Other owners' bits of the status.
     pub(crate) others: u64,
     /// First fault; the pass continues, so that no other overflow is lost.
-    pub(crate) fault: Option<MsrFault>,
+    pub(crate) fault: Option<AccessFault>,
     /// Counters that faulted.
     pub(crate) fallen: CounterSet,
 }
@@ -66,13 +66,13 @@ pub(crate) const GENERAL: u64 = CounterSet::GENERAL.bits();
 
 impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
     #[inline]
-    pub(crate) fn note<T>(&mut self, result: Result<T, MsrFault>) -> Option<T> {
+    pub(crate) fn note<T>(&mut self, result: Result<T, AccessFault>) -> Option<T> {
         result.map_err(|fault| self.note_fault(fault)).ok()
     }
 
     #[cold]
     #[inline(never)] // 79 bytes of events alone.
-    fn note_fault(&mut self, fault: MsrFault) {
+    fn note_fault(&mut self, fault: AccessFault) {
         self.fault.get_or_insert(fault);
     }
 
@@ -95,8 +95,8 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
         self.mark_faulted(None);
     }
 
-    pub(crate) fn wrmsr(&mut self, register: MsrAddress, value: u64) -> bool {
-        let written = self.hardware.wrmsr_retrying(register, value);
+    pub(crate) fn wrmsr(&mut self, register: RegisterAddress, value: u64) -> bool {
+        let written = self.hardware.write_retrying(register, value);
         self.note(written).is_some()
     }
 
@@ -155,7 +155,7 @@ impl<'a, S: EventSource, H: Hardware> Shared<'a, S, H> {
 
     #[inline]
     fn status(&mut self, global: &GlobalRegisters) -> Option<u64> {
-        let status = self.hardware.rdmsr_retrying(global.status);
+        let status = self.hardware.read_retrying(global.status);
         self.note(status)
     }
 }
@@ -369,7 +369,7 @@ const INTERRUPTING: u64 = CounterSet::ALL.bits() | 1 << 48 | 1 << 54 | 1 << 55 |
 
 /// Serves a facility where no counter can be served: no session has taken the counters, the interrupt is masked, or a
 /// task services the counters without the facility. The facility's interrupt comes nevertheless.
-pub(crate) fn serve_alone<M: MsrBackend, B: Facility>(
+pub(crate) fn serve_alone<M: RegisterBackend, B: Facility>(
     msr: &M,
     memory: &CounterMemory,
     mut facility: B,

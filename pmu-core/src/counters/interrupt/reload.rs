@@ -2,6 +2,8 @@
 
 use core::sync::atomic::Ordering;
 
+use crate::access::address::{RegisterAddress, RegisterBits};
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::error::CounterError;
 use crate::counters::events::count::{EventCount, EventOverflow};
 use crate::counters::events::user_view::UserView;
@@ -16,8 +18,6 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::period::Waiting;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::address::{MsrAddress, RegisterBits};
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 use crate::platform::Hardware;
 use crate::profile::event_source::{
     EventSource, opens_events, read_counter, registers_of, row_period,
@@ -170,7 +170,7 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
     pub(crate) fn load(
         &mut self,
         slot: &CounterSlot,
-        register: MsrAddress,
+        register: RegisterAddress,
         preload: u64,
         Running { event, period }: Running,
         next: u64,
@@ -208,8 +208,8 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
     fn rearm_free_running(&mut self, event: EventId, registers: &Counter, entry: &EventEntry) {
         let select = registers.control.register();
         let full_width = self.memory.full_width.load(Ordering::Relaxed);
-        let write = |register, value| self.hardware.wrmsr_retrying(register, value);
-        let done = self.hardware.rdmsr_retrying(select).and_then(|found| {
+        let write = |register, value| self.hardware.write_retrying(register, value);
+        let done = self.hardware.read_retrying(select).and_then(|found| {
             write(select, 0)?;
             let value = registers.read(self.hardware)?;
             entry.accumulate(value, registers.mask());
@@ -256,7 +256,7 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
 
     /// Stops the counter, harvests, and starts the counter again. A task may be about to write other bits of the
     /// control register, so only the counter's own bits are changed.
-    fn harvest(&mut self, division: &Division<'_>, event: EventId) -> Result<(), MsrFault> {
+    fn harvest(&mut self, division: &Division<'_>, event: EventId) -> Result<(), AccessFault> {
         let registers = self.unit.registers(division.counter);
         let CounterControl::Shared { register, .. } = registers.control else { return Ok(()) };
         // SAFETY: the bits decide what a counter counts, and whether it interrupts.
@@ -334,7 +334,7 @@ impl<S: EventSource, H: Hardware> Shared<'_, S, H> {
 /// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure given to `service`: the event has no period,
 ///   and its counter may have wrapped since `service` last handled the counter. After `service`, the call succeeds.
-pub fn user_view<S: EventSource, M: MsrBackend>(
+pub fn user_view<S: EventSource, M: RegisterBackend>(
     source: &S,
     msr: &M,
     memory: &CounterMemory,

@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::ops::Deref;
 
+use crate::access::backend::{RegisterAccess, RegisterBackend};
 use crate::branches::filter::PackedFilter;
 use crate::branches::record::Branch;
 use crate::branches::sampled::Branches;
@@ -16,7 +17,6 @@ use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::memory::CounterMemory;
 use crate::counters::shared::period::since_record;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::backend::{MsrAccess, MsrBackend};
 use crate::precise::sample::PreciseSample;
 use crate::profile::event_source::{EventSource, counters_of, read_counter, registers_of};
 
@@ -217,7 +217,7 @@ const SERVED_WITHIN: u64 = 1 << 31;
 /// - [`Unchanged`](CounterError::Unchanged): the counter or the overflow status could not be read.
 /// - [`NotAvailable`](CounterError::NotAvailable), only within the closure: the event has no period, and its counter
 ///   may have wrapped since `service` last handled the counter. After `service`, the count can be read.
-pub fn sample_read<'a, S: EventSource, M: MsrBackend>(
+pub fn sample_read<'a, S: EventSource, M: RegisterBackend>(
     source: &'a S,
     msr: &'a M,
     memory: &'a CounterMemory,
@@ -264,7 +264,7 @@ fn counter_of<S: EventSource>(
 }
 
 /// Reads the count of one event.
-fn read<S: EventSource, M: MsrBackend>(
+fn read<S: EventSource, M: RegisterBackend>(
     (source, msr, memory): (&S, &M, &CounterMemory),
     overflowed: Option<CounterId>,
     (event, entry): (EventId, &EventEntry),
@@ -299,7 +299,7 @@ fn read<S: EventSource, M: MsrBackend>(
 }
 
 /// Reads the count of a part of an event.
-fn read_part<S: EventSource, M: MsrBackend>(
+fn read_part<S: EventSource, M: RegisterBackend>(
     (source, msr, memory): (&S, &M, &CounterMemory),
     part: &EventEntry,
     now: u64,
@@ -328,7 +328,7 @@ fn divides<S: EventSource>(source: &S, event: EventId) -> bool {
 }
 
 /// Reads what a counter and its shares hold now, which is not yet in the counts of the event and of its parts.
-fn divided_now<S: EventSource, M: MsrBackend>(
+fn divided_now<S: EventSource, M: RegisterBackend>(
     (source, msr): (&S, &M),
     counter: CounterId,
     read: &Cell<Option<(u64, u64)>>,
@@ -341,14 +341,14 @@ fn divided_now<S: EventSource, M: MsrBackend>(
     let division = readable.ok_or(CounterError::NotAvailable(counter.only()))?;
     let occurrences =
         source.unit().registers(counter).read(msr).map_err(CounterError::Unchanged)?;
-    let shares = msr.rdpmc_retrying(division.rdpmc).map_err(CounterError::Unchanged)?;
+    let shares = msr.read_counter_retrying(division.index).map_err(CounterError::Unchanged)?;
     read.set(Some((occurrences, shares)));
     Ok((occurrences, shares))
 }
 
 /// Reads the total of an event on this counter, and the counter's value then. `overflowed`: the counter of the event
 /// whose overflow is being reported.
-pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
+pub(crate) fn total_on<S: EventSource, M: RegisterBackend>(
     (source, msr, memory): (&S, &M, &CounterMemory),
     counter: CounterId,
     overflowed: Option<CounterId>,
@@ -371,7 +371,7 @@ pub(crate) fn total_on<S: EventSource, M: MsrBackend>(
         && value < SERVED_WITHIN
         && let Some(global) = source.unit().global()
     {
-        let status = msr.rdmsr_retrying(global.status).map_err(CounterError::Unchanged)?;
+        let status = msr.read_retrying(global.status).map_err(CounterError::Unchanged)?;
         let (is_set, is_frozen) =
             (status & counter.only().bits() != 0, status & global.frozen != 0);
         // The pass serves the counters in the order of their bits. It acknowledges them first, unless they are frozen.

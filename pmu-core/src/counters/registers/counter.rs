@@ -1,11 +1,10 @@
-//! One hardware counter: its registers, and its arithmetic. Selects and controls have the layout of x86, to which the
-//! backend of another architecture translates.
+//! One hardware counter: its registers, and its arithmetic. Registers that the examples name are x86's.
 
 use core::fmt;
 
+use crate::access::address::{CounterIndex, RegisterAddress};
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::names::MAX_FIXED;
-use crate::msr::address::{MsrAddress, PmcIndex};
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// The longest period of a counter whose writes take 32 bits and extend their sign (SDM vol. 3B, "Full-Width Writes to
 /// Performance Counter Registers").
@@ -16,72 +15,23 @@ const NARROW_MAX_LOAD: u64 = (1 << 31) - 1;
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub enum CounterControl {
     /// The event select register of one general counter.
-    Select(MsrAddress),
+    Select(RegisterAddress),
     /// The bits of one fixed counter in the fixed counters' control register. All fixed counters share this register.
     Shared {
         /// The shared control register.
-        register: MsrAddress,
+        register: RegisterAddress,
         /// The fixed counter's number.
         counter: u8,
     },
 }
 
-/// Bits of fixed counter 0 in `IA32_FIXED_CTR_CTRL`, adaptive records and RDPMC user disable; those of counter *n* are
-/// 4*n* bits higher (SDM vol. 3B, "Adaptive PEBS"; "Architectural Performance Monitoring Version 6").
-const FIXED_ADAPTIVE: u64 = 1 << 32;
-const FIXED_NO_USER_RDPMC: u64 = 1 << 33;
-
 impl CounterControl {
     /// Returns the address of the control register.
     #[inline]
-    pub const fn register(self) -> MsrAddress {
+    pub const fn register(self) -> RegisterAddress {
         match self {
             Self::Select(register) | Self::Shared { register, .. } => register,
         }
-    }
-
-    /// Returns the bits of the register that are the counter's.
-    pub(crate) const fn mask(self) -> u64 {
-        match self {
-            Self::Select(_) => u64::MAX,
-            Self::Shared { counter, .. } => {
-                (0b1111 | FIXED_ADAPTIVE | FIXED_NO_USER_RDPMC) << (4 * (counter % 8))
-            }
-        }
-    }
-
-    /// Returns the bit that makes an overflow interrupt.
-    pub(crate) const fn interrupt(self) -> u64 {
-        match self {
-            Self::Select(_) => EventSelect::INTERRUPT,
-            Self::Shared { counter, .. } => 1 << 3 << (4 * (counter % 8)),
-        }
-    }
-
-    /// Returns the value of these bits with which the counter counts `select`, and interrupts.
-    pub(crate) const fn running(self, select: EventSelect) -> u64 {
-        match self {
-            Self::Select(_) => select.running().select_bits(),
-            Self::Shared { counter, .. } => {
-                let bits = select.select_bits();
-                let modes = bits >> 17 & 1 | (bits >> 16 & 1) << 1;
-                let (interrupts, any_thread) = (1 << 3, (bits >> 21 & 1) << 2);
-                const MOVED: u32 = EventSelect::NO_USER_RDPMC.trailing_zeros()
-                    - FIXED_NO_USER_RDPMC.trailing_zeros();
-                let no_user_rdpmc = (bits & EventSelect::NO_USER_RDPMC) >> MOVED;
-                (modes | any_thread | interrupts | no_user_rdpmc) << (4 * (counter % 8))
-            }
-        }
-    }
-
-    /// Returns bits of a running counter, changed as facilities need them.
-    pub(crate) const fn with(self, running: u64, silent: bool, adaptive: bool) -> u64 {
-        let is_adaptive = match self {
-            Self::Select(_) => EventSelect::ADAPTIVE,
-            Self::Shared { counter, .. } => FIXED_ADAPTIVE << (4 * (counter % 8)),
-        };
-        let interrupts = if silent { running & !self.interrupt() } else { running };
-        interrupts | if adaptive { is_adaptive } else { 0 }
     }
 }
 
@@ -90,11 +40,11 @@ impl CounterControl {
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct Counter {
     pub(crate) control: CounterControl,
-    pub(crate) value: MsrAddress,
+    pub(crate) value: RegisterAddress,
     /// The second address, at which a write takes the whole value, if there is one.
-    pub(crate) full: Option<MsrAddress>,
+    pub(crate) full: Option<RegisterAddress>,
     pub(crate) sign_extended: bool,
-    pub(crate) rdpmc: Option<PmcIndex>,
+    pub(crate) index: Option<CounterIndex>,
     /// One bit for each bit of the counter.
     pub(crate) mask: u64,
 }
@@ -108,14 +58,15 @@ impl Counter {
 
     /// Returns the register that holds the counter's value.
     #[inline]
-    pub const fn value_register(&self) -> MsrAddress {
+    pub const fn value_register(&self) -> RegisterAddress {
         self.value
     }
 
-    /// Returns the counter's index for RDPMC, or `None` if only RDMSR reads the counter.
+    /// Returns the index by which [`read_counter`](RegisterBackend::read_counter) reads the counter, or `None` if only
+    /// its register does.
     #[inline]
-    pub const fn rdpmc_index(&self) -> Option<PmcIndex> {
-        self.rdpmc
+    pub const fn read_index(&self) -> Option<CounterIndex> {
+        self.index
     }
 
     /// Returns the counter's width in bits: from 32 to 64, or less if it is a sampling unit.
@@ -130,10 +81,10 @@ impl Counter {
     ///
     /// ```
     /// # use pmu_core::registers::Counter;
-    /// # use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
+    /// # use pmu_core::access::{RegisterAccess, RegisterBackend, AccessFault};
     /// /// Arms a counter of a unit for a period, while the counter is stopped.
-    /// fn arm(msr: &impl MsrBackend, counter: &Counter, events: u64) -> Result<(), MsrFault> {
-    ///     msr.wrmsr_retrying(counter.value_register(), counter.preload(events))
+    /// fn arm(msr: &impl RegisterBackend, counter: &Counter, events: u64) -> Result<(), AccessFault> {
+    ///     msr.write_retrying(counter.value_register(), counter.preload(events))
     /// }
     /// ```
     #[inline]
@@ -147,12 +98,12 @@ impl Counter {
     ///
     /// ```
     /// # use pmu_core::registers::Counter;
-    /// # use pmu_core::msr::{MsrAccess, MsrBackend, MsrFault};
+    /// # use pmu_core::access::{RegisterAccess, RegisterBackend, AccessFault};
     /// /// Without an overflow status: returns whether a counter that was loaded with `preload` has overflowed.
-    /// fn is_overflowed(msr: &impl MsrBackend, counter: &Counter) -> Result<bool, MsrFault> {
-    ///     let value = match counter.rdpmc_index() {
-    ///         Some(index) => msr.rdpmc_retrying(index)?,
-    ///         None => msr.rdmsr_retrying(counter.value_register())?,
+    /// fn is_overflowed(msr: &impl RegisterBackend, counter: &Counter) -> Result<bool, AccessFault> {
+    ///     let value = match counter.read_index() {
+    ///         Some(index) => msr.read_counter_retrying(index)?,
+    ///         None => msr.read_retrying(counter.value_register())?,
     ///     };
     ///     Ok(counter.has_overflowed(value))
     /// }
@@ -173,8 +124,8 @@ impl Counter {
     ///
     /// # Errors
     /// The write failed.
-    pub fn load(&self, msr: &impl MsrBackend, value: u64) -> Result<(), MsrFault> {
-        msr.wrmsr_retrying(self.register_for(value), value)
+    pub fn load(&self, msr: &impl RegisterBackend, value: u64) -> Result<(), AccessFault> {
+        msr.write_retrying(self.register_for(value), value)
     }
 
     /// Returns the longest period that the counter can be loaded for. `full_width`: the processor has full-width
@@ -202,7 +153,7 @@ impl Counter {
     }
 
     /// Returns the address at which a write makes the counter hold `value`: the first address where that suffices.
-    pub(crate) fn register_for(&self, value: u64) -> MsrAddress {
+    pub(crate) fn register_for(&self, value: u64) -> RegisterAddress {
         let extended = i64::from(value as u32 as i32) as u64 & self.mask;
         match self.full {
             Some(full) if self.sign_extended && extended != value => full,
@@ -213,13 +164,13 @@ impl Counter {
     /// Creates a sampling unit as a counter of `width` bits, at most 31. `register` is the unit's control register, by
     /// which errors name it. The session never accesses the register: the
     /// [facility](crate::facility::EventFacility::access_unit) does.
-    pub const fn of_unit(register: MsrAddress, width: u8) -> Self {
+    pub const fn of_unit(register: RegisterAddress, width: u8) -> Self {
         Self {
             control: CounterControl::Select(register),
             value: register,
             full: None,
             sign_extended: false,
-            rdpmc: None,
+            index: None,
             mask: (1 << (width % 32)) - 1,
         }
     }
@@ -231,16 +182,20 @@ impl Counter {
     }
 
     /// Returns the index by which user mode reads the counter, if that is permitted.
-    pub(crate) fn user_index(&self, msr: &impl MsrBackend, permitted: bool) -> Option<PmcIndex> {
-        self.rdpmc.filter(|_| permitted).map(|index| msr.user_index(index))
+    pub(crate) fn user_index(
+        &self,
+        msr: &impl RegisterBackend,
+        permitted: bool,
+    ) -> Option<CounterIndex> {
+        self.index.filter(|_| permitted).map(|index| msr.user_index(index))
     }
 
-    /// Reads the counter: by RDPMC, or by RDMSR if it has no index.
+    /// Reads the counter: by its index, or from its register if it has none.
     #[inline]
-    pub(crate) fn read(&self, msr: &impl MsrBackend) -> Result<u64, MsrFault> {
-        match self.rdpmc {
-            Some(index) => msr.rdpmc_retrying(index),
-            None => msr.rdmsr_retrying(self.value),
+    pub(crate) fn read(&self, msr: &impl RegisterBackend) -> Result<u64, AccessFault> {
+        match self.index {
+            Some(index) => msr.read_counter_retrying(index),
+            None => msr.read_retrying(self.value),
         }
     }
 }
@@ -262,38 +217,8 @@ impl Counter {
 pub struct EventSelect(u64);
 
 impl EventSelect {
-    /// Bit 16: counts at privilege levels above 0.
-    pub(crate) const USER: u64 = 1 << 16;
-
-    /// Bit 17: counts at privilege level 0.
-    pub(crate) const KERNEL: u64 = 1 << 17;
-
     /// Event and unit mask that stand for part 0 of another event's occurrences, as in Linux perf.
     pub(crate) const PART: u16 = 0x8000;
-
-    /// Both mode bits.
-    pub(crate) const MODES: u64 = Self::USER | Self::KERNEL;
-
-    /// Bit 20: interrupts through the local APIC when the counter overflows.
-    pub(crate) const INTERRUPT: u64 = 1 << 20;
-
-    /// Intel's bit 33, IN_TXCP: excludes the events of aborted transactions. Only `IA32_PERFEVTSEL2` has the bit (SDM
-    /// vol. 3B, "Performance Monitoring and Intel TSX").
-    pub(crate) const IN_TXCP: u64 = 1 << 33;
-
-    /// Intel's bit 34: records of the counter are adaptive (SDM vol. 3B, "Adaptive PEBS").
-    const ADAPTIVE: u64 = 1 << 34;
-
-    /// Intel's bit 37: denies RDPMC of the counter above privilege level 0, where the bit exists (SDM vol. 3B,
-    /// "Architectural Performance Monitoring Version 6", `IA32_PERFEVTSELx`).
-    pub(crate) const NO_USER_RDPMC: u64 = 1 << 37;
-
-    /// Bit 22: counts.
-    const ENABLE: u64 = 1 << 22;
-
-    /// Event, unit mask, edge, inversion and threshold, of every vendor: the bits that say what is counted, and not
-    /// where.
-    pub(crate) const EVENT: u64 = 0xF_FF84_FFFF;
 
     /// Bit 19, which stands for pin control and is legal in no event: the select is for a
     /// [sampling unit](crate::facility::EventFacility::UNITS), and bits 15:0 and 31:24 are the unit's.
@@ -321,46 +246,6 @@ impl EventSelect {
     pub const fn is_of_unit(self) -> bool {
         self.0 & Self::OF_UNIT != 0
     }
-
-    /// Returns whether the event counts in user mode, or in the kernel.
-    pub(crate) const fn counts_in(self, user: bool) -> bool {
-        self.0 & if user { Self::USER } else { Self::KERNEL } != 0
-    }
-
-    /// Returns whether the enable bit (22) is set. A counter counts only while this bit is set.
-    pub const fn is_enabled(self) -> bool {
-        self.0 & Self::ENABLE != 0
-    }
-
-    /// Returns the event number, which has 8 bits on Intel and 12 bits on AMD.
-    ///
-    /// ```
-    /// # use pmu_core::registers::EventSelect;
-    /// // An AMD event whose number uses bits 35:32, too.
-    /// let select = EventSelect::from_bits(0x1_0000_0164);
-    /// assert_eq!((select.event_number(), select.event_unit_mask()), (0x164, 0x01));
-    /// ```
-    pub const fn event_number(self) -> u16 {
-        (self.0 & 0xFF | self.0 >> 24 & 0xF00) as u16
-    }
-
-    /// Returns the event's unit mask (bits 15:8).
-    pub const fn event_unit_mask(self) -> u8 {
-        (self.0 >> 8) as u8
-    }
-
-    /// Returns this select with the enable bit (22) and the interrupt bit (20) set.
-    ///
-    /// ```
-    /// # use pmu_core::registers::EventSelect;
-    /// let cycles = EventSelect::from_bits(0x3_003C);
-    /// assert!(!cycles.is_enabled());
-    /// // Enabled (bit 22), with an interrupt (bit 20).
-    /// assert_eq!(cycles.running().select_bits(), 0x53_003C);
-    /// ```
-    pub const fn running(self) -> Self {
-        Self(self.0 | Self::INTERRUPT | Self::ENABLE)
-    }
 }
 
 impl fmt::Debug for EventSelect {
@@ -379,9 +264,9 @@ pub struct CounterBank {
     pub value: u32,
     /// Difference between the register addresses of adjacent counters.
     pub step: u32,
-    /// Number of counters that RDPMC can read. These are the counters with the lowest numbers. For RDPMC, ECX contains
-    /// the counter's number.
-    pub rdpmc: u8,
+    /// Number of counters that have an index, as for RDPMC. These are the counters with the lowest numbers. The index
+    /// is the counter's number.
+    pub indexed: u8,
     /// Set if a write to a value register takes only the low 32 bits of the value, and sign-extends them.
     pub sign_extended: bool,
     /// Set if the counters also count events whose bits 7:0 are 0, although the unit has fixed counters. Otherwise such
@@ -406,8 +291,8 @@ pub struct FullWidth {
 /// a control register, in which each counter has four bits.
 ///
 /// The lowest of the four bits enables counting at privilege level 0. The next bits enable counting above level 0,
-/// counting for all threads of the core, and interrupts on overflow. To read a fixed counter, RDPMC needs bit 30 of ECX
-/// set.
+/// counting for all threads of the core, and interrupts on overflow. The index of a fixed counter has bit 30 set, as
+/// for RDPMC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "defmt", derive(defmt::Format))]
 pub struct FixedCounters {
@@ -430,11 +315,12 @@ mod tests {
 
     fn counter(width: u32, sign_extended: bool) -> Counter {
         // SAFETY: nothing accesses them.
-        let (control, value, full) =
-            unsafe { (MsrAddress::new(0), MsrAddress::new(1), Some(MsrAddress::new(2))) };
+        let (control, value, full) = unsafe {
+            (RegisterAddress::new(0), RegisterAddress::new(1), Some(RegisterAddress::new(2)))
+        };
         let mask = u64::MAX >> (64 - width);
         let control = CounterControl::Select(control);
-        Counter { control, value, full, sign_extended, rdpmc: None, mask }
+        Counter { control, value, full, sign_extended, index: None, mask }
     }
 
     #[test]
@@ -488,25 +374,5 @@ mod tests {
                 assert!(full_width || register == counter.value_register(), "{on:#X}");
             }
         }
-    }
-
-    /// SDM vol. 3B, "IA32_FIXED_CTR_CTRL": EN of two bits (OS, then user), AnyThread, PMI; RDPMC user
-    /// disable at bit 33 + 4n.
-    #[test]
-    fn a_fixed_counters_bits_say_what_the_select_says() {
-        // SAFETY: nothing accesses it.
-        let register = unsafe { MsrAddress::new(0x38D) };
-        let of = |counter| CounterControl::Shared { register, counter };
-        let select = |bits| EventSelect::from_bits(bits);
-        assert_eq!(of(0).running(select(0x3_00C0)), 0b1011);
-        assert_eq!(of(1).running(select(0x1_003C)), 0b1010_0000);
-        assert_eq!(of(2).running(select(0x2_0300)), 0b1001_0000_0000);
-        assert_eq!(of(2).running(select(0x23_0300)), 0b1111_0000_0000);
-        assert_eq!(of(3).running(select(1 << 37 | 0x1_0400)), 1 << 45 | 0b1010 << 12);
-        assert_eq!(of(3).mask(), 0b11 << 44 | 0b1111 << 12);
-        // Bit 32 + 4n: adaptive records. Without PMI, no overflow interrupts.
-        let silent = |bits, adaptive| of(1).with(of(1).running(select(bits)), true, adaptive);
-        assert_eq!(silent(0x3_003C, true), 1 << 36 | 0b0011_0000);
-        assert_eq!(silent(0x1_003C, false), 0b0010_0000);
     }
 }

@@ -21,7 +21,7 @@ impl HybridDelta {
         Self {
             event_bits: unit.event_bits ^ processor.event_bits,
             lacking: unit.has_generic & !processor.has_generic,
-            user_rdpmc: unit.user_rdpmc_control != processor.user_rdpmc_control,
+            user_rdpmc: unit.can_deny_user_reads != processor.can_deny_user_reads,
         }
     }
 
@@ -36,15 +36,15 @@ impl HybridDelta {
     }
 
     /// Returns whether the processor can deny user mode's RDPMC for each counter.
-    pub(crate) const fn user_rdpmc_control(self, unit: &CounterUnit) -> bool {
-        unit.user_rdpmc_control ^ self.user_rdpmc
+    pub(crate) const fn can_deny_user_reads(self, unit: &CounterUnit) -> bool {
+        unit.can_deny_user_reads ^ self.user_rdpmc
     }
 
     /// Returns the unit with the events of the processor: its select bits, without the generic events that it lacks.
     pub(crate) const fn applied_to(self, unit: &CounterUnit) -> CounterUnit {
         let mut here = *unit;
         here.event_bits = self.event_bits(unit);
-        here.user_rdpmc_control = self.user_rdpmc_control(unit);
+        here.can_deny_user_reads = self.can_deny_user_reads(unit);
         here.has_generic &= !self.lacking;
         here
     }
@@ -54,9 +54,9 @@ impl HybridDelta {
 mod tests {
     use super::*;
 
-    fn unit(event_bits: u64, user_rdpmc_control: bool) -> CounterUnit {
+    fn unit(event_bits: u64, can_deny_user_reads: bool) -> CounterUnit {
         let mut unit = CounterUnit::NONE;
-        (unit.event_bits, unit.user_rdpmc_control) = (event_bits, user_rdpmc_control);
+        (unit.event_bits, unit.can_deny_user_reads) = (event_bits, can_deny_user_reads);
         unit
     }
 

@@ -29,7 +29,7 @@ use crate::counters::registers::unused::PreciseSampling;
 ///     select: 0xC001_0000,
 ///     value: 0xC001_0004,
 ///     step: 1,
-///     rdpmc: 0,
+///     indexed: 0,
 ///     sign_extended: false,
 ///     counts_every_number: false,
 /// };
@@ -139,7 +139,7 @@ pub trait SelectLayout {
     /// Returns whether each counter has a control bit that denies RDPMC above privilege level 0. In an event select
     /// this is bit 37. In the control register of the fixed counters, this is bit 33 + 4*n* for counter *n*. The
     /// default is `false`.
-    fn denies_user_rdpmc(&self) -> bool {
+    fn denies_user_reads(&self) -> bool {
         false
     }
 

@@ -1,5 +1,7 @@
 //! A processor's counters as data: the counters' registers, and the events that the counters can count.
 
+use crate::access::address::{CounterIndex, RegisterAddress, RegisterBits, RegisterUpdate};
+use crate::access::backend::{RegisterAccess, RegisterBackend};
 use crate::counters::names::{CounterId, CounterSet, GenericEvent, MAX_FIXED, MAX_GENERAL};
 use crate::counters::registers::counter::{
     Counter, CounterBank, CounterControl, EventSelect, FixedCounters, FullWidth,
@@ -7,16 +9,6 @@ use crate::counters::registers::counter::{
 use crate::counters::registers::layout::{CounterLayout, SelectLayout};
 use crate::counters::registers::unused::PreciseSampling;
 use crate::detection::NoInterface;
-use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex, RegisterBits};
-use crate::msr::backend::{MsrAccess, MsrBackend};
-
-impl EventSelect {
-    /// Returns the select that denies user mode's RDPMC of the counter, if the processor can.
-    pub(crate) const fn without_user_rdpmc(self, can_deny: bool) -> Self {
-        let bit = if can_deny { Self::NO_USER_RDPMC } else { 0 };
-        Self::from_bits(self.select_bits() | bit)
-    }
-}
 
 /// Description of a processor's counters and their registers, made [of](Self::of) what a vendor crate says. A counter's
 /// [`CounterId`] is the number of the counter's bit in the global registers.
@@ -33,7 +25,7 @@ pub struct CounterUnit {
     pub(crate) event_bits: u64,
     named: &'static [u64; GenericEvent::COUNT],
     pub(crate) has_generic: u8,
-    pub(crate) user_rdpmc_control: bool,
+    pub(crate) can_deny_user_reads: bool,
     masked_on_delivery: bool,
     pub(crate) runs_no_guests: bool,
     /// The type of core on a hybrid processor; 0: all cores are alike.
@@ -55,7 +47,7 @@ impl CounterUnit {
             select: 0,
             value: 0,
             step: 0,
-            rdpmc: 0,
+            indexed: 0,
             sign_extended: false,
             counts_every_number: false,
         };
@@ -70,7 +62,7 @@ impl CounterUnit {
             event_bits: 0,
             named: &[0; _],
             has_generic: 0,
-            user_rdpmc_control: false,
+            can_deny_user_reads: false,
             masked_on_delivery: false,
             runs_no_guests: false,
             core_type: 0,
@@ -126,7 +118,7 @@ impl CounterUnit {
             event_bits: processor.event_bits(),
             named,
             has_generic,
-            user_rdpmc_control: processor.denies_user_rdpmc(),
+            can_deny_user_reads: processor.denies_user_reads(),
             masked_on_delivery: processor.is_masked_on_delivery(),
             runs_no_guests: processor.runs_no_guests(),
             core_type: 0,
@@ -152,7 +144,7 @@ impl CounterUnit {
     /// #     select: 0xC001_0000,
     /// #     value: 0xC001_0004,
     /// #     step: 1,
-    /// #     rdpmc: 6,
+    /// #     indexed: 6,
     /// #     sign_extended: false,
     /// #     counts_every_number: false,
     /// # };
@@ -220,7 +212,7 @@ impl CounterUnit {
 
     /// Returns all bits that a select may have: those of events, modes, guests and user mode's RDPMC.
     pub(crate) const fn all_bits(&self) -> u64 {
-        let no_user_rdpmc = if self.user_rdpmc_control { EventSelect::NO_USER_RDPMC } else { 0 };
+        let no_user_rdpmc = if self.can_deny_user_reads { EventSelect::NO_USER_RDPMC } else { 0 };
         self.event_bits | self.guest_bits[0] | self.guest_bits[1] | no_user_rdpmc
     }
 
@@ -311,8 +303,8 @@ impl CounterUnit {
     }
 
     /// Returns whether the processor can deny RDPMC above privilege level 0 for each counter separately.
-    pub const fn has_user_rdpmc_control(&self) -> bool {
-        self.user_rdpmc_control
+    pub const fn can_deny_user_reads(&self) -> bool {
+        self.can_deny_user_reads
     }
 
     /// Returns each counter of the unit with its registers, in ascending order of the counters' bits.
@@ -335,10 +327,10 @@ impl CounterUnit {
             let value = self.fixed.value.wrapping_add(self.fixed.step * u32::from(number));
             // SAFETY: the control and the counters, by the promise of `CounterLayout`.
             let (register, value) =
-                unsafe { (MsrAddress::new(self.fixed.control), MsrAddress::new(value)) };
+                unsafe { (RegisterAddress::new(self.fixed.control), RegisterAddress::new(value)) };
             let control = CounterControl::Shared { register, counter: number };
-            let rdpmc = Some(PmcIndex::new(1 << 30 | u32::from(number)));
-            return Counter { control, value, full: None, sign_extended: false, rdpmc, mask };
+            let index = Some(CounterIndex::new(1 << 30 | u32::from(number)));
+            return Counter { control, value, full: None, sign_extended: false, index, mask };
         }
         self.general(counter)
     }
@@ -348,29 +340,33 @@ impl CounterUnit {
     pub(crate) fn general(&self, counter: CounterId) -> Counter {
         let (bank, number, mask) = (self.bank, counter.bit(), self.masks[0]);
         let distance = bank.step * u32::from(number);
-        let readable = number < bank.rdpmc;
+        let readable = number < bank.indexed;
         // SAFETY: these are event selects and counters, by the promises of `CounterLayout`.
         let (select, value, full) = unsafe {
-            let full = self.full_width.map(|full| MsrAddress::new(full.value + distance));
-            (MsrAddress::new(bank.select + distance), MsrAddress::new(bank.value + distance), full)
+            let full = self.full_width.map(|full| RegisterAddress::new(full.value + distance));
+            (
+                RegisterAddress::new(bank.select + distance),
+                RegisterAddress::new(bank.value + distance),
+                full,
+            )
         };
-        let rdpmc = readable.then_some(PmcIndex::new(number.into()));
+        let index = readable.then_some(CounterIndex::new(number.into()));
         let control = CounterControl::Select(select);
-        Counter { control, value, full, sign_extended: bank.sign_extended, rdpmc, mask }
+        Counter { control, value, full, sign_extended: bank.sign_extended, index, mask }
     }
 
     /// Returns whether the general counters can be written in full width, by reading the register that declares it.
-    pub(crate) fn has_full_width(&self, msr: &impl MsrBackend) -> bool {
+    pub(crate) fn has_full_width(&self, msr: &impl RegisterBackend) -> bool {
         self.full_width.is_some_and(|full| {
-            let capabilities = msr.update_retrying(MsrUpdate::read(full.capabilities));
+            let capabilities = msr.update_retrying(RegisterUpdate::read(full.capabilities));
             capabilities.is_ok_and(|bits| bits & full.declared != 0)
         })
     }
 
     /// Returns the control register that the fixed counters share.
-    pub(crate) fn fixed_control(&self) -> MsrAddress {
+    pub(crate) fn fixed_control(&self) -> RegisterAddress {
         // SAFETY: the control, by the promise of `CounterLayout`; without fixed counters it is not accessed.
-        unsafe { MsrAddress::new(self.fixed.control) }
+        unsafe { RegisterAddress::new(self.fixed.control) }
     }
 
     /// Returns the registers that control all counters together. Returns `None` if the processor has no such registers.
@@ -455,11 +451,11 @@ const fn mask_of(width: u8) -> u64 {
 pub struct GlobalRegisters {
     /// The control register, with one bit per counter. A counter counts only while its bit in this register and the
     /// enable bits in its own control register are set.
-    pub control: MsrAddress,
+    pub control: RegisterAddress,
     /// The overflow status register, with one bit per counter. The bit is set if the counter has overflowed.
-    pub status: MsrAddress,
+    pub status: RegisterAddress,
     /// The acknowledgement register: writing 1 to a bit clears the same bit of the [status](Self::status) register.
-    pub acknowledge: MsrAddress,
+    pub acknowledge: RegisterAddress,
     /// If set, the driver stops the counters while it services their interrupt. This costs two more writes per
     /// interrupt. Events that the interrupt handler itself causes are then not counted.
     pub stop_while_serviced: bool,

@@ -1,10 +1,10 @@
 //! Registers of Intel's processors that no driver of these crates uses, and that firmware or an earlier kernel may have
 //! left enabled.
 
+use crate::access::address::{RegisterAddress, RegisterUpdate};
+use crate::access::backend::{RegisterAccess, RegisterBackend};
 use crate::counters::names::CounterSet;
 use crate::counters::registers::unit::CounterUnit;
-use crate::msr::address::{MsrAddress, MsrUpdate};
-use crate::msr::backend::{MsrAccess, MsrBackend};
 
 /// Additional registers of some processors, one for each counter. No driver of these crates uses these registers.
 /// Firmware, or the kernel before a kexec, may have left values there. These values can make the processor reload
@@ -66,10 +66,10 @@ impl UnusedRegisters {
     ///
     /// ```
     /// # use pmu_core::{CounterSet, CounterUnit};
-    /// # use pmu_core::msr::MsrBackend;
+    /// # use pmu_core::access::RegisterBackend;
     /// # use pmu_core::registers::UnusedRegisters;
     /// /// Returns the counters that a session may take: those whose unused registers were cleared.
-    /// fn prepare(unused: &UnusedRegisters, unit: &CounterUnit, msr: &impl MsrBackend) -> CounterSet {
+    /// fn prepare(unused: &UnusedRegisters, unit: &CounterUnit, msr: &impl RegisterBackend) -> CounterSet {
     ///     let stays = unused.clear(unit, CounterSet::ALL, msr);
     ///     unit.counters().without(stays) // for `CounterSession::take`
     /// }
@@ -81,14 +81,14 @@ impl UnusedRegisters {
         &self,
         unit: &CounterUnit,
         counters: CounterSet,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
     ) -> CounterSet {
         let there = unit.counters() & self.counters & counters;
         there.retain(|counter| {
             let value = unit.registers(counter).value.get();
             // SAFETY: only 0 is written, by the promise of `new`.
-            let register = unsafe { MsrAddress::new(value.wrapping_add(self.distance)) };
-            msr.wrmsr_retrying(register, 0).is_err()
+            let register = unsafe { RegisterAddress::new(value.wrapping_add(self.distance)) };
+            msr.write_retrying(register, 0).is_err()
         })
     }
 }
@@ -140,15 +140,15 @@ impl PreciseSampling {
     }
 
     /// Disables precise sampling for these counters, and returns those for which that failed.
-    pub(crate) fn disable(&self, msr: &impl MsrBackend, counters: CounterSet) -> CounterSet {
+    pub(crate) fn disable(&self, msr: &impl RegisterBackend, counters: CounterSet) -> CounterSet {
         let counters = counters & self.counters;
-        let capability = msr.update_retrying(MsrUpdate::read(self.capability));
+        let capability = msr.update_retrying(RegisterUpdate::read(self.capability));
         if capability.is_ok_and(|capability| capability & self.unavailable == 0) {
             // SAFETY: by the promise of `new`.
-            let disable = unsafe { MsrUpdate::new(self.enable, counters.bits(), 0) };
+            let disable = unsafe { RegisterUpdate::new(self.enable, counters.bits(), 0) };
             if msr.update_retrying(disable).is_err() {
                 // A register that cannot even be read is not there.
-                let enabled = msr.update_retrying(MsrUpdate::read(self.enable)).unwrap_or(0);
+                let enabled = msr.update_retrying(RegisterUpdate::read(self.enable)).unwrap_or(0);
                 return CounterSet::from_bits(enabled) & counters;
             }
         }

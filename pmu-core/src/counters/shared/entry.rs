@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, fence};
 
+use crate::access::address::{OptionalAddress, RegisterAddress};
 use crate::branches::filter::PackedFilter;
 use crate::counters::events::count::{EventCount, Membership};
 use crate::counters::events::event::{Event, GuestMode};
@@ -13,7 +14,6 @@ use crate::counters::registers::unit::CounterUnit;
 use crate::counters::shared::extra_registers::SharedExtra;
 use crate::counters::shared::period::{SharedPeriod, Waiting, since_record};
 use crate::counters::shared::rate::SharedRate;
-use crate::msr::address::{MsrAddress, OptionalAddress};
 use crate::precise::request::PackedPrecise;
 
 /// State of an opened event.
@@ -91,7 +91,7 @@ pub(crate) struct OnProcessor {
     pub(crate) select: EventSelect,
     pub(crate) counters: CounterSet,
     /// The extra register of a latency.
-    pub(crate) latency: Option<MsrAddress>,
+    pub(crate) latency: Option<RegisterAddress>,
 }
 
 /// Memory for one event in an [`EventTable`](crate::memory::EventTable).
@@ -255,12 +255,12 @@ impl EventEntry {
     }
 
     /// Returns the extra register of the present encoding.
-    pub(crate) fn register(&self) -> Option<MsrAddress> {
+    pub(crate) fn register(&self) -> Option<RegisterAddress> {
         self.extra_register(self.encoding())
     }
 
     /// Returns the extra register of an encoding.
-    pub(crate) fn extra_register(&self, encoding: u8) -> Option<MsrAddress> {
+    pub(crate) fn extra_register(&self, encoding: u8) -> Option<RegisterAddress> {
         self.extra.registers.get(usize::from(encoding))?.load().get()
     }
 

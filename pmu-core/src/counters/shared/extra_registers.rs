@@ -4,10 +4,10 @@ use core::hint::black_box;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::access::address::{OptionalAddress, RegisterAddress, SharedAddress};
+use crate::access::backend::{AccessFault, RegisterAccess, RegisterBackend};
 use crate::counters::error::CounterError;
 use crate::counters::events::resolve::{Extra, MAX_ENCODINGS};
-use crate::msr::address::{MsrAddress, OptionalAddress, SharedAddress};
-use crate::msr::backend::{MsrAccess, MsrBackend, MsrFault};
 
 /// Greatest number of extra registers that one processor's events use.
 pub(crate) const MAX_REGISTERS: usize = 8;
@@ -35,13 +35,13 @@ impl ExtraRegister {
 
     fn write(
         &self,
-        register: MsrAddress,
+        register: RegisterAddress,
         value: u64,
-        msr: &impl MsrBackend,
-    ) -> Result<(), MsrFault> {
+        msr: &impl RegisterBackend,
+    ) -> Result<(), AccessFault> {
         // A write that fails may have reached the register: until one succeeds, the value is unknown.
         self.known.store(false, Relaxed);
-        msr.wrmsr_retrying(register, value)?;
+        msr.write_retrying(register, value)?;
         self.value.store(value, Relaxed);
         self.known.store(true, Relaxed);
         Ok(())
@@ -54,7 +54,7 @@ impl ExtraRegisters {
     }
 
     /// Returns the place of a register, or the first free place for it.
-    fn place(&self, register: MsrAddress) -> Option<&ExtraRegister> {
+    fn place(&self, register: RegisterAddress) -> Option<&ExtraRegister> {
         let is_it =
             |of: &&ExtraRegister| of.address.load().get().is_none_or(|address| address == register);
         // As a slice of any length, or the compiler unrolls the search.
@@ -66,14 +66,14 @@ impl ExtraRegisters {
     #[inline(never)] // 16 bytes of stack (Mailbox::drain of a start).
     pub(crate) fn set(
         &self,
-        register: MsrAddress,
+        register: RegisterAddress,
         value: u64,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
     ) -> Result<(), CounterError> {
         let in_use = CounterError::ExtraRegisterInUse(register.get());
         let of = self.place(register).ok_or(in_use)?;
         if of.address.load().get().is_none() {
-            let before = msr.rdmsr_retrying(register).map_err(CounterError::Unchanged)?;
+            let before = msr.read_retrying(register).map_err(CounterError::Unchanged)?;
             of.before.store(before, Relaxed);
             of.value.store(before, Relaxed);
             of.known.store(true, Relaxed);
@@ -87,17 +87,17 @@ impl ExtraRegisters {
     }
 
     /// Returns whether a register holds the value that was last given to it.
-    pub(crate) fn is_known(&self, register: MsrAddress) -> bool {
+    pub(crate) fn is_known(&self, register: RegisterAddress) -> bool {
         self.place(register).is_some_and(|of| of.known.load(Relaxed))
     }
 
     /// Writes the registers' values again, after the registers lost them.
-    pub(crate) fn write_again(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn write_again(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         self.write(msr, |of| of.value.load(Relaxed))
     }
 
     /// Restores the registers' values from before the session, and forgets the registers.
-    pub(crate) fn restore(&self, msr: &impl MsrBackend) -> Result<(), MsrFault> {
+    pub(crate) fn restore(&self, msr: &impl RegisterBackend) -> Result<(), AccessFault> {
         self.write(msr, |of| of.before.load(Relaxed))?;
         self.clear();
         Ok(())
@@ -105,9 +105,9 @@ impl ExtraRegisters {
 
     fn write(
         &self,
-        msr: &impl MsrBackend,
+        msr: &impl RegisterBackend,
         value: impl Fn(&ExtraRegister) -> u64,
-    ) -> Result<(), MsrFault> {
+    ) -> Result<(), AccessFault> {
         let mut outcome = Ok(());
         for of in &self.registers {
             if let Some(register) = of.address.load().get() {

@@ -227,21 +227,21 @@ impl EventTable {
         self.named(event).map(EventEntry::opening)
     }
 
-    /// Returns the open events that were opened for [RDPMC in user mode](crate::Event::with_user_rdpmc), with their
+    /// Returns the open events that were opened for [RDPMC in user mode](crate::Event::with_user_reads), with their
     /// tags.
     ///
     /// ```
     /// # use pmu_core::memory::EventTable;
     /// /// The events of which threads have pages.
     /// fn pages(table: &EventTable, publish: impl Fn(u64)) {
-    ///     table.with_user_rdpmc().for_each(|(_event, tag)| publish(tag));
+    ///     table.with_user_reads().for_each(|(_event, tag)| publish(tag));
     /// }
     /// ```
     ///
     /// # Context
     /// Any context on the table's processor.
-    pub fn with_user_rdpmc(&self) -> impl Iterator<Item = (EventId, u64)> {
-        let is_asked = |entry: &EventEntry| entry.membership().has(Membership::USER_RDPMC);
+    pub fn with_user_reads(&self) -> impl Iterator<Item = (EventId, u64)> {
+        let is_asked = |entry: &EventEntry| entry.membership().has(Membership::USER_READS);
         let permitted = self.opened().filter(move |(_, entry)| is_asked(entry));
         permitted.map(|(event, entry)| (event, entry.tag()))
     }

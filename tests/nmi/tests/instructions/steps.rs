@@ -2,11 +2,11 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+use pmu_core::access::{AccessFault, RegisterBackend};
 use pmu_core::facility::{EventFacility, Facility, Interrupted, Running, Unsettled};
 use pmu_core::frame::ProcessorNumber;
 use pmu_core::interrupt::EventOverflow;
 use pmu_core::memory::{CounterMemory, CounterSlot, EventTable};
-use pmu_core::msr::{MsrBackend, MsrFault};
 use pmu_core::profile::{KProfileSource, Overflow, Session};
 use pmu_core::thread::{SavedCounter, SavedCounters};
 use pmu_core::x86::Snapshot;
@@ -82,7 +82,11 @@ struct Sampler {
 impl Facility for &Sampler {
     const ALONE: bool = true;
 
-    fn collect<M: MsrBackend>(&mut self, _: &M, _: Interrupted<'_>) -> Result<u32, MsrFault> {
+    fn collect<M: RegisterBackend>(
+        &mut self,
+        _: &M,
+        _: Interrupted<'_>,
+    ) -> Result<u32, AccessFault> {
         let found = self.waiting.swap(0, SeqCst);
         self.collected.fetch_add(found, SeqCst);
         Ok(found)
@@ -92,7 +96,7 @@ impl Facility for &Sampler {
 impl EventFacility for &Sampler {
     const OFFERS: bool = true;
 
-    fn settle<M: MsrBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
+    fn settle<M: RegisterBackend>(&self, _: &M, _: &Running<'_>) -> Result<(), Unsettled> {
         Ok(())
     }
 

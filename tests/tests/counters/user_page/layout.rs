@@ -3,14 +3,14 @@
 use core::mem::offset_of;
 
 use perf_event_open_sys::bindings::perf_event_mmap_page as Bindings;
+use pmu::core::access::CounterIndex;
 use pmu::core::error::CounterError;
-use pmu::core::msr::PmcIndex;
 use pmu::core::reading::UserView;
 use pmu::user::{UserClock, UserPage};
 use pmu_tests::linux_page::{LinuxPage, fields};
 
 const VIEW: UserView = UserView {
-    index: Some(PmcIndex::new(7)),
+    index: Some(CounterIndex::new(7)),
     readable: true,
     width: 48,
     offset: 0x1111_2222_3333_4444,

@@ -4,8 +4,8 @@
 use core::array::from_fn;
 use core::cell::Cell;
 
+use pmu::core::access::{CounterIndex, RegisterBackend};
 use pmu::core::error::CounterError;
-use pmu::core::msr::{MsrBackend, PmcIndex};
 use pmu::core::reading::user_view;
 use pmu::core::thread::ThreadEvent;
 use pmu::core::{CounterSession, CounterSet, Event, EventCount, EventId, Events, service};
@@ -71,7 +71,7 @@ impl Thread {
     /// Executes RDPMC at privilege level 3.
     fn rdpmc(mock: &Mock<'_>, index: u32) -> u64 {
         mock.set_mode(Mode { cpl: 3, pce: true, protected: true });
-        let value = mock.read_pmc(PmcIndex::new(index)).unwrap();
+        let value = mock.read_counter(CounterIndex::new(index)).unwrap();
         mock.set_mode(KERNEL);
         value
     }
@@ -92,11 +92,11 @@ impl Thread {
 fn events() -> [(usize, Event); EVENTS] {
     let turns = |event: Event| event.rotating().on_any_core_type();
     [
-        (2, raw(2).with_user_rdpmc()),
-        (3, raw(3).every(PERIOD).with_total().with_user_rdpmc().on_any_core_type()),
-        (4, turns(raw(4)).with_user_rdpmc()),
+        (2, raw(2).with_user_reads()),
+        (3, raw(3).every(PERIOD).with_total().with_user_reads().on_any_core_type()),
+        (4, turns(raw(4)).with_user_reads()),
         (5, turns(raw(5)).every(5 * PERIOD).with_total()),
-        (0, raw(0).user_only().with_user_rdpmc().on_any_core_type()),
+        (0, raw(0).user_only().with_user_reads().on_any_core_type()),
     ]
 }
 
@@ -220,7 +220,7 @@ impl Machine<'_, '_> {
             let expected = self.expected[event].count;
             assert_eq!(self.counters[cpu].read(id, now), Ok(expected), "{context}");
             let is_on = self.counters[cpu].counter_of(id).is_some();
-            let denied = event == 3 && self.processors[cpu].unit.has_user_rdpmc_control();
+            let denied = event == 3 && self.processors[cpu].unit.can_deny_user_reads();
             let page = LinuxPage::of(&self.thread.pages[event]);
             assert_eq!(page.field("index") != 0, is_on && !denied, "{context}");
             let [linux, own] = self.thread.read(mock, event);
@@ -378,7 +378,7 @@ fn interrupted(processor: &Processor, scene: Scene, access: u32) -> bool {
     // The event without a period is before its counter's wrap.
     if let Some(counter) = case.counters.counter_of(case.events[1]) {
         let registers = processor.unit.counter(counter).unwrap();
-        let value = mock.read_pmc(registers.rdpmc_index().unwrap()).unwrap();
+        let value = mock.read_counter(registers.read_index().unwrap()).unwrap();
         scene.happen(&mock, 1, registers.mask() - value);
         counted[1].set(PERIOD - 1 + registers.mask() - value);
     }
@@ -395,7 +395,7 @@ fn interrupted(processor: &Processor, scene: Scene, access: u32) -> bool {
     };
     for (place, counted) in counted.iter().enumerate() {
         let context = format!("{context}: event {place}");
-        let denied = processor.unit.has_user_rdpmc_control();
+        let denied = processor.unit.can_deny_user_reads();
         for read in thread.read(&mock, place) {
             let read = read.map(|read| read.value);
             let is_hidden = denied || gone.contains(&place);
@@ -413,7 +413,7 @@ fn a_fault_at_any_access_hides_the_event_until_it_is_published_again() {
         let source = Events::new(&processor.unit, &table);
         let mock = processor.mock();
         let mut counters = processor.take(&mock, &memory, &table);
-        let event = raw(2).every(PERIOD).with_total().with_user_rdpmc();
+        let event = raw(2).every(PERIOD).with_total().with_user_reads();
         let id = counters.open(&processor.unit, &[event]).unwrap();
         counters.start(id, 0).unwrap();
         happen(&mock, 2, 70);

@@ -46,7 +46,7 @@ impl Opened {
     /// Returns the event. As in Linux, user mode reads the counters of a task's events alone.
     pub(crate) fn event(&self, number: usize, of_task: bool) -> Event {
         let event = self.attr.event(|_| None).unwrap().tagged(number as u64);
-        if of_task { event.with_user_rdpmc() } else { event }
+        if of_task { event.with_user_reads() } else { event }
     }
 
     /// Takes an overflow, in the handler: the sample, the next period, and the limit.

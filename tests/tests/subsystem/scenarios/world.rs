@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use pmu::core::msr::{MsrBackend, PmcIndex};
+use pmu::core::access::{CounterIndex, RegisterBackend};
 use pmu::core::reading::RemoteCount;
 use pmu::core::{CounterSet, EventCount, EventStatus};
 use pmu_tests::linux_page::{LinuxPage, Read};
@@ -310,7 +310,7 @@ impl World {
         let mock = self.mocks[cpu];
         let rdpmc = |index| {
             mock.set_mode(Mode { cpl: 3, pce: true, protected: true });
-            let read = || mock.read_pmc(PmcIndex::new(index));
+            let read = || mock.read_counter(CounterIndex::new(index));
             // A fault that passes is the kernel's to handle; this one is the program's own.
             let value = read().or_else(|_| read()).unwrap();
             mock.set_mode(KERNEL);
@@ -322,9 +322,9 @@ impl World {
         let unit = &self.processors[cpu].unit;
         let own = &self.perf.cpus[cpu].as_ref().unwrap().own;
         let of_processor = own.iter().any(|(of, _)| *of == number);
-        let is_denied = unit.has_user_rdpmc_control() && of_processor;
+        let is_denied = unit.can_deny_user_reads() && of_processor;
         let has_no_index = match self.perf.status(number) {
-            Some(EventStatus::Active(on)) => unit.counter(on).unwrap().rdpmc_index().is_none(),
+            Some(EventStatus::Active(on)) => unit.counter(on).unwrap().read_index().is_none(),
             _ => false,
         };
         if is_denied || has_no_index {

@@ -151,7 +151,11 @@ pub(crate) fn run(configuration: Configuration, program: &[Step], restored: bool
                 let user = Mode { cpl: 3, pce: true, protected: true };
                 for ecx in [choice].into_iter().chain((0..8).flat_map(|n| [n, 1 << 30 | n])) {
                     for mode in [mode, user] {
-                        assert_eq!(pmu.read_pmc(ecx, mode), naive.read_pmc(ecx, mode), "{ecx:#X}");
+                        assert_eq!(
+                            pmu.read_counter(ecx, mode),
+                            naive.read_counter(ecx, mode),
+                            "{ecx:#X}"
+                        );
                     }
                 }
             }

@@ -348,7 +348,7 @@ impl Naive {
         (Write::Done, illegal)
     }
 
-    pub(crate) fn read_pmc(&self, ecx: u32, mode: Mode) -> Read {
+    pub(crate) fn read_counter(&self, ecx: u32, mode: Mode) -> Read {
         // Outside protected mode there are no privilege levels.
         let user = mode.protected && mode.cpl != 0;
         if let Some(hidden) = self.hidden() {

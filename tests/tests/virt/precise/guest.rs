@@ -1,7 +1,7 @@
 //! A guest whose counters write records.
 
 use crate::naive_precise::memory::{RAM, Ram};
-use pmu_core::msr::MsrAddress;
+use pmu_core::access::RegisterAddress;
 use pmu_virt::configuration::{Configuration, IntelConfiguration};
 use pmu_virt::precise::{FedRecord, PreciseConfiguration, Recorded, VirtualPrecise};
 use pmu_virt::{Advanced, EventKey, FedEvents, Feed, Privilege, Read, VirtualPmu, Write};
@@ -16,9 +16,9 @@ pub(super) fn intel(version: u8) -> Configuration {
     Configuration::Intel(IntelConfiguration::new(version, 4, 3))
 }
 
-pub(super) fn msr(address: u32) -> MsrAddress {
+pub(super) fn msr(address: u32) -> RegisterAddress {
     // SAFETY: the mock's registers are numbers.
-    unsafe { MsrAddress::new(address) }
+    unsafe { RegisterAddress::new(address) }
 }
 
 /// A processor that counts branches, with precise records, and memory for them.

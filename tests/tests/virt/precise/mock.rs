@@ -3,7 +3,7 @@
 use super::guest::*;
 use crate::naive_precise::memory::{RAM, Ram};
 use core::cell::{Cell, RefCell};
-use pmu_core::msr::{MsrBackend, MsrErrorKind};
+use pmu_core::access::{AccessErrorKind, RegisterBackend};
 use pmu_virt::branches::{FedBranch, FedBranchKind};
 use pmu_virt::mock::{Deviation, Deviations, MockMsr};
 use pmu_virt::precise::{FedRecord, GuestMemory, PreciseConfiguration, VirtualPrecise};
@@ -119,7 +119,7 @@ fn a_strict_mock_refuses_a_counter_that_is_recorded_and_interrupts() {
 
 #[test]
 fn bits_of_counters_and_registers_that_are_not_offered_fault() {
-    let refused = Err(MsrErrorKind::GeneralProtection);
+    let refused = Err(AccessErrorKind::Fault);
     let mock = |own| {
         let precise = VirtualPrecise::new(&intel(5), own).unwrap();
         (VirtualPmu::new(intel(5), FedEvents::NONE).unwrap(), precise)

@@ -2,6 +2,7 @@
 
 use core::num::NonZero;
 
+use crate::access::address::RegisterAddress;
 use crate::counters::control::assignment::planner::Planner;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::error::CounterError;
@@ -11,7 +12,6 @@ use crate::counters::shared::core_counters::{CoreThread, InUse};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::extra_registers::MAX_REGISTERS;
 use crate::counters::shared::slot::SlotState;
-use crate::msr::address::MsrAddress;
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
@@ -386,7 +386,7 @@ impl Planner<'_> {
     }
 
     /// Returns the value that the first `events` events give a register.
-    fn value_of(&self, refined: Refined, events: usize, register: MsrAddress) -> Option<u64> {
+    fn value_of(&self, refined: Refined, events: usize, register: RegisterAddress) -> Option<u64> {
         for number in 0..events {
             let placed = self.plan.at(refined.nth(number)?)?;
             let entry = self.table().entry(placed.event())?;

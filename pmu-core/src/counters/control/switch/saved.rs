@@ -3,13 +3,13 @@
 //! With a global control register, one write stops all counters, and one write starts them; the event selects are not
 //! changed. If the next thread counts the same events, only the counters' values are written.
 
+use crate::access::backend::RegisterAccess;
 use crate::counters::control::handle::{CounterSession, too_little_memory};
 use crate::counters::error::CounterError;
 use crate::counters::events::count::EventOverflow;
 use crate::counters::names::{CounterSet, EventId};
 use crate::counters::shared::entry::EventEntry;
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrAccess;
 use crate::platform::Hardware;
 use crate::profile::event_source::{EventSource, row_period};
 
@@ -155,7 +155,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
             }
         }
         if let Some(global) = self.unit().global().filter(|_| !pending.is_empty()) {
-            let acknowledged = self.wrmsr_retrying(global.acknowledge, pending.bits());
+            let acknowledged = self.write_retrying(global.acknowledge, pending.bits());
             if acknowledged.is_err() {
                 // If they stayed set, these overflows would be reported for the next events there.
                 self.slots_of(pending).for_each(|(_, slot)| slot.store(SlotState::Faulted));
@@ -250,7 +250,7 @@ impl<S: EventSource, H: Hardware> CounterSession<'_, S, H> {
                 loaded = loaded | counter.only();
                 let bits = self.running_bits(&registers, event).unwrap_or(0);
                 let register = registers.register_for(saved.value);
-                self.hardware.wrmsr_retrying(register, saved.value).and_then(|()| {
+                self.hardware.write_retrying(register, saved.value).and_then(|()| {
                     slot.store(SlotState::Running { event, period: saved.period });
                     // Its select still has this event: only the global control register stopped the counter.
                     if before == (SlotState::Parked { event }) {

@@ -3,6 +3,7 @@
 use core::fmt;
 use core::sync::atomic::Ordering::Relaxed;
 
+use crate::access::backend::AccessFault;
 use crate::counters::control::handle::CounterSession;
 use crate::counters::control::window::CounterWindow;
 use crate::counters::error::CounterError;
@@ -13,7 +14,6 @@ use crate::counters::names::{CounterId, CounterSet, EventId, MAX_COUNTERS};
 use crate::counters::registers::counter::CounterControl;
 use crate::counters::shared::entry::{EventEntry, EventState};
 use crate::counters::shared::slot::{CounterSlot, SlotState};
-use crate::msr::backend::MsrFault;
 use crate::platform::Hardware;
 use crate::profile::event_source::EventSource;
 
@@ -32,7 +32,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let (unit, mut stopped) = (self.unit(), Ok(()));
         if let Some(global) = unit.global() {
             let control = self.memory.global_control.load(Relaxed);
-            stopped = self.wrmsr_retrying(global.control, control);
+            stopped = self.write_retrying(global.control, control);
         }
         let stopped = stopped.and_then(|()| self.disarm_fixed(lent & unit.counters()));
         let note = |failures: &mut Failures, counter: CounterId, fault| {
@@ -46,11 +46,11 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
             let Some(registers) = unit.counter(counter) else { continue };
             let disarmed = match registers.control {
                 CounterControl::Select(select) => {
-                    stopped.and_then(|()| self.wrmsr_retrying(select, 0))
+                    stopped.and_then(|()| self.write_retrying(select, 0))
                 }
                 CounterControl::Shared { .. } => stopped,
             };
-            let cleared = disarmed.and_then(|()| self.wrmsr_retrying(registers.value, 0));
+            let cleared = disarmed.and_then(|()| self.write_retrying(registers.value, 0));
             if let Err(fault) = cleared {
                 note(failures, counter, fault);
             }
@@ -66,7 +66,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Clears the bits of these fixed counters in their common control register. The session's bits are restored
     /// later.
-    pub(crate) fn disarm_fixed(&self, lent: CounterSet) -> Result<(), MsrFault> {
+    pub(crate) fn disarm_fixed(&self, lent: CounterSet) -> Result<(), AccessFault> {
         let fixed = lent & CounterSet::FIXED;
         if fixed.is_empty() {
             return Ok(());
@@ -75,12 +75,12 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let known = !self.fixed_of(self.declared).is_empty();
         let mut control = match known {
             true => self.memory.fixed_control.load(Relaxed),
-            false => self.rdmsr_retrying(register)?,
+            false => self.read_retrying(register)?,
         };
         for counter in fixed.iter() {
             control &= !self.unit().registers(counter).control.mask();
         }
-        self.wrmsr_retrying(register, control)
+        self.write_retrying(register, control)
     }
 
     /// Loads the running counters with these values.
@@ -120,7 +120,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
 
     /// Loads a counter of a precise event whose record is [due](Self::due_on), so that the next occurrence is recorded.
     #[inline(always)]
-    pub(crate) fn load_due(&self, counter: CounterId) -> Result<(), MsrFault> {
+    pub(crate) fn load_due(&self, counter: CounterId) -> Result<(), AccessFault> {
         if !self.runs_precise(counter.only()) {
             return Ok(());
         }
@@ -139,7 +139,7 @@ impl<'a, S: EventSource, H: Hardware> CounterSession<'a, S, H> {
         let fixed = self.fixed_of(own);
         if !fixed.is_empty() {
             let (register, value) = (self.unit().fixed_control(), &self.memory.fixed_control);
-            if let Err(fault) = self.wrmsr_retrying(register, value.load(Relaxed)) {
+            if let Err(fault) = self.write_retrying(register, value.load(Relaxed)) {
                 let running = self.slots_of(self.running(fixed));
                 running.for_each(|(counter, slot)| failures.note(counter, slot, fault));
             }
@@ -276,10 +276,10 @@ impl<S: EventSource, H: Hardware> CounterWindow<'_, '_, S, H> {
 ///
 /// ```
 /// use pmu_core::CounterSet;
-/// use pmu_core::msr::{MsrErrorKind, MsrFault, MsrOperation};
+/// use pmu_core::access::{AccessErrorKind, AccessFault, AccessOperation};
 /// use pmu_core::lending::WindowError;
-/// let (operation, kind) = (MsrOperation::Write, MsrErrorKind::GeneralProtection);
-/// let fault = MsrFault { operation, register: 0x186, kind };
+/// let (operation, kind) = (AccessOperation::Write, AccessErrorKind::Fault);
+/// let fault = AccessFault { operation, register: 0x186, kind };
 /// let error = WindowError { counters: CounterSet::from_bits(0b1), fault };
 /// assert!(error.to_string().contains("0x186"));
 /// ```
@@ -291,7 +291,7 @@ pub struct WindowError {
     /// [facility](crate::facility::EventFacility) could not be resumed.
     pub counters: CounterSet,
     /// The first register access that failed.
-    pub fault: MsrFault,
+    pub fault: AccessFault,
 }
 
 impl fmt::Display for WindowError {
@@ -317,18 +317,18 @@ impl From<WindowError> for CounterError {
 #[derive(Default)]
 pub(crate) struct Failures {
     pub(crate) counters: CounterSet,
-    pub(crate) fault: Option<MsrFault>,
+    pub(crate) fault: Option<AccessFault>,
 }
 
 impl Failures {
     /// Notes that a counter faulted, and marks its slot.
-    pub(crate) fn note(&mut self, counter: CounterId, slot: &CounterSlot, fault: MsrFault) {
+    pub(crate) fn note(&mut self, counter: CounterId, slot: &CounterSlot, fault: AccessFault) {
         slot.store(SlotState::Faulted);
         self.add(counter, fault);
     }
 
     /// Adds a counter that faulted.
-    pub(crate) fn add(&mut self, counter: CounterId, fault: MsrFault) {
+    pub(crate) fn add(&mut self, counter: CounterId, fault: AccessFault) {
         self.counters = self.counters | counter.only();
         self.fault.get_or_insert(fault);
     }

@@ -5,10 +5,10 @@ use core::arch::asm;
 use core::arch::naked_asm;
 use core::convert::Infallible;
 
-use crate::msr::address::{MsrAddress, MsrUpdate, PmcIndex};
-use crate::msr::backend::MsrBackend;
+use crate::access::address::{CounterIndex, RegisterAddress, RegisterUpdate};
 #[cfg(target_arch = "x86_64")]
-use crate::msr::backend::MsrErrorKind;
+use crate::access::backend::AccessErrorKind;
+use crate::access::backend::RegisterBackend;
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor directly.
 ///
@@ -17,7 +17,7 @@ use crate::msr::backend::MsrErrorKind;
 /// [`FixupMsr`].
 ///
 /// ```no_run
-/// use pmu_core::msr::NativeMsr;
+/// use pmu_core::x86::NativeMsr;
 /// // SAFETY: this kernel runs at privilege level 0, and a #GP in its own code ends the kernel.
 /// let msr = unsafe { NativeMsr::new() };
 /// # let _ = msr;
@@ -26,7 +26,7 @@ use crate::msr::backend::MsrErrorKind;
 /// Wrong: the code runs in a user process. The process's SIGSEGV handler skips the faulting instruction.
 ///
 /// ```no_run
-/// # use pmu_core::msr::NativeMsr;
+/// # use pmu_core::x86::NativeMsr;
 /// // SAFETY: not given. A read that faulted would return whatever was in EDX:EAX.
 /// let msr = unsafe { NativeMsr::new() };
 /// # let _ = msr;
@@ -46,25 +46,25 @@ impl NativeMsr {
     }
 }
 
-impl MsrBackend for NativeMsr {
+impl RegisterBackend for NativeMsr {
     type Error = Infallible;
 
     #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, Infallible> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, Infallible> {
         // SAFETY: privilege level 0 by the promise of `new`; reading changes nothing.
         Ok(unsafe { x86::msr::rdmsr(address.get()) })
     }
 
     #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), Infallible> {
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), Infallible> {
         // SAFETY: privilege level 0 by the promise of `new`; no value of a register named by an
-        // `MsrAddress` breaks memory safety, by the promise of `MsrAddress::new`.
+        // `RegisterAddress` breaks memory safety, by the promise of `RegisterAddress::new`.
         unsafe { x86::msr::wrmsr(address.get(), value) };
         Ok(())
     }
 
     #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, Infallible> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, Infallible> {
         let (low, high): (u32, u32);
         // SAFETY: RDPMC reads a counter into EDX:EAX and changes nothing else. It is not `nomem`: the drivers
         // read a counter before or after they change what an interrupt finds in memory.
@@ -76,12 +76,12 @@ impl MsrBackend for NativeMsr {
     }
 
     #[inline]
-    fn update(&self, update: MsrUpdate) -> Result<u64, Infallible> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, Infallible> {
         // SAFETY: privilege level 0 by the promise of `new`; reading changes nothing.
         let found = unsafe { x86::msr::rdmsr(update.register()) };
         if let Some(value) = update.apply(found) {
             // SAFETY: privilege level 0 by the promise of `new`; the change does not break memory safety,
-            // by the promise of `MsrUpdate::new`.
+            // by the promise of `RegisterUpdate::new`.
             unsafe { x86::msr::wrmsr(update.register(), value) };
         }
         Ok(found)
@@ -141,7 +141,7 @@ impl FaultFixup {
 
 /// Backend that executes RDMSR, WRMSR and RDPMC on this processor, and returns a #GP or #UD as an error.
 ///
-/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`MsrErrorKind::GeneralProtection`] like a #GP. A
+/// An emulator without RDPMC (QEMU's TCG) raises #UD, which becomes [`AccessErrorKind::Fault`] like a #GP. A
 /// driver still finds the counters of this emulator, because the driver verifies each counter by RDMSR.
 ///
 /// If the fault occurs in an NMI handler, the #GP or #UD handler returns by IRET, which unblocks NMIs. Another NMI may
@@ -169,7 +169,7 @@ impl FaultFixup {
 /// ```
 ///
 /// ```no_run
-/// use pmu_core::msr::FixupMsr;
+/// use pmu_core::x86::FixupMsr;
 /// // SAFETY: from its start on, every processor has the handler above for both exceptions.
 /// let msr = unsafe { FixupMsr::new() };
 /// # let _ = msr;
@@ -178,7 +178,7 @@ impl FaultFixup {
 /// Wrong: the backend exists before the handlers call [`FaultFixup::resume_at`].
 ///
 /// ```no_run
-/// # use pmu_core::msr::FixupMsr;
+/// # use pmu_core::x86::FixupMsr;
 /// # fn load_idt() {}
 /// // SAFETY: not given until `load_idt` has returned. A fault before that ends the kernel.
 /// let msr = unsafe { FixupMsr::new() };
@@ -206,7 +206,7 @@ impl FixupMsr {
 #[cfg(target_arch = "x86_64")]
 impl FixupMsr {
     #[inline]
-    fn rdmsr(register: u32) -> Result<u64, MsrErrorKind> {
+    fn rdmsr(register: u32) -> Result<u64, AccessErrorKind> {
         let (low, high, fault): (u32, u32, u32);
         // SAFETY: the routine changes nothing but the registers listed; a fault ends in `fault`
         // by the promise of `new`. The stack is used for the return address, so no `nostack`.
@@ -220,7 +220,7 @@ impl FixupMsr {
     /// # Safety
     /// Writing `value` to the register does not break memory safety.
     #[inline]
-    unsafe fn wrmsr(register: u32, value: u64) -> Result<(), MsrErrorKind> {
+    unsafe fn wrmsr(register: u32, value: u64) -> Result<(), AccessErrorKind> {
         let fault: u32;
         // SAFETY: as of `rdmsr`; of the value, by the caller's promise. The compiler assumes that memory
         // may have changed.
@@ -233,23 +233,23 @@ impl FixupMsr {
 }
 
 #[cfg(target_arch = "x86_64")]
-impl MsrBackend for FixupMsr {
-    type Error = MsrErrorKind;
+impl RegisterBackend for FixupMsr {
+    type Error = AccessErrorKind;
 
     #[inline]
-    fn read(&self, address: MsrAddress) -> Result<u64, MsrErrorKind> {
+    fn read(&self, address: RegisterAddress) -> Result<u64, AccessErrorKind> {
         Self::rdmsr(address.get())
     }
 
     #[inline]
-    fn write(&self, address: MsrAddress, value: u64) -> Result<(), MsrErrorKind> {
-        // SAFETY: no value of a register named by an `MsrAddress` breaks memory safety, by the promise of
-        // `MsrAddress::new`.
+    fn write(&self, address: RegisterAddress, value: u64) -> Result<(), AccessErrorKind> {
+        // SAFETY: no value of a register named by a `RegisterAddress` breaks memory safety, by the promise of
+        // `RegisterAddress::new`.
         unsafe { Self::wrmsr(address.get(), value) }
     }
 
     #[inline]
-    fn read_pmc(&self, index: PmcIndex) -> Result<u64, MsrErrorKind> {
+    fn read_counter(&self, index: CounterIndex) -> Result<u64, AccessErrorKind> {
         let (low, high, fault): (u32, u32, u32);
         // SAFETY: the routine changes nothing but the registers listed; a fault ends in `fault`
         // by the promise of `new`. The stack is used for the return address, so no `nostack`.
@@ -261,10 +261,10 @@ impl MsrBackend for FixupMsr {
     }
 
     #[inline]
-    fn update(&self, update: MsrUpdate) -> Result<u64, MsrErrorKind> {
+    fn update(&self, update: RegisterUpdate) -> Result<u64, AccessErrorKind> {
         let found = Self::rdmsr(update.register())?;
         if let Some(value) = update.apply(found) {
-            // SAFETY: the change does not break memory safety, by the promise of `MsrUpdate::new`.
+            // SAFETY: the change does not break memory safety, by the promise of `RegisterUpdate::new`.
             unsafe { Self::wrmsr(update.register(), value) }?;
         }
         Ok(found)
@@ -272,8 +272,8 @@ impl MsrBackend for FixupMsr {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn checked<T>(fault: u32, value: T) -> Result<T, MsrErrorKind> {
-    if fault == 0 { Ok(value) } else { Err(MsrErrorKind::GeneralProtection) }
+fn checked<T>(fault: u32, value: T) -> Result<T, AccessErrorKind> {
+    if fault == 0 { Ok(value) } else { Err(AccessErrorKind::Fault) }
 }
 
 #[cfg(all(test, target_os = "linux", target_arch = "x86_64"))]
@@ -309,12 +309,12 @@ mod tests {
     fn a_real_general_protection_fault_comes_back_as_an_error() {
         let msr = backend();
         // SAFETY: the time-stamp counter holds no pointer; user mode cannot write it anyway.
-        let tsc = unsafe { MsrAddress::new(0x10) };
-        assert_eq!(msr.read(tsc), Err(MsrErrorKind::GeneralProtection));
-        assert_eq!(msr.write(tsc, 0), Err(MsrErrorKind::GeneralProtection));
+        let tsc = unsafe { RegisterAddress::new(0x10) };
+        assert_eq!(msr.read(tsc), Err(AccessErrorKind::Fault));
+        assert_eq!(msr.write(tsc, 0), Err(AccessErrorKind::Fault));
         // No processor has this counter, whether or not it lets user mode read others.
-        assert_eq!(msr.read_pmc(PmcIndex::new(0x3FFF_FFFF)), Err(MsrErrorKind::GeneralProtection));
-        assert_eq!(msr.update(MsrUpdate::read(0x10)), Err(MsrErrorKind::GeneralProtection));
+        assert_eq!(msr.read_counter(CounterIndex::new(0x3FFF_FFFF)), Err(AccessErrorKind::Fault));
+        assert_eq!(msr.update(RegisterUpdate::read(0x10)), Err(AccessErrorKind::Fault));
     }
 
     #[test]
