@@ -19,7 +19,7 @@ pub use current_frame::CurrentFrame;
 pub use kernel::architecture::{Architecture, Arm, X86, X86Kernel};
 pub use kernel::branches::BranchRecords;
 pub use kernel::events::PmuEvent;
-pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress};
+pub use kernel::facilities::{CounterReloads, Facilities, PhysicalAddress, X86Facilities};
 pub use kernel::interrupt::{Interrupted, PmuSample};
 pub use kernel::pmu::{Pmu, PmuError, PmuEvents, PmuSession};
 pub use kernel::precise::PreciseRecords;

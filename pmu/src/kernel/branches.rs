@@ -7,7 +7,7 @@ use pmu_core::branches::{BranchFilter, BranchMemory, BranchSlot, BranchUnit, Bra
 use pmu_core::error::NoFacility;
 use pmu_core::x86::Snapshot;
 
-use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::machine::branches;
@@ -95,6 +95,8 @@ impl<const N: usize> Facilities for BranchRecords<N> {
         }
     }
 }
+
+impl<const N: usize> X86Facilities for BranchRecords<N> {}
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Takes ownership of the branch records of the processor that executes the call, for the last branches at chosen

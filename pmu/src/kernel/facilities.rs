@@ -77,7 +77,15 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     fn branches(&'static self) -> Result<(&'static BranchUnit, &'static BranchMemory), NoFacility> {
         Err(NoFacility::NotDeclared)
     }
+}
 
+/// What a kernel reads of hardware that only x86 has, of one processor: see
+/// [`Pmu::precise_records`](crate::Pmu::precise_records) and [`Pmu::top_down`](crate::Pmu::top_down). A type of another
+/// crate that stands beside the hardware of this crate in a pair implements the trait without methods.
+///
+/// # Context
+/// Any context, including NMI.
+pub trait X86Facilities: Facilities {
     /// Returns the precise records of the processor, with their memory.
     ///
     /// # Errors
@@ -96,6 +104,10 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
         Err(NoFacility::NotDeclared)
     }
 }
+
+impl X86Facilities for () {}
+
+impl X86Facilities for CounterReloads {}
 
 /// Nothing beside the counters.
 impl<Processor> Facilities<Processor> for () {
@@ -190,7 +202,9 @@ impl<Processor, A: Facilities<Processor>, B: Facilities<Processor>> Facilities<P
             branches => branches,
         }
     }
+}
 
+impl<A: X86Facilities, B: X86Facilities> X86Facilities for (A, B) {
     fn precise(
         &'static self,
     ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoFacility> {

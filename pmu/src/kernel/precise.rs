@@ -9,7 +9,8 @@ use pmu_core::error::NoFacility;
 use pmu_core::x86::Snapshot;
 use pmu_intel::precise::{Pebs, PreciseMemory, PreciseUnit};
 
-use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::architecture::FacilitiesOf;
+use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
@@ -132,7 +133,9 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
     fn is_idle(&'static self) -> bool {
         self.memory.is_idle() && self.sampled.is_idle()
     }
+}
 
+impl<const WORDS: usize> X86Facilities for PreciseRecords<WORDS> {
     fn precise(
         &'static self,
     ) -> Result<(&'static PreciseUnit, &'static PreciseMemory), NoFacility> {
@@ -142,7 +145,10 @@ impl<const WORDS: usize> Facilities for PreciseRecords<WORDS> {
     }
 }
 
-impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N>
+where
+    FacilitiesOf<K>: X86Facilities,
+{
     /// Returns the description of a processor's precise records, and their memory. The memory says how many records
     /// were [dropped](PreciseMemory::dropped), and has the [threshold](PreciseMemory::set_threshold) at which the
     /// processor interrupts.

@@ -9,7 +9,7 @@ use pmu_core::interrupt::EventOverflow;
 use pmu_core::{Event, Sample, SoftwareEvent};
 
 use crate::kernel::architecture::FacilityOf;
-use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
 use crate::kernel::interrupt::PmuSample;
 use crate::kernel::pmu::{Pmu, PmuError, ProcessorMemory};
 use crate::kernel::required::Kernel;
@@ -31,6 +31,8 @@ impl<Processor> Facilities<Processor> for SoftwareEvents {
         true
     }
 }
+
+impl X86Facilities for SoftwareEvents {}
 
 impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
     /// Tells that something happened on this processor, which [software events](Event::software) count: those of the

@@ -7,7 +7,8 @@ use pmu_core::x86::Snapshot;
 use pmu_core::{Event, WriteOnce};
 use pmu_intel::topdown::{TopDown, TopDownCounts, TopDownUnit};
 
-use crate::kernel::facilities::{Facilities, PhysicalAddress};
+use crate::kernel::architecture::FacilitiesOf;
+use crate::kernel::facilities::{Facilities, PhysicalAddress, X86Facilities};
 use crate::kernel::pmu::{Pmu, PmuError};
 use crate::kernel::required::Kernel;
 use crate::per_processor::Busy;
@@ -78,13 +79,18 @@ impl Facilities for TopDownParts {
     fn is_idle(&'static self) -> bool {
         self.memory.is_idle()
     }
+}
 
+impl X86Facilities for TopDownParts {
     fn top_down(&'static self) -> Result<&'static TopDownUnit, NoFacility> {
         self.unit.get().ok_or(NoFacility::NotDeclared)?.as_ref().map_err(|why| *why)
     }
 }
 
-impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N> {
+impl<K: Kernel, const P: usize, const E: usize, const N: usize> Pmu<K, P, E, N>
+where
+    FacilitiesOf<K>: X86Facilities,
+{
     /// Returns the description of a processor's issue slots: the events to open, and what their counts stand for. On a
     /// hybrid machine, the types of core differ.
     ///
