@@ -79,7 +79,7 @@ pub trait Facilities<Processor = Snapshot>: Sized + Sync + 'static {
     }
 }
 
-/// What a kernel reads of hardware that only x86 has, of one processor: see
+/// Descriptions of hardware that only x86 has, of one processor: see
 /// [`Pmu::precise_records`](crate::Pmu::precise_records) and [`Pmu::top_down`](crate::Pmu::top_down). A type of another
 /// crate that stands beside the hardware of this crate in a pair implements the trait without methods.
 ///
